@@ -1,0 +1,94 @@
+"""What every drop folder promises, whatever server lies behind it.
+
+Paths are relative, '/'-separated, without a leading slash; ``check_path`` refuses anything else.
+Every method may raise ``PassingError`` or ``StandingError``; every method may be called again after
+either, and calling one twice has the effect of calling it once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_ENTRIES = 10_000  # a longer listing is refused (protocol 1)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name in a folder listing; ``size`` in bytes, None for a folder."""
+
+    name: str
+    is_folder: bool
+    size: int | None
+
+
+class Folder(ABC):
+    """One site's drop folder."""
+
+    @abstractmethod
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        """Return a small file whole.
+
+        Raises:
+            NotFoundError: there is no such file.
+            PoisonError: it is larger than ``max_bytes``.
+        """
+
+    @abstractmethod
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        """Stream a file of exactly ``size`` bytes to ``target`` and return its SHA-256 (hex).
+
+        ``target`` appears (or is replaced) only when all bytes have arrived and are on disk.
+
+        Raises:
+            NotFoundError: there is no such file.
+            PoisonError: the complete file has another size.
+        """
+
+    @abstractmethod
+    def upload(self, path: str, source: Path) -> None:
+        """Stream ``source`` to its final name, making parent folders; a torn file is simply sent again."""
+
+    @abstractmethod
+    def create(self, path: str, content: bytes) -> None:
+        """Write a small file all-or-nothing under a name never used before, making parent folders.
+
+        The same bytes already there count as done.
+
+        Raises:
+            AlreadyExistsError: other bytes are there.
+        """
+
+    @abstractmethod
+    def overwrite(self, path: str, content: bytes) -> None:
+        """Replace a small file all-or-nothing. For ``status.json`` alone."""
+
+    @abstractmethod
+    def list(self, path: str) -> list[Entry]:
+        """Return the folder's entries sorted by name; ``""`` is the root.
+
+        Raises:
+            NotFoundError: there is no such folder.
+            PoisonError: more than ``MAX_ENTRIES`` entries.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Prove that the folder can be reached and is a folder.
+
+        Raises:
+            StandingError: wrong password, no such folder, not a WebDAV server, …, with the remedy.
+        """
+
+
+def check_path(path: str) -> str:
+    """Return ``path`` unchanged if it stays inside the folder.
+
+    Raises:
+        ValueError: empty segment, '.', '..', a backslash or a control character.
+    """
+    for segment in path.split("/"):
+        if segment in ("", ".", "..") or "\\" in segment or any(ord(char) < 32 or ord(char) == 127 for char in segment):
+            raise ValueError(f"{path!r} is not a path inside the folder")
+    return path

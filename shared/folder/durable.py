@@ -1,0 +1,63 @@
+"""Files that survive a power cut: temporary name, flush, fsync, rename, fsync of the directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+BLOCK = 1 << 20  # bytes read or sent at a time
+
+
+@contextmanager
+def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
+    """Open a temporary file that becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    Args:
+        private: readable and writable by the owner only, from the first byte on.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.writing")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600 if private else 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write ``content`` to ``path``, all or nothing."""
+    with writing(path, private=private) as file:
+        file.write(content)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames inside ``path`` durable. Windows has no such call and needs none."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Return size in bytes and SHA-256 (hex) of a file, read in blocks."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
