@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from shared.errors import StandingError
+
 BLOCK = 1 << 20  # bytes read or sent at a time
 
 
@@ -23,7 +25,9 @@ def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.writing")
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600 if private else 0o644)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600 if private else 0o644
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -61,3 +65,19 @@ def hash_file(path: Path) -> tuple[int, str]:
             digest.update(block)
             size += len(block)
     return size, digest.hexdigest()
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that holds a secret.
+
+    Raises:
+        StandingError: it is missing, or others than its owner may read it.
+    """
+    try:
+        if sys.platform != "win32" and path.stat().st_mode & 0o077:
+            raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {path}`")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise StandingError(f"{path} is missing: put the file with the secret there, readable by you alone") from None
+    except PermissionError:
+        raise StandingError(f"{path} cannot be read by this user: make this user its owner") from None

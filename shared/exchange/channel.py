@@ -1,0 +1,235 @@
+"""One end of one drop folder: seal and publish one way, fetch and verify the other.
+
+Both daemons keep a **mirror**, a local directory of the folder's shape. A message directory in it that has a
+``manifest.json`` is done: sealed by us, or fetched and verified from the other side. One without is work in
+progress and may be written again. So the mirror is the memory of the exchange: after any crash the heads of
+both chains are read from it.
+
+Beside the mirror lies **quarantine**, with what was refused and why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from shared.errors import NotFoundError, PoisonError
+from shared.exchange.names import (
+    AGGREGATOR,
+    MANIFEST,
+    MAX_RECORD_BYTES,
+    OPTIONAL,
+    REQUIRED,
+    RUNS,
+    Place,
+    place_at,
+)
+from shared.exchange.records import FileEntry, Head, Manifest, now_text
+from shared.exchange.signing import SigningKey, digest_of
+from shared.exchange.trust import Correspondent, Message, check_file
+from shared.folder.contract import Folder
+from shared.folder.durable import hash_file, sync_folder, write_file
+
+logger = logging.getLogger(__name__)
+
+
+class Channel:
+    """What one side knows of one site's folder.
+
+    Args:
+        home: local directory for ``mirror/`` and ``quarantine/``.
+        me: ``aggregator`` or the site's name; ``key`` is its signing key.
+        peer: the other side and its pinned key.
+    """
+
+    def __init__(self, home: Path, folder: Folder, *, me: str, key: SigningKey, peer: Correspondent) -> None:
+        self.mirror = home / "mirror"
+        self._quarantine = home / "quarantine"
+        self._folder = folder
+        self._key = key
+        self._peer = peer
+        self._me = Correspondent(peer.federation, peer.site, me, key.public)
+        self._sealed = {message.place: message for message in self._read_mirror()}
+        self._published: int | None = None  # seq of our last message known to be in the folder
+        self._doubtful: dict[str, str] = {}  # path → hash of content that failed once
+
+    # --- what is known -------------------------------------------------------------------------------------
+
+    def message(self, place: Place) -> Message | None:
+        """The message at ``place`` if it is sealed by us, or fetched and verified."""
+        return self._sealed.get(place)
+
+    @property
+    def own_head(self) -> Head:
+        """Our last message."""
+        return self._head_of(self._me)
+
+    @property
+    def peer_head(self) -> Head:
+        """The other side's last message that we accepted."""
+        return self._head_of(self._peer)
+
+    def last_from_peer(self) -> Message | None:
+        """The other side's last accepted message."""
+        return max(self._from(self._peer), key=lambda message: message.manifest.seq, default=None)
+
+    def path(self, place: Place, name: str) -> Path:
+        """Local path of one file of a message."""
+        return self.mirror / place.path / name
+
+    def refusal(self, place: Place) -> str | None:
+        """Why the message at ``place`` was refused for good, or None."""
+        try:
+            return (self._quarantine / place.path / "reason.txt").read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    # --- prepare, seal, publish ----------------------------------------------------------------------------
+
+    def seal(self, place: Place, files: Mapping[str, bytes | Path], *, in_reply_to: str | None) -> Message:
+        """Write a message into the mirror, manifest last. A message that is sealed stays as it is.
+
+        Args:
+            files: content by name; a ``Path`` on the same disk is linked, not copied.
+        """
+        if (sealed := self.message(place)) is not None:
+            return sealed
+        required = REQUIRED[place.kind]
+        if not required <= set(files) <= required | OPTIONAL.get(place.kind, frozenset()):
+            raise ValueError(f"{sorted(files)} is not what a {place.kind} holds")
+        for name, content in files.items():
+            _place_file(self.path(place, name), content)
+        manifest = Manifest(
+            kind=place.kind,
+            federation=self._me.federation,
+            site=self._me.site,
+            sender=self._me.sender,
+            run=place.run,
+            round=place.round_no,
+            seq=self.own_head.seq + 1,
+            previous=self.own_head.digest,
+            in_reply_to=in_reply_to,
+            created=now_text(),
+            files={name: self._entry(place, name) for name in sorted(files)},
+        )
+        content = self._key.sign(manifest.model_dump())
+        write_file(self.path(place, MANIFEST), content)
+        message = self._sealed[place] = Message(place, manifest, digest_of(content))
+        return message
+
+    @property
+    def has_unpublished(self) -> bool:
+        """Whether a sealed message is not known to be in the folder yet."""
+        return self._published is None or self._published < self.own_head.seq
+
+    def publish(self) -> None:
+        """Bring every sealed message into the folder, in order, payloads first and the manifest last."""
+        own = sorted(self._from(self._me), key=lambda message: message.manifest.seq)
+        if self._published is None:
+            self._published = self._last_in_folder(own)
+        for message in own:
+            if message.manifest.seq > self._published:
+                for name in sorted(message.manifest.files):
+                    self._folder.upload(f"{message.place.path}/{name}", self.path(message.place, name))
+                self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
+                self._published = message.manifest.seq
+                logger.info("published %s", message.place.path)
+
+    # --- notice, fetch, verify -----------------------------------------------------------------------------
+
+    def notice(self, place: Place) -> bytes | None:
+        """The manifest's bytes if the other side has published a message at ``place``; one small request."""
+        try:
+            return self._folder.read(place.manifest, max_bytes=MAX_RECORD_BYTES)
+        except NotFoundError:
+            return None
+
+    def fetch(self, place: Place, manifest: bytes, *, in_reply_to: str | None, max_bytes: int) -> Message | None:
+        """Verify a noticed manifest, bring its payloads into the mirror, verify them, and accept the message.
+
+        Args:
+            max_bytes: no payload may be larger; records are held to ``MAX_RECORD_BYTES`` when read.
+
+        Returns:
+            The message, or None when something failed that a second look may cure (a torn read).
+
+        Raises:
+            PoisonError: manifest or payload failed twice with the same bytes.
+        """
+        try:
+            message = self._peer.open(manifest, place, head=self.peer_head, in_reply_to=in_reply_to)
+        except PoisonError as error:
+            return self._doubt(place.manifest, digest_of(manifest), error)
+        for name, entry in sorted(message.manifest.files.items()):
+            path = f"{place.path}/{name}"
+            if entry.size > max_bytes:
+                raise PoisonError(path, f"has {entry.size} bytes, at most {max_bytes} are expected")
+            sha256 = ""
+            try:
+                sha256 = self._folder.download(path, self.path(place, name), size=entry.size)
+                check_file(message, name, entry.size, sha256)
+            except PoisonError as error:
+                return self._doubt(path, sha256, error)
+            except NotFoundError:
+                return self._doubt(path, "", PoisonError(path, "is named by its manifest but is not there"))
+        write_file(self.path(place, MANIFEST), manifest)
+        self._sealed[place] = message
+        logger.info("received %s", place.path)
+        return message
+
+    def refuse(self, place: Place, error: PoisonError, manifest: bytes) -> None:
+        """Put a message that will never be accepted into quarantine, with the reason."""
+        home = self._quarantine / place.path
+        fetched = self.mirror / place.path
+        home.mkdir(parents=True, exist_ok=True)
+        for path in fetched.iterdir() if fetched.is_dir() else ():
+            os.replace(path, home / path.name)
+        write_file(home / MANIFEST, manifest)
+        write_file(home / "reason.txt", str(error).encode())
+        logger.error("refused %s: %s", place.path, error)
+
+    def _doubt(self, path: str, sha256: str, error: PoisonError) -> None:
+        """A first failure may be a torn read; the same bytes failing twice are poison."""
+        if self._doubtful.get(path) == sha256:
+            raise error
+        self._doubtful[path] = sha256
+
+    # --- the mirror ----------------------------------------------------------------------------------------
+
+    def _entry(self, place: Place, name: str) -> FileEntry:
+        size, sha256 = hash_file(self.path(place, name))
+        return FileEntry(size=size, sha256=sha256)
+
+    def _from(self, sender: Correspondent) -> list[Message]:
+        return [message for message in self._sealed.values() if message.manifest.sender == sender.sender]
+
+    def _head_of(self, sender: Correspondent) -> Head:
+        return max((message.head for message in self._from(sender)), key=lambda head: head.seq, default=Head())
+
+    def _read_mirror(self) -> list[Message]:
+        messages = []
+        for path in sorted((self.mirror / RUNS).rglob(MANIFEST)):
+            place = place_at(path.parent.relative_to(self.mirror).as_posix())
+            if place is not None:
+                sender = self._peer if place.is_from_site != (self._me.sender != AGGREGATOR) else self._me
+                messages.append(sender.open_out_of_order(path.read_bytes(), place))
+        return messages
+
+    def _last_in_folder(self, own: list[Message]) -> int:
+        """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
+        for message in reversed(own):
+            if self.notice(message.place) is not None:
+                return message.manifest.seq
+        return 0
+
+
+def _place_file(path: Path, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        write_file(path, content)
+    elif content != path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.link(content, path)
+        sync_folder(path.parent)

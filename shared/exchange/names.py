@@ -1,0 +1,106 @@
+"""Every name that may stand in a drop folder; no other module spells one.
+
+    README.txt  federation.json  site.json  status.json
+    runs/RUN/offer/                   run.yaml  tensors.yaml                      aggregator
+    runs/RUN/consent/                 consent.json                                site
+    runs/RUN/rounds/0007/to_site/     config.yaml  global.safetensors             aggregator
+    runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors]            site
+    runs/RUN/rounds/0007/verdict/     verdict.json                                aggregator
+    runs/RUN/final/                   card.json  model.safetensors                aggregator
+
+Each directory is one message and holds a ``manifest.json`` besides.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+AGGREGATOR = "aggregator"
+
+README = "README.txt"
+FEDERATION = "federation.json"
+SITE_CARD = "site.json"
+STATUS = "status.json"
+ROOT_FILES = frozenset({README, FEDERATION, SITE_CARD, STATUS})
+RUNS = "runs"
+
+MANIFEST = "manifest.json"
+RUN_CONFIGURATION = "run.yaml"
+TENSORS = "tensors.yaml"
+CONSENT = "consent.json"
+ROUND_CONFIGURATION = "config.yaml"
+GLOBAL_MODEL = "global.safetensors"
+SITE_MODEL = "model.safetensors"
+METRICS = "metrics.csv"
+VERDICT = "verdict.json"
+CARD = "card.json"
+FINAL_MODEL = "model.safetensors"
+
+MAX_RECORD_BYTES = 1 << 20  # manifests, tables, YAML and JSON
+MAX_ROUND = 9999
+
+Kind = Literal["offer", "consent", "round", "update", "verdict", "final"]
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+
+# What each kind of message holds: files it must have, files it may have.
+REQUIRED: dict[Kind, frozenset[str]] = {
+    "offer": frozenset({RUN_CONFIGURATION, TENSORS}),
+    "consent": frozenset({CONSENT}),
+    "round": frozenset({ROUND_CONFIGURATION, GLOBAL_MODEL}),
+    "update": frozenset({METRICS}),
+    "verdict": frozenset({VERDICT}),
+    "final": frozenset({CARD, FINAL_MODEL}),
+}
+OPTIONAL: dict[Kind, frozenset[str]] = {"update": frozenset({SITE_MODEL})}
+FROM_SITE: frozenset[Kind] = frozenset({"consent", "update"})
+
+_ROUND_FOLDERS: dict[str, Kind] = {"to_site": "round", "from_site": "update", "verdict": "verdict"}
+_RUN_FOLDERS: dict[str, Kind] = {"offer": "offer", "consent": "consent", "final": "final"}
+_FOLDER_OF = {kind: name for name, kind in (_ROUND_FOLDERS | _RUN_FOLDERS).items()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one message lies: its kind, run, and round number (1-based; 0 for kinds outside rounds)."""
+
+    kind: Kind
+    run: str
+    round_no: int = 0
+
+    @property
+    def path(self) -> str:
+        """Folder path of the message, as in ``runs/RUN/rounds/0007/to_site``."""
+        if self.round_no:
+            return f"{RUNS}/{self.run}/rounds/{self.round_no:04d}/{_FOLDER_OF[self.kind]}"
+        return f"{RUNS}/{self.run}/{_FOLDER_OF[self.kind]}"
+
+    @property
+    def manifest(self) -> str:
+        """Path of the message's manifest."""
+        return f"{self.path}/{MANIFEST}"
+
+    @property
+    def is_from_site(self) -> bool:
+        """Whether the site, not the aggregator, writes here."""
+        return self.kind in FROM_SITE
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters, no leading '.'."""
+    return re.fullmatch(NAME_PATTERN[1:-1], text) is not None
+
+
+def place_at(path: str) -> Place | None:
+    """Return the message place that ``path`` names, or None if no message may lie there."""
+    match path.split("/"):
+        case [root, run, folder] if root == RUNS and is_name(run) and folder in _RUN_FOLDERS:
+            return Place(_RUN_FOLDERS[folder], run)
+        case [root, run, "rounds", number, folder] if root == RUNS and is_name(run) and folder in _ROUND_FOLDERS:
+            if re.fullmatch(r"[0-9]{4}", number) and int(number) > 0:
+                return Place(_ROUND_FOLDERS[folder], run, int(number))
+    return None

@@ -1,0 +1,335 @@
+"""The contents of every record, as frozen, strictly checked models.
+
+Numbers in JSON records are integers; floats travel as their shortest round-trip text (``Decimal text``),
+so that canonical bytes do not depend on anybody's float printing. YAML records hold plain floats.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from shared.errors import ConfigurationError
+from shared.exchange.names import MAX_ROUND, Kind, Name
+
+
+def _finite_text(text: str) -> str:
+    if repr(float(text)) != text or not math.isfinite(float(text)):
+        raise ValueError("must be the shortest text of a finite number")
+    return text
+
+
+def _no_control_characters(text: str) -> str:
+    if any(ord(char) < 32 for char in text):
+        raise ValueError("must be one line")
+    return text
+
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+DecimalText = Annotated[str, AfterValidator(_finite_text)]
+Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
+Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+CountText = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,9}|fewer than [0-9]{1,4})$")]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """Base: unknown keys refused, types never coerced, values never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class FileEntry(Record):
+    """One payload: size in bytes and SHA-256."""
+
+    size: Count
+    sha256: Digest
+
+
+class Head(Record):
+    """The last message of one sender in one folder: its number (0: none yet) and its manifest's SHA-256."""
+
+    seq: Count = 0
+    digest: Digest | None = None
+
+
+class Manifest(Record):
+    """What one message holds, what it answers, what came before it from the same sender."""
+
+    protocol: Literal[1] = 1
+    kind: Kind
+    federation: Name
+    site: Name
+    sender: Name
+    run: Name
+    round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
+    seq: Annotated[int, Field(ge=1)]
+    previous: Digest | None
+    in_reply_to: Digest | None
+    created: Time
+    files: dict[str, FileEntry]
+
+
+class Federation(Record):
+    """``federation.json``: who takes part here, under which keys; written once the site's card was accepted."""
+
+    protocol: Literal[1] = 1
+    kind: Literal["federation"] = "federation"
+    federation: Name
+    site: Name
+    aggregator_key: Digest
+    site_key: Digest
+    created: Time
+    files: dict[str, FileEntry]
+
+
+class SiteCard(Record):
+    """``site.json``: the site's key, authenticated by the invite's one-time secret (HMAC-SHA-256)."""
+
+    protocol: Literal[1] = 1
+    kind: Literal["site"] = "site"
+    federation: Name
+    site: Name
+    key: Digest
+    software: Sentence
+    enrolment: Digest
+    created: Time
+
+
+class Status(Record):
+    """``status.json``: the site's heartbeat, and the last message it knows of either side."""
+
+    protocol: Literal[1] = 1
+    kind: Literal["status"] = "status"
+    federation: Name
+    site: Name
+    time: Time
+    phase: Literal["idle", "asked for consent", "receiving", "training", "sending", "waiting", "trouble", "stopped"]
+    run: Name | None
+    round: Count
+    progress_percent: Annotated[int, Field(ge=0, le=100)]
+    trouble: Sentence | None
+    own_head: Head
+    aggregator_head: Head
+
+
+class Invite(Record):
+    """The file with which IT joins: where, who, the aggregator's key, a one-time enrolment secret."""
+
+    protocol: Literal[1] = 1
+    federation: Name
+    site: Name
+    url: str
+    user: str
+    aggregator_key: Digest
+    enrolment_secret: Digest
+
+
+class LearningRate(Record):
+    """Cyclic schedule: initial · factor^(round index mod period) (Lo et al. 2021: 0.1, 0.1, 3)."""
+
+    initial: Annotated[float, Field(gt=0, le=10)] = 0.1
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+    period: Annotated[int, Field(ge=1)] = 3
+
+
+class RunConfiguration(Record):
+    """Everything that decides a run's result, apart from the data. ``RUN.yaml`` and ``run.yaml`` alike."""
+
+    run: Name
+    task: Name
+    method: Name
+    sites: Annotated[list[Name], Field(min_length=1, max_length=1000)]
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND - 1)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    epochs: Annotated[int, Field(ge=1, le=1000, description="local epochs per round")] = 1
+    batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
+    learning_rate: LearningRate = LearningRate()
+    tolerance: Annotated[float, Field(ge=0, lt=1, description="a site's score must exceed it")] = 0.3
+    quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
+    consent_deadline_hours: Annotated[float, Field(gt=0)] = 168.0
+    round_deadline_hours: Annotated[float, Field(gt=0)] = 24.0
+    task_options: dict[str, Any] = {}
+    augmentation: dict[str, Any] = {}
+    split: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfiguration:
+        if len(set(self.sites)) != len(self.sites):
+            raise ValueError("sites: a site is named twice; name each once")
+        if self.quorum > len(self.sites):
+            raise ValueError(f"quorum: {self.quorum} is more than the {len(self.sites)} sites; lower it")
+        return self
+
+
+class TensorShape(Record):
+    """One shared tensor: dtype as safetensors names it, and shape."""
+
+    dtype: Literal["F32"]
+    shape: list[Count]
+
+
+class TensorList(Record):
+    """Exactly which tensors travel, by name; a file with anything else is refused."""
+
+    tensors: dict[str, TensorShape]
+
+
+class Seeds(Record):
+    """Seeds of one site in one round, each in [0, 2^63)."""
+
+    split: Count
+    training: Count
+
+
+class RoundConfiguration(Record):
+    """``config.yaml``: what one site does in one round. ``epochs`` 0: validate only, send no model."""
+
+    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    epochs: Annotated[int, Field(ge=0, le=1000)]
+    learning_rate: Annotated[float, Field(gt=0, le=10)]
+    batch_size: Annotated[int, Field(ge=1, le=4096)]
+    seeds: Seeds
+    split: dict[str, Any]
+    augmentation: dict[str, Any]
+
+
+class Consent(Record):
+    """A site's yes or no to an offer; image counts per split where it says yes."""
+
+    run: Name
+    agrees: bool
+    reason: Sentence
+    images: dict[Literal["train", "validation", "test"], CountText]
+
+
+class Verdict(Record):
+    """What became of one site's answer in one round.
+
+    ``score`` and ``tolerance`` are in [0, 1]; ``weight`` in [0, 1] is the site's share of the aggregate.
+    """
+
+    run: Name
+    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    site: Name
+    status: Literal["accepted", "omitted", "late", "validated"]
+    score: DecimalText | None
+    tolerance: DecimalText
+    weight: DecimalText | None
+    reason: Sentence
+
+
+class FinalCard(Record):
+    """``card.json``: which aggregate was chosen and why. ``validation``: mean over sites, by round number."""
+
+    run: Name
+    task: Name
+    method: Name
+    chosen_round: Count
+    score_name: Name
+    validation: dict[str, DecimalText]
+    took_part: dict[str, list[Name]]
+    reason: Sentence
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases (they can expand without bound) and without repeated keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("uses an alias (*name); write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if repeated:
+            raise yaml.YAMLError(f"says {', '.join(repeated)} twice; keep one")
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 reads 1e-4 as text; people who write it mean the number.
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
+    """Read a YAML record.
+
+    Raises:
+        ConfigurationError: every problem, each with file, key and what is expected.
+    """
+    try:
+        value = yaml.load(content, _PlainLoader)  # noqa: S506  (a SafeLoader made stricter)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigurationError([f"{file}: is not plain YAML: {_one_line(error)}"]) from None
+    if not isinstance(value, dict):
+        raise ConfigurationError([f"{file}: must hold `key: value` lines; see configs/ for examples"])
+    return check_record(value, kind, file)
+
+
+def check_record(value: Mapping[str, Any], kind: type[AnyRecord], file: str) -> AnyRecord:
+    """Check parsed values against a record.
+
+    Raises:
+        ConfigurationError: every problem, each with file, key and what is expected.
+    """
+    try:
+        return kind.model_validate(value)
+    except (ValidationError, RecursionError) as error:
+        raise ConfigurationError(problems_in(error, kind, file)) from None
+
+
+def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], file: str) -> list[str]:
+    """One sentence for each problem pydantic found: file, key, what is wrong, what to do."""
+    if isinstance(error, RecursionError):
+        return [f"{file}: is nested too deeply; write it flat"]
+    known = ", ".join(kind.model_fields)
+    sentences = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            text = f"{key}: is not a known key; remove it or use one of {known}"
+        elif problem["type"] == "missing":
+            text = f"{key}: is missing; add it"
+        elif key:
+            text = f"{key}: {message[:1].lower() + message[1:]} (found {_brief(problem['input'])}); correct it"
+        else:
+            text = message
+        sentences.append(f"{file}: {text}")
+    return sentences
+
+
+def dump_yaml(record: Record) -> bytes:
+    """YAML bytes of a record, keys in the order in which the record declares them."""
+    return yaml.safe_dump(record.model_dump(), sort_keys=False, allow_unicode=True, width=100).encode()
+
+
+def now_text() -> str:
+    """The time now, UTC, to the second. Informs people; nothing is decided by it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def decimal_text(number: float) -> str:
+    """The shortest text that reads back as exactly ``number``."""
+    return repr(float(number))
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

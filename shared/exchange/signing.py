@@ -1,0 +1,109 @@
+"""Ed25519 keys and signed JSON.
+
+A signed record is one file: the canonical bytes (RFC 8785) of ``{"body": …, "key": hex, "signature": hex}``,
+the signature being over the canonical bytes of the body. Nothing but those exact bytes is accepted, so
+changing any byte of the file, white space included, is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from shared.errors import StandingError
+from shared.folder.durable import read_private, write_file
+
+Json = dict[str, Any]
+
+
+class SigningKey:
+    """A private Ed25519 key; ``public`` is its public half, 64 hex digits."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public = self._key.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def at(cls, path: Path) -> SigningKey:
+        """Load the key kept at ``path``, or make one there if there is none, readable by its owner only.
+
+        Raises:
+            StandingError: the file is readable by others, or is not a key.
+        """
+        if not path.exists():
+            write_file(path, secrets.token_hex(32).encode(), private=True)
+        try:
+            return cls(bytes.fromhex(read_private(path).decode().strip()))
+        except ValueError:
+            raise StandingError(f"{path} does not hold a dropfed key: put the right file back") from None
+
+    def sign(self, body: Json) -> bytes:
+        """Return the bytes of the signed record of ``body``."""
+        signature = self._key.sign(canonical(body)).hex()
+        return canonical({"body": body, "key": self.public, "signature": signature})
+
+
+def canonical(value: Json) -> bytes:
+    """RFC 8785 bytes of a JSON object whose numbers are all integers (floats travel as text)."""
+    return rfc8785.dumps(value)
+
+
+def parse_canonical(content: bytes) -> Json:
+    """Parse JSON that must be exactly canonical.
+
+    Raises:
+        ValueError: not JSON, not an object, or not the canonical bytes of what it says.
+    """
+    try:
+        value = json.loads(content, parse_float=_refuse_float, parse_constant=_refuse_float)
+        if not isinstance(value, dict) or canonical(value) != content:
+            raise ValueError("is not canonical JSON")
+    except (RecursionError, rfc8785.CanonicalizationError, UnicodeDecodeError, json.JSONDecodeError):
+        raise ValueError("is not canonical JSON") from None
+    return value
+
+
+def open_signed(content: bytes) -> tuple[Json, str]:
+    """Return the body of a signed record and the public key that signed it.
+
+    Raises:
+        ValueError: not canonical, not of this form, or the signature does not hold.
+    """
+    record = parse_canonical(content)
+    if set(record) != {"body", "key", "signature"} or not isinstance(record["body"], dict):
+        raise ValueError("is not a signed record")
+    body, key, signature = record["body"], record["key"], record["signature"]
+    if not _is_hex(key, 64) or not _is_hex(signature, 128):
+        raise ValueError("has no well-formed key and signature")
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), canonical(body))
+    except (InvalidSignature, ValueError):
+        raise ValueError("its signature does not hold") from None
+    return body, key
+
+
+def enrolment_code(secret: str, federation: str, site: str, key: str) -> str:
+    """HMAC-SHA-256 that proves the holder of ``key`` knows the invite's one-time ``secret`` (hex)."""
+    message = canonical({"federation": federation, "key": key, "site": site})
+    return hmac.new(bytes.fromhex(secret), message, hashlib.sha256).hexdigest()
+
+
+def digest_of(content: bytes) -> str:
+    """SHA-256 of ``content``, 64 hex digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _is_hex(value: object, length: int) -> bool:
+    return isinstance(value, str) and len(value) == length and all(char in "0123456789abcdef" for char in value)
+
+
+def _refuse_float(text: str) -> float:
+    raise ValueError(f"holds the number {text}; only integers are allowed")

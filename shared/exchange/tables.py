@@ -1,0 +1,104 @@
+"""``metrics.csv``: one row per epoch and split; nothing about single images.
+
+Columns, in this order (docs/protocol.md gives the units):
+
+    round, epoch, split, images, learning_rate, loss, then NAME_mean and NAME_std for each score
+
+Epoch 0 is the model as received. A split with fewer images than the site's ``minimum_count`` shows
+"fewer than N" for its count and empty cells for its scores: a mean over few images is nearly one image's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.errors import PoisonError
+from shared.exchange.names import MAX_RECORD_BYTES
+from shared.exchange.records import decimal_text
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
+_SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,40}_(mean|std)")
+_MAX_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class MetricsRow:
+    """One row: ``images`` as count text; ``loss`` and ``scores`` (column → value) None where withheld."""
+
+    round_no: int
+    epoch: int
+    split: Split
+    images: str
+    learning_rate: float
+    loss: float | None
+    scores: dict[str, float | None]
+
+
+def write_metrics(rows: list[MetricsRow]) -> bytes:
+    """CSV bytes of at least one row, all with the same score columns."""
+    names = sorted(rows[0].scores)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_FIXED, *names])
+    for row in rows:
+        numbers = [_cell(row.loss), *(_cell(row.scores[name]) for name in names)]
+        writer.writerow([row.round_no, row.epoch, row.split, row.images, decimal_text(row.learning_rate), *numbers])
+    return text.getvalue().encode()
+
+
+def read_metrics(content: bytes, path: str) -> list[MetricsRow]:
+    """Read a table from the folder.
+
+    Raises:
+        PoisonError: too large, another form, an unknown column, or a cell that is not a number where one must be.
+    """
+    try:
+        return _read(content)
+    except (ValueError, csv.Error) as error:
+        raise PoisonError(path, f"is not a metrics table ({error})") from None
+
+
+def _read(content: bytes) -> list[MetricsRow]:
+    if len(content) > MAX_RECORD_BYTES:
+        raise ValueError(f"{len(content)} bytes are too many")
+    lines = list(csv.reader(io.StringIO(content.decode("ascii"), newline=""), strict=True))
+    if not lines or tuple(lines[0][: len(_FIXED)]) != _FIXED or len(lines) > _MAX_ROWS:
+        raise ValueError("the header or the number of rows is wrong")
+    names = lines[0][len(_FIXED) :]
+    if names != sorted(set(names)) or not all(_SCORE_COLUMN.fullmatch(name) for name in names):
+        raise ValueError("a score column has an unknown name")
+    return [_row(line, names) for line in lines[1:]]
+
+
+def _row(line: list[str], names: list[str]) -> MetricsRow:
+    if len(line) != len(_FIXED) + len(names):
+        raise ValueError("a row has another number of cells than the header")
+    round_text, epoch_text, split, images, learning_rate, loss, *scores = line
+    if split not in SPLITS or not re.fullmatch(r"[0-9]{1,9}|fewer than [0-9]{1,4}", images):
+        raise ValueError(f"the row of split {split[:20]!r} has a wrong split or count")
+    if not re.fullmatch(r"[0-9]{1,5}", round_text) or not re.fullmatch(r"[0-9]{1,5}", epoch_text):
+        raise ValueError("round and epoch must be whole numbers")
+    values = dict(zip(names, (_number(cell) for cell in scores), strict=True))
+    rate = _number(learning_rate)
+    if rate is None:
+        raise ValueError("a learning rate is missing")
+    return MetricsRow(int(round_text), int(epoch_text), split, images, rate, _number(loss), values)
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else decimal_text(value)
+
+
+def _number(cell: str) -> float | None:
+    if not cell:
+        return None
+    if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", cell) or not math.isfinite(float(cell)):
+        raise ValueError(f"{cell[:20]!r} is not a number")
+    return float(cell)

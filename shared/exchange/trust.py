@@ -1,0 +1,225 @@
+"""The only door: bytes from a folder become records by passing through here, in one stated order.
+
+For a message's manifest (``Correspondent.open``):
+
+    1. size       at most 1 MiB, before anything is parsed
+    2. hash       canonical bytes only (RFC 8785), so that one content has one hash
+    3. signature  Ed25519, by the key pinned for this sender
+    4. sender     protocol, federation, site and sender are the expected ones
+    5. run        the run that the directory's path names
+    6. round      the kind and round number that the path names
+    7. reply      answers exactly the message it must answer
+    8. chain      numbered one after, and naming, the sender's last message
+    9. contents   the files are the closed list of this kind
+
+For a payload: size and SHA-256 as the manifest says (``check_file``), then its contents by the record's own
+schema (``open_record``, ``open_yaml``; tensors by ``weights.py``, tables by ``tables.py``).
+
+This module does no I/O. Everything it refuses, it refuses with ``PoisonError``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from pydantic import ValidationError
+
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange.names import (
+    AGGREGATOR,
+    FEDERATION,
+    MAX_RECORD_BYTES,
+    OPTIONAL,
+    REQUIRED,
+    SITE_CARD,
+    STATUS,
+    Place,
+)
+from shared.exchange.records import (
+    AnyRecord,
+    Federation,
+    Head,
+    Manifest,
+    SiteCard,
+    Status,
+    parse_yaml,
+)
+from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
+
+
+@dataclass(frozen=True)
+class Message:
+    """A manifest that passed, where it lies, and its SHA-256."""
+
+    place: Place
+    manifest: Manifest
+    digest: str
+
+    @property
+    def head(self) -> Head:
+        """The sender's chain head once this message is accepted."""
+        return Head(seq=self.manifest.seq, digest=self.digest)
+
+
+@dataclass(frozen=True)
+class Correspondent:
+    """Whom we read: a sender in one site's folder, under one pinned key (64 hex digits)."""
+
+    federation: str
+    site: str
+    sender: str
+    key: str
+
+    def open(self, content: bytes, place: Place, *, head: Head, in_reply_to: str | None) -> Message:
+        """Check a manifest in the order stated above.
+
+        Args:
+            head: the sender's last message accepted so far.
+            in_reply_to: digest of the message this one must answer, or None if it answers none.
+
+        Raises:
+            PoisonError: naming the manifest and the first step that failed.
+        """
+        message = self.open_out_of_order(content, place)
+        manifest = message.manifest
+        if manifest.in_reply_to != in_reply_to:
+            _refuse(place.manifest, "does not answer the message it should answer")
+        if manifest.seq != head.seq + 1:
+            _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
+        if manifest.previous != head.digest:
+            _refuse(place.manifest, "breaks the chain: it does not name the sender's message before it")
+        return message
+
+    def open_out_of_order(self, content: bytes, place: Place) -> Message:
+        """All steps but reply and chain, for readers that hold every message and check those across them.
+
+        Raises:
+            PoisonError: naming the manifest and the first step that failed.
+        """
+        body = _open_signed_by(content, place.manifest, self.key)
+        manifest = _record(body, Manifest, place.manifest)
+        if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
+            _refuse(place.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
+        if place.is_from_site == (self.sender == AGGREGATOR):
+            _refuse(place.manifest, f"lies where {self.sender} does not write")
+        if manifest.run != place.run:
+            _refuse(place.manifest, f"belongs to run {manifest.run}")
+        if (manifest.kind, manifest.round) != (place.kind, place.round_no):
+            _refuse(place.manifest, f"is a {manifest.kind} of round {manifest.round}, which belongs elsewhere")
+        names, required = set(manifest.files), REQUIRED[place.kind]
+        if not required <= names or not names <= required | OPTIONAL.get(place.kind, frozenset()):
+            _refuse(place.manifest, f"lists files that a {place.kind} does not have: {', '.join(sorted(names))}")
+        return Message(place, manifest, digest_of(content))
+
+
+def check_file(message: Message, name: str, size: int, sha256: str) -> None:
+    """Compare a payload with its manifest.
+
+    Raises:
+        PoisonError: other size or other hash.
+    """
+    entry, path = message.manifest.files[name], f"{message.place.path}/{name}"
+    if size != entry.size:
+        _refuse(path, f"has {size} bytes, its manifest says {entry.size}")
+    if sha256 != entry.sha256:
+        _refuse(path, "is not the file its manifest names (SHA-256 differs)")
+
+
+def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
+    """Read an unsigned JSON payload whose hash was checked.
+
+    Raises:
+        PoisonError: not canonical JSON, or not this record.
+    """
+    _check_size(content, path)
+    try:
+        return _record(parse_canonical(content), kind, path)
+    except ValueError as error:
+        _refuse(path, str(error))
+
+
+def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
+    """Read a YAML payload whose hash was checked.
+
+    Raises:
+        PoisonError: not plain YAML, or not this record.
+    """
+    _check_size(content, path)
+    try:
+        return parse_yaml(content, kind, path)
+    except ConfigurationError as error:
+        _refuse(path, "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems))
+
+
+def open_site_card(content: bytes, *, federation: str, site: str, secret: str | None) -> SiteCard:
+    """Check a site's card; with the invite's secret also that its key belongs to whom we invited.
+
+    Raises:
+        PoisonError: signature, names or enrolment code do not hold.
+    """
+    body, key = _open_signed(content, SITE_CARD)
+    card = _record(body, SiteCard, SITE_CARD)
+    if card.key != key:
+        _refuse(SITE_CARD, "is signed by another key than the one it shows")
+    if (card.federation, card.site) != (federation, site):
+        _refuse(SITE_CARD, f"was written for {card.federation}/{card.site}")
+    if secret is not None and card.enrolment != enrolment_code(secret, federation, site, card.key):
+        _refuse(SITE_CARD, "does not prove knowledge of the invite's secret: send the site a new invite")
+    return card
+
+
+def open_federation(content: bytes, *, aggregator_key: str | None) -> Federation:
+    """Check ``federation.json``, against the pinned aggregator key if one is given.
+
+    Raises:
+        PoisonError: signature or key do not hold.
+    """
+    body, key = _open_signed(content, FEDERATION)
+    record = _record(body, Federation, FEDERATION)
+    if record.aggregator_key != key or (aggregator_key is not None and key != aggregator_key):
+        _refuse(FEDERATION, "is signed by another key than the aggregator's")
+    return record
+
+
+def open_status(content: bytes, *, federation: str, site: str, key: str) -> Status:
+    """Check a heartbeat.
+
+    Raises:
+        PoisonError: signature or names do not hold.
+    """
+    status = _record(_open_signed_by(content, STATUS, key), Status, STATUS)
+    if (status.federation, status.site) != (federation, site):
+        _refuse(STATUS, f"was written for {status.federation}/{status.site}")
+    return status
+
+
+def _open_signed_by(content: bytes, path: str, key: str) -> dict[str, object]:
+    body, signer = _open_signed(content, path)
+    if signer != key:
+        _refuse(path, "is signed by an unknown key")
+    return body
+
+
+def _open_signed(content: bytes, path: str) -> tuple[dict[str, object], str]:
+    _check_size(content, path)
+    try:
+        return open_signed(content)
+    except ValueError as error:
+        _refuse(path, str(error))
+
+
+def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRecord:
+    try:
+        return kind.model_validate(body)
+    except (ValidationError, RecursionError):
+        _refuse(path, f"is not a well-formed {kind.__name__} record of protocol 1")
+
+
+def _check_size(content: bytes, path: str) -> None:
+    if len(content) > MAX_RECORD_BYTES:
+        _refuse(path, f"has {len(content)} bytes, more than {MAX_RECORD_BYTES}")
+
+
+def _refuse(path: str, reason: str) -> NoReturn:
+    raise PoisonError(path, reason)
