@@ -1,0 +1,44 @@
+# Everything runs from .venv, which is made on first use and brought up to date when what it is made from changes.
+# `make help` lists the targets.
+
+PYTHON = python3
+BIN = .venv/bin
+READY = .venv/ready
+CODE = aggregator site_client shared deploy
+
+demo-options = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
+	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
+
+.PHONY: help demo test lint coverage setup lock clean
+.DEFAULT_GOAL = help
+
+help:      ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
+
+demo: $(READY)      ## a whole federation on this machine; ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= change it
+	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
+
+test: $(READY)      ## all tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY)      ## style, types and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/lint-imports
+
+coverage: $(READY)      ## all tests, and the lines they never reach
+	@$(BIN)/python -m pytest --cov
+
+setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
+
+$(READY): requirements.lock setup.cfg pyproject.toml
+	@$(PYTHON) deploy/local/bootstrap.py
+
+lock: $(READY)      ## choose versions anew for the ranges in setup.cfg
+	@$(BIN)/python deploy/local/lock.py > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+
+clean:      ## remove .venv and what tools leave behind
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,44 @@
+"""Print `requirements.lock`: what pip chooses today for the ranges in `setup.cfg`, pinned. `make lock` runs it."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HEAD = """\
+# All that dropfed runs and is developed with, on Linux. Made by `make lock` from the ranges in setup.cfg; not edited.
+# `make setup` installs it: PyTorch first, with the CUDA libraries its build may bring, then the rest with --no-deps.
+"""
+
+TAKEN_ALONE = "imgaug"  # its OpenCV needs a screen and its plots matplotlib; what it computes with, setup.cfg names
+BROUGHT_BY_TORCH = ("cuda-", "nvidia-", "triton")  # they differ from one build of PyTorch to another
+
+
+def main() -> None:
+    """Resolve with the pip of the running Python and print the lock."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    wanted = config["options"]["install_requires"].split() + config["options.extras_require"]["dev"].split()
+    alone = [requirement for requirement in wanted if requirement.startswith(TAKEN_ALONE)]
+    pins = resolve([requirement for requirement in wanted if requirement not in alone]) | resolve(["--no-deps", *alone])
+    print(HEAD)
+    for name in sorted(pins, key=str.lower):
+        if not name.startswith(BROUGHT_BY_TORCH):
+            print(f"{name}=={pins[name]}")
+
+
+def resolve(requirements: list[str]) -> dict[str, str]:
+    """Return name and version of all that pip would install, without a build's local label such as `+cpu`."""
+    command = [sys.executable, "-m", "pip", "install", "-qq", "--dry-run", "--ignore-installed", "--report", "-"]
+    finished = subprocess.run([*command, *requirements], check=True, stdout=subprocess.PIPE)  # noqa: S603  (setup.cfg's)
+    chosen = [item["metadata"] for item in json.loads(finished.stdout)["install"]]
+    return {package["name"]: package["version"].partition("+")[0] for package in chosen}
+
+
+if __name__ == "__main__":
+    main()
