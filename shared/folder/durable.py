@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.errors import StandingError
+from shared.errors import PassingError, StandingError
 
 BLOCK = 1 << 20  # bytes read or sent at a time
+_FULL = {errno.ENOSPC, errno.EDQUOT} if sys.platform != "win32" else {errno.ENOSPC}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextmanager
@@ -23,17 +26,16 @@ def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         private: readable and writable by the owner only, from the first byte on.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.writing")
+    temporary = path.with_name(temporary_name(path.name))
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600 if private else 0o644
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o600 if private else 0o644)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -44,6 +46,16 @@ def write_file(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write ``content`` to ``path``, all or nothing."""
     with writing(path, private=private) as file:
         file.write(content)
+
+
+def temporary_name(name: str) -> str:
+    """Return the name under which ``writing`` keeps ``name`` until it is complete."""
+    return f".{name}.writing"
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether ``name`` is one that ``writing`` may have left behind after a crash."""
+    return name.startswith(".") and name.endswith(".writing")
 
 
 def sync_folder(path: Path) -> None:
@@ -67,17 +79,13 @@ def hash_file(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def read_private(path: Path) -> bytes:
-    """Read a file that holds a secret.
-
-    Raises:
-        StandingError: it is missing, or others than its owner may read it.
-    """
-    try:
-        if sys.platform != "win32" and path.stat().st_mode & 0o077:
-            raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {path}`")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise StandingError(f"{path} is missing: put the file with the secret there, readable by you alone") from None
-    except PermissionError:
-        raise StandingError(f"{path} cannot be read by this user: make this user its owner") from None
+def disk_trouble(error: OSError, path: Path) -> StandingError | PassingError:
+    """Translate what the operating system says about a local file into a sentence with a remedy."""
+    where = error.filename or path
+    if error.errno in _FULL:
+        return StandingError(f"The disk with {where} is full: free some space there.")
+    if error.errno in _REFUSED:
+        return StandingError(f"{where} may not be read or written here ({error.strerror}): change its owner or rights.")
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return StandingError(f"{where} cannot be used as a file ({error.strerror}): check the path.")
+    return PassingError(f"{where} cannot be read or written now: {error.strerror or error}.")

@@ -1,0 +1,140 @@
+"""A drop folder that is a directory on this machine: for tests, for trying, and for an auditor's copy on a stick."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, StandingError
+from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
+from shared.folder.durable import BLOCK, disk_trouble, is_temporary, sync_folder, temporary_name, write_file, writing
+
+
+class LocalFolder(Folder):
+    """A drop folder below ``root``, which must exist. Names beginning with '.' and ending in '.writing' are hidden."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __repr__(self) -> str:
+        return f"LocalFolder({str(self.root)!r})"
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        file = self._locate(path)
+        with self._translated(path):
+            if not file.is_file():
+                raise NotFoundError(f"{path} is not in {self.root}.")
+            with file.open("rb") as stream:
+                content = stream.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise PoisonError(path, f"larger than the {max_bytes} bytes allowed for it")
+        return content
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        file = self._locate(path)
+        digest = hashlib.sha256()
+        with self._translated(path):
+            if not file.is_file():
+                raise NotFoundError(f"{path} is not in {self.root}.")
+            found = file.stat().st_size
+            if found != size:
+                raise PoisonError(path, f"has {found} bytes instead of {size}")
+            with file.open("rb") as source, writing(target) as copy:
+                remaining = size
+                while block := source.read(min(BLOCK, remaining)):
+                    digest.update(block)
+                    copy.write(block)
+                    remaining -= len(block)
+                if remaining:
+                    raise PoisonError(path, f"shrank by {remaining} bytes while it was read")
+        return digest.hexdigest()
+
+    def upload(self, path: str, source: Path) -> None:
+        target = self._locate(path)
+        with self._translated(path), source.open("rb") as stream, self._making(target) as copy:
+            shutil.copyfileobj(stream, copy, BLOCK)
+
+    def create(self, path: str, content: bytes) -> None:
+        target = self._locate(path)
+        with self._translated(path):
+            if self._holds(target, path, content):
+                return
+            self.check()
+            complete = target.with_name(temporary_name(f"{target.name}.new"))
+            write_file(complete, content)
+            try:
+                os.link(complete, target)  # unlike a rename, never replaces what another process just made
+            except FileExistsError:
+                self._holds(target, path, content)
+            except OSError:  # a file system without links: the look above has to do
+                complete.replace(target)
+            finally:
+                complete.unlink(missing_ok=True)
+            sync_folder(target.parent)
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        target = self._locate(path)
+        with self._translated(path), self._making(target) as file:
+            file.write(content)
+
+    def list(self, path: str) -> list[Entry]:
+        folder = self._locate(path) if path else self.root
+        entries: dict[str, Entry] = {}
+        with self._translated(path):
+            if not path:
+                self.check()
+            elif not folder.is_dir():
+                raise NotFoundError(f"{path} is not a folder in {self.root}.")
+            with os.scandir(folder) as found:
+                for item in found:
+                    if is_temporary(item.name):
+                        continue
+                    if len(entries) == MAX_ENTRIES:
+                        raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
+                    is_folder = item.is_dir(follow_symlinks=False)
+                    size = None if is_folder else item.stat(follow_symlinks=False).st_size
+                    entries[item.name] = Entry(item.name, is_folder, size)
+        return [entries[name] for name in sorted(entries)]
+
+    def check(self) -> None:
+        if not self.root.is_dir():
+            raise StandingError(f"{self.root} is not a folder: create it, or correct the path in the configuration.")
+
+    @contextmanager
+    def _making(self, target: Path) -> Iterator[BinaryIO]:
+        """Open ``target`` for writing, making its parents but never the root itself (perhaps an unplugged disk)."""
+        self.check()
+        with writing(target) as file:
+            yield file
+
+    def _locate(self, path: str) -> Path:
+        """Return where ``path`` lies on disk.
+
+        Raises:
+            ValueError: the path is malformed.
+            PoisonError: a symbolic link leads out of the folder.
+        """
+        place = self.root / check_path(path)
+        if not place.resolve().is_relative_to(self.root.resolve()):
+            raise PoisonError(path, "leads out of the folder through a symbolic link")
+        return place
+
+    def _holds(self, target: Path, path: str, content: bytes) -> bool:
+        """Tell whether ``content`` is there already; raise AlreadyExistsError if something else is."""
+        if not target.exists():
+            return False
+        if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:
+            return True
+        raise AlreadyExistsError(f"{path} is in {self.root} already, with other content; it was left as it is.")
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise disk_trouble(error, self.root / path) from error
