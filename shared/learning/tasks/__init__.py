@@ -1,0 +1,28 @@
+"""The tasks by name. A task's module, and torch with it, is imported only when the task is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from shared.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from shared.learning.tasks.contract import Task
+
+_CLASSES = {"octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation")}
+
+TASK_NAMES = tuple(sorted(_CLASSES))
+
+
+def task_named(name: str) -> Task:
+    """The task that a configuration calls by this name.
+
+    Raises:
+        ConfigurationError: there is no such task; the message lists those there are.
+    """
+    if name not in _CLASSES:
+        raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(TASK_NAMES)}."])
+    module, class_name = _CLASSES[name]
+    task: Task = getattr(importlib.import_module(module), class_name)()
+    return task

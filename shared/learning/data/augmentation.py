@@ -1,0 +1,90 @@
+"""The augmentation of the OCT study: what is done to an image each time the model sees it.
+
+Source: Lo et al. 2021. Pixel dropout, linear contrast, gamma, rotation and flips, in the order of the paper's text.
+Images stay on one fixed range: nothing is normalised again afterwards, which would undo the contrast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.learning.data.imgaug_import import import_imgaug
+from shared.learning.seeds import seed_for
+
+
+class Augmentation(BaseModel):
+    """How each image is varied. Ranges are (lowest, highest) of a uniform draw, one draw per copy.
+
+    ``copies = 0`` trains on the originals alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    copies: int = Field(default=5, ge=0, le=100)
+    """Augmented copies per image and epoch, beside the original."""
+    pixel_dropout: tuple[float, float] = (0.05, 0.10)
+    """Share of pixels set to 0, within [0, 1]."""
+    contrast: tuple[float, float] = (0.5, 3.0)
+    """Factor on the distance from the middle of the range, >= 0; what leaves the range is clipped."""
+    gamma: tuple[float, float] = (0.4, 1.75)
+    """Exponent on the image in [0, 1], > 0."""
+    rotation_degrees: tuple[float, float] = (-15.0, 15.0)
+    """About the centre; corners that come from outside are 0 in image and mask."""
+    horizontal_flip: float = Field(default=0.5, ge=0, le=1)
+    """Probability of a flip left to right."""
+    vertical_flip: float = Field(default=0.5, ge=0, le=1)
+    """Probability of a flip top to bottom."""
+
+    @model_validator(mode="after")
+    def _ranges_make_sense(self) -> Augmentation:
+        limits = {"pixel_dropout": (0.0, 1.0), "contrast": (0.0, 100.0), "gamma": (0.01, 100.0)}
+        limits["rotation_degrees"] = (-180.0, 180.0)
+        for name, (lowest, highest) in limits.items():
+            start, end = getattr(self, name)
+            if not lowest <= start <= end <= highest:
+                raise ValueError(f"{name} must be two numbers in order, between {lowest:g} and {highest:g}")
+        return self
+
+
+def augment(
+    image: NDArray[np.float32], mask: NDArray[np.uint8], augmentation: Augmentation, seed: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """One augmented copy of an image and its mask, decided by the seed alone.
+
+    Args:
+        image: (H, W) float32 in [0, 1].
+        mask: (H, W) uint8 classes; it moves with the image, by nearest neighbour, and never changes otherwise.
+        augmentation: what may be done.
+        seed: any integer in [0, 2**63).
+
+    Returns:
+        (H, W) float32 in [0, 1] and (H, W) uint8.
+
+    Raises:
+        DropfedError: imgaug cannot be imported.
+    """
+    imgaug = import_imgaug()
+    augmenters = imgaug.augmenters
+    steps = augmenters.Sequential(
+        [
+            augmenters.Dropout(p=augmentation.pixel_dropout),
+            augmenters.LinearContrast(alpha=augmentation.contrast),
+            augmenters.GammaContrast(gamma=augmentation.gamma),
+            augmenters.Affine(rotate=augmentation.rotation_degrees, order=1, mode="constant", cval=0),
+            augmenters.Fliplr(augmentation.horizontal_flip),
+            augmenters.Flipud(augmentation.vertical_flip),
+        ]
+    )
+    # imgaug seeds NumPy's older generators underneath, which take 32 bits.
+    steps.seed_(entropy=seed_for(seed, "imgaug") % 2**31)
+    # Sixteen bits: imgaug takes its contrast about 0 for floats, but about the middle of the range for integers, and
+    # clips there. Nothing of an 8- or 16-bit file is lost.
+    levels = np.rint(image * 65535.0).astype(np.uint16)[..., np.newaxis]  # (H, W, 1)
+    segments = imgaug.augmentables.segmaps.SegmentationMapsOnImage(mask[..., np.newaxis], shape=levels.shape)
+    varied, moved = steps(image=levels, segmentation_maps=segments)
+    return (
+        (varied[..., 0].astype(np.float32) / np.float32(65535.0)),  # (H, W, 1) -> (H, W)
+        moved.get_arr()[..., 0].astype(np.uint8),  # (H, W, 1) -> (H, W)
+    )

@@ -1,0 +1,211 @@
+"""Images and their masks, read from two folders and checked.
+
+A data folder holds ``images/`` and ``masks/``; an image and its mask have the same stem: ``images/eye-7.png`` and
+``masks/eye-7.tif``. PNG, JPEG and TIFF, 8 or 16 bits, grey or colour.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from shared.errors import DataError
+
+JPEG_EXTENSIONS = (".jpg", ".jpeg")
+EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
+SMALLEST_SIDE = 32
+"""In pixels: below this the deepest level of a five-level U-Net has nothing left to normalise over."""
+
+_DESKTOP_FILES = {"thumbs.db", "desktop.ini"}
+_EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
+_SIXTEEN_BIT_MODES = {"I;16", "I;16L", "I;16B"}
+
+
+@dataclass(frozen=True)
+class ImagePair:
+    """One image and its mask.
+
+    Args:
+        id: the stem that both files share.
+        image: (H, W) float32 in [0, 1].
+        mask: (H, W) uint8, 1 where the mask is set, else 0.
+    """
+
+    id: str
+    image: NDArray[np.float32]
+    mask: NDArray[np.uint8]
+
+
+def read_pairs(root: Path, longer_side: int | None = None) -> list[ImagePair]:
+    """Reads every image of a folder with its mask, sorted by stem.
+
+    Args:
+        root: a folder with ``images`` and ``masks``.
+        longer_side: what the longer side is scaled to, in pixels, or None to keep every image as it is.
+
+    Raises:
+        DataError: names every file that is missing, unreadable, too small or of another size than its partner.
+    """
+    problems: list[str] = []
+    images = _files_by_stem(root / "images", problems)
+    masks = _files_by_stem(root / "masks", problems)
+    for stem in sorted(images.keys() - masks.keys()):
+        problems.append(f"{_name(images[stem])}: has no mask; add masks/{stem}.png or remove the image.")
+    for stem in sorted(masks.keys() - images.keys()):
+        problems.append(f"{_name(masks[stem])}: has no image; add images/{stem}.png or remove the mask.")
+    pairs: list[ImagePair] = []
+    for stem in sorted(images.keys() & masks.keys()):
+        try:
+            pairs.append(_read_pair(stem, images[stem], masks[stem], longer_side))
+        except DataError as error:
+            problems += error.problems
+    if not images and not problems:
+        problems.append("images: has no image in it; put PNG, JPEG or TIFF files there, and their masks in masks.")
+    if problems:
+        raise DataError(problems)
+    return pairs
+
+
+def read_image(path: Path) -> NDArray[np.float32]:
+    """Reads one image as one grey channel, on the fixed range of the file's bit depth.
+
+    Of a colour image the green channel is taken, not the luminance: blood absorbs green most, so vessels and lesions
+    stand out there, while red is often saturated and blue noisy. A grey image that was saved as colour has its grey in
+    green, unchanged.
+
+    Returns:
+        (H, W) float32 in [0, 1]: the stored value over 255 or 65535, whatever values the image makes use of.
+
+    Raises:
+        DataError: the file cannot be read as an image of 8 or 16 bits.
+    """
+    levels, highest = _read_levels(path)
+    grey = levels[..., 1] if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
+    return grey.astype(np.float32) / np.float32(highest)
+
+
+def read_mask(path: Path) -> NDArray[np.bool_]:
+    """Reads one mask.
+
+    In PNG and TIFF every value but 0 is set, so that masks of 0 and 1, of 0 and 255 and of numbered classes all work.
+    JPEG blurs 0 into small numbers beside each edge: there a pixel is set from half of the range upwards. In a colour
+    mask the brightest channel counts.
+
+    Returns:
+        (H, W) bool.
+
+    Raises:
+        DataError: the file cannot be read as an image of 8 or 16 bits.
+    """
+    levels, highest = _read_levels(path)
+    grey = levels.max(axis=2) if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
+    if path.suffix.lower() in JPEG_EXTENSIONS:
+        return np.asarray(grey > highest // 2, dtype=np.bool_)
+    return np.asarray(grey > 0, dtype=np.bool_)
+
+
+def scale_to(
+    image: NDArray[np.float32], mask: NDArray[np.bool_], longer_side: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Scales an image and its mask so that the longer side has so many pixels; the shape is kept.
+
+    The image is interpolated linearly over the area that each new pixel covers; a pixel of the new mask is set where
+    the old mask covers at least half of it.
+
+    Args:
+        image: (H, W) float32 in [0, 1].
+        mask: (H, W) bool.
+        longer_side: in pixels, >= 1.
+
+    Returns:
+        (h, w) float32 in [0, 1] and (h, w) bool.
+    """
+    height, width = image.shape
+    factor = longer_side / max(height, width)
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    if size == (width, height):
+        return image, mask
+    scaled = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
+    cover = Image.fromarray(mask.astype(np.float32)).resize(size, Image.Resampling.BOX)
+    return np.clip(np.asarray(scaled, dtype=np.float32), 0, 1), np.asarray(cover) >= 0.5
+
+
+def _files_by_stem(folder: Path, problems: list[str]) -> dict[str, Path]:
+    """The image files of a folder by stem; what is wrong with the others is added to the problems."""
+    if not folder.is_dir():
+        problems.append(f"{folder.name}: there is no such folder in {folder.parent}; make it and put the files there.")
+        return {}
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name.lower() in _DESKTOP_FILES:
+            continue
+        if not path.is_file() or path.suffix.lower() not in EXTENSIONS:
+            problems.append(f"{_name(path)}: is not a PNG, JPEG or TIFF file; convert it or move it elsewhere.")
+        elif path.stem in files:
+            problems.append(f"{_name(path)}: {_name(files[path.stem])} has the same stem; remove or rename one.")
+        else:
+            files[path.stem] = path
+    return files
+
+
+def _read_pair(stem: str, image_path: Path, mask_path: Path, longer_side: int | None) -> ImagePair:
+    problems: list[str] = []
+    image: NDArray[np.float32] | None = None
+    mask: NDArray[np.bool_] | None = None
+    try:
+        image = read_image(image_path)
+    except DataError as error:
+        problems += error.problems
+    try:
+        mask = read_mask(mask_path)
+    except DataError as error:
+        problems += error.problems
+    if image is None or mask is None:
+        raise DataError(problems)
+    if image.shape != mask.shape:
+        raise DataError(
+            [f"{_name(image_path)} is {_size(image)} pixels but {_name(mask_path)} is {_size(mask)}; save both alike."]
+        )
+    if longer_side is not None:
+        image, mask = scale_to(image, mask, longer_side)
+    if min(image.shape) < SMALLEST_SIDE:
+        used = "is" if longer_side is None else f"scaled to {longer_side} is"
+        raise DataError([f"{_name(image_path)}: {used} {_size(image)} pixels; each side needs {SMALLEST_SIDE}."])
+    return ImagePair(stem, image, mask.astype(np.uint8))
+
+
+def _read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
+    """The stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns where a file claims to be huge, and refuses only at twice that; here both are refused.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                pages = getattr(file, "n_frames", 1)
+                mode = file.mode
+                if mode in _EIGHT_BIT_MODES:
+                    levels = np.asarray(file.convert("L" if mode in {"1", "L", "LA"} else "RGB"))
+                else:
+                    levels = np.asarray(file)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError([f"{_name(path)}: cannot be read as an image ({error}); export it again."]) from error
+    if pages > 1:
+        raise DataError([f"{_name(path)}: has {pages} pages; save the one that is meant as a file of its own."])
+    if mode in _EIGHT_BIT_MODES:
+        return levels, 255
+    if mode in _SIXTEEN_BIT_MODES:
+        return levels.astype(np.uint16), 65535
+    raise DataError([f"{_name(path)}: has pixels of type {mode}; save it with 8 or 16 bits, grey or colour."])
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _size(image: NDArray[np.float32] | NDArray[np.bool_]) -> str:
+    return f"{image.shape[1]}x{image.shape[0]}"

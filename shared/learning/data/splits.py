@@ -1,0 +1,204 @@
+"""Which images are for training, which for validation, which for testing.
+
+Either the site says so in a file, ``split.csv``, or seeded fractions decide. Images that belong together (patches of
+one scan, both eyes of one person) form a group, and a group is never divided.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.errors import DataError
+from shared.learning.seeds import seed_for
+
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = get_args(SplitName)
+SPLIT_FILE = "split.csv"
+
+
+class SplitPlan(BaseModel):
+    """How a site's images are divided. The fractions, of images, add up to 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: float = Field(default=0.6, gt=0, lt=1)
+    validation: float = Field(default=0.2, gt=0, lt=1)
+    test: float = Field(default=0.2, gt=0, lt=1)
+    file: bool = True
+    """Whether ``split.csv`` decides where the site has one."""
+
+    @model_validator(mode="after")
+    def _fractions_add_up(self) -> SplitPlan:
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"train, validation and test must add up to 1, they add up to {total:g}")
+        return self
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """What ``split.csv`` says.
+
+    Args:
+        split: the split of each image, or empty where the file has no such column.
+        group: the group of each image, or empty where the file has no such column.
+    """
+
+    split: Mapping[str, SplitName]
+    group: Mapping[str, str]
+
+
+def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
+    """Reads ``split.csv``: a column ``id``, the image's stem, and one or both of ``split`` and ``group``.
+
+    Args:
+        path: the file.
+        ids: the stems of all images that are there.
+
+    Raises:
+        DataError: names every line that is wrong, every image that is missing in the file and the reverse.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError([f"{path.name}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
+    unknown = set(columns) - {"id", "split", "group"}
+    if "id" not in columns or len(columns) < 2 or unknown or len(set(columns)) < len(columns):
+        found = ", ".join(str(column) for column in columns) or "none"
+        raise DataError([f"{path.name}: the columns must be id and one or both of split and group; found: {found}."])
+
+    problems: list[str] = []
+    split: dict[str, SplitName] = {}
+    group: dict[str, str] = {}
+    seen: set[str] = set()
+    for line, row in rows:
+        cells = {column: (row.get(column) or "").strip() for column in columns}
+        image = cells["id"]
+        if image in seen:
+            problems.append(f"{path.name}, line {line}: '{image}' is there twice; keep one line.")
+        seen.add(image)
+        if "split" in cells:
+            name = next((known for known in SPLITS if known == cells["split"]), None)
+            if name is None:
+                problems.append(f"{path.name}, line {line}: split must be {', '.join(SPLITS)}, not '{cells['split']}'.")
+            else:
+                split[image] = name
+        if "group" in cells:
+            if not cells["group"]:
+                problems.append(f"{path.name}, line {line}: the group of '{image}' is empty; name one for each image.")
+            group[image] = cells["group"]
+    problems += [f"{path.name}: no image is called '{image}'; remove the line." for image in sorted(seen - set(ids))]
+    problems += [f"{path.name}: the image '{image}' has no line; add one." for image in sorted(set(ids) - seen)]
+    if problems:
+        raise DataError(problems)
+    return SplitFile(split=split, group=group)
+
+
+def groups_by_pattern(ids: Sequence[str], pattern: str | None) -> dict[str, str]:
+    """The group of each image, taken from its stem.
+
+    Args:
+        ids: the stems.
+        pattern: a regular expression searched for in each stem; the group is its first parenthesis, or the whole match
+            where it has none: ``^(.*)_patch\\d+$``. None: each image is a group of its own.
+
+    Raises:
+        DataError: the pattern does not match a stem.
+    """
+    if pattern is None:
+        return {image: image for image in ids}
+    expression = re.compile(pattern)
+    groups: dict[str, str] = {}
+    problems: list[str] = []
+    for image in ids:
+        match = expression.search(image)
+        name = match[1 if expression.groups else 0] if match else None
+        if name:
+            groups[image] = name
+        else:
+            problems.append(f"images/{image}: group_pattern {pattern!r} finds no group in this name; change either.")
+    if problems:
+        raise DataError(problems)
+    return groups
+
+
+def divide(groups: Mapping[str, str], plan: SplitPlan, seed: int) -> dict[str, SplitName]:
+    """Divides images by fractions; a group stays whole.
+
+    The largest groups are placed first, groups of one size in an order that the seed decides, each into the split that
+    lacks most images. Every split gets at least one group as long as there are three.
+
+    Args:
+        groups: the group of each image.
+        plan: the fractions.
+        seed: decides the order.
+
+    Returns:
+        The split of each image.
+    """
+    members: dict[str, list[str]] = {}
+    for image, group in groups.items():
+        members.setdefault(group, []).append(image)
+    order = sorted(members, key=lambda group: (-len(members[group]), seed_for(seed, "split", group)))
+    lacking = {name: getattr(plan, name) * len(groups) for name in SPLITS}
+    empty = list(SPLITS)
+    result: dict[str, SplitName] = {}
+    for position, group in enumerate(order):
+        last_chance = len(order) - position <= len(empty)
+        name = max(empty if last_chance else SPLITS, key=lambda candidate: lacking[candidate])
+        lacking[name] -= len(members[group])
+        if name in empty:
+            empty.remove(name)
+        result.update(dict.fromkeys(members[group], name))
+    return result
+
+
+def split_images(
+    ids: Sequence[str], root: Path, plan: SplitPlan, seed: int, group_pattern: str | None = None
+) -> dict[SplitName, tuple[str, ...]]:
+    """The images of each split, sorted by name.
+
+    Args:
+        ids: the stems of all images.
+        root: the site's data folder, where ``split.csv`` may be.
+        plan: the fractions, and whether the file counts.
+        seed: decides the division where the file does not.
+        group_pattern: see ``groups_by_pattern``; a ``group`` column in the file goes before it.
+
+    Raises:
+        DataError: the file is wrong, a group is in two splits, or a split is empty.
+    """
+    path = root / SPLIT_FILE
+    listed = read_split_file(path, ids) if plan.file and path.exists() else SplitFile(split={}, group={})
+    groups = listed.group or groups_by_pattern(ids, group_pattern)
+    split = listed.split or divide(groups, plan, seed)
+
+    problems: list[str] = []
+    splits_of_group: dict[str, set[str]] = {}
+    for image, group in groups.items():
+        splits_of_group.setdefault(group, set()).add(split[image])
+    for group, names in sorted(splits_of_group.items()):
+        if len(names) > 1:
+            problems.append(f"{SPLIT_FILE}: group '{group}' is in {' and '.join(sorted(names))}; put it into one.")
+    result: dict[SplitName, tuple[str, ...]] = {
+        name: tuple(sorted(image for image in ids if split[image] == name)) for name in SPLITS
+    }
+    problems += [
+        f"the {name} split is empty: there are {len(ids)} images in {len(splits_of_group)} groups, and at least "
+        "one group is needed for each of train, validation and test; add images."
+        for name in SPLITS
+        if not result[name]
+    ]
+    if problems:
+        raise DataError(problems)
+    return result
