@@ -1,0 +1,364 @@
+"""One HTTP request at a time to one WebDAV folder: what webdavclient3 lacks to be trusted with data.
+
+* No redirect is followed: requests would repeat a PUT with an empty body, or turn it into a GET, and report success.
+* An upload has a stated length and is built anew for each request: a chunked or used-up body is stored empty.
+* What arrives is bounded, and a body that ends early is an error.
+* Every answer is read to its end, so that the connection is used again.
+* The time limit is on standstill, never on the whole transfer.
+* Every failure becomes one sentence without secrets, of one of the kinds in ``shared.errors``.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from ipaddress import ip_address
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote, unquote, urlsplit
+
+import requests
+from requests.auth import HTTPBasicAuth
+from requests.utils import get_environ_proxies
+from urllib3.exceptions import HTTPError
+from webdav3.client import Client
+from webdav3.exceptions import WebDavException
+
+from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.folder.durable import BLOCK
+
+MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body says nothing we need
+METHODS = ("GET", "PUT", "DELETE", "MKCOL", "MOVE", "PROPFIND")
+
+
+class FileBody:
+    """An upload of exactly ``size`` bytes, from the start of ``file`` each time it is iterated."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._size = size
+
+    def __len__(self) -> int:  # requests sends it as Content-Length
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        remaining = self._size
+        while block := self._file.read(min(BLOCK, remaining)):
+            remaining -= len(block)
+            yield block
+        if remaining:
+            raise StandingError(f"{self._file.name} shrank by {remaining} bytes while it was sent: make it anew.")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said: the status, and of the headers what matters for errors."""
+
+    status: int
+    retry_after_s: float | None = None
+    location: str | None = None
+    is_page: bool = False
+
+    @classmethod
+    def of(cls, response: requests.Response) -> Answer:
+        return cls(
+            response.status_code,
+            _seconds(response.headers.get("Retry-After", "")),
+            response.headers.get("Location"),
+            response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml")),
+        )
+
+
+class Incoming:
+    """The body of a successful answer, not yet read.
+
+    Attributes:
+        length: bytes announced by the server, or None.
+    """
+
+    def __init__(self, response: requests.Response, path: str) -> None:
+        announced = response.headers.get("Content-Length", "")
+        self.length = int(announced) if announced.isascii() and announced.isdigit() else None
+        self._response = response
+        self._path = path
+
+    def blocks(self, limit: int) -> Iterator[bytes]:
+        """Yield the whole body.
+
+        Raises:
+            PoisonError: it is longer than ``limit`` bytes.
+            PassingError: it ended before its announced length.
+        """
+        if self.length is not None and self.length > limit:
+            raise PoisonError(self._path, f"has {self.length} bytes where {limit} are allowed")
+        received = 0
+        for block in self._response.raw.stream(BLOCK, decode_content=False):
+            received += len(block)
+            if received > limit:
+                raise PoisonError(self._path, f"has more than the {limit} bytes allowed")
+            yield block
+        if self.length is not None and received < self.length:
+            raise PassingError(f"{self._path} was cut off after {received} of {self.length} bytes.")
+
+
+class Connection:
+    """Keeps one connection to the folder at ``url`` and speaks for one user. Not shared between threads."""
+
+    def __init__(self, url: str, user: str, password: str, *, ca_file: Path | None, stall_s: float) -> None:
+        """See ``WebDavFolder``.
+
+        Raises:
+            StandingError: an address or a CA file that cannot be used.
+        """
+        self.url = _checked_url(url)
+        self.path = unquote(urlsplit(self.url).path)
+        self.user = user
+        self._stall_s = stall_s
+        if ca_file is not None and not ca_file.is_file():
+            raise StandingError(f"The CA file {ca_file} is not there: correct its path in the configuration.")
+        client = Client({"webdav_hostname": self.url, "disable_check": True})
+        client.requests = {method: method for method in METHODS}
+        client.http_header = {}
+        client.timeout = (stall_s, stall_s)  # to connect; for each wait on the socket
+        client.verify = True if ca_file is None else str(ca_file)
+        session = client.session
+        session.auth = HTTPBasicAuth(user.encode(), password.encode())  # as text it would go out as Latin-1
+        session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
+        session.proxies = {} if _is_loopback(self.url) else get_environ_proxies(self.url)
+        session.max_redirects = 0
+        session.headers.update({"Accept-Encoding": "identity", "User-Agent": "dropfed"})
+        session.hooks["response"].append(_stop_at_refusal)
+        self._client = client
+
+    def where(self, path: str) -> str:
+        """Return the address of ``path`` as people should read it: no secrets, no percent signs."""
+        return f"{self.url}/{path}".rstrip("/")
+
+    def address(self, path: str) -> str:
+        """Return the whole address of ``path``, percent-encoded."""
+        return f"{self.url}/{quote(path, safe='/')}"
+
+    def quoted(self, path: str) -> str:
+        """Return the address of ``path`` from after the host name, percent-encoded."""
+        return urlsplit(self.address(path)).path
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | FileBody | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Make a request whose answer's body does not matter; return the answer, whatever its status.
+
+        Raises:
+            PassingError, StandingError: there was no answer.
+        """
+        try:
+            with self._answered(method, path, body, headers or {}) as response:
+                _drain(response)
+                return Answer.of(response)
+        except _RefusalError as refusal:
+            return refusal.answer
+
+    @contextmanager
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        status: int,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[Incoming]:
+        """Make a request whose answer's body is to be read inside the block.
+
+        Args:
+            status: the only status that means success.
+
+        Raises:
+            DropfedError: no answer, another answer (see ``error``), or a web page in place of a file.
+        """
+        try:
+            with self._answered(method, path, body, headers or {}) as response:
+                answer = Answer.of(response)
+                is_page = answer.is_page and not path.lower().endswith((".html", ".htm"))
+                if answer.status != status or is_page:
+                    raise self.error(answer, method, path)
+                if response.headers.get("Content-Encoding", "identity") not in ("", "identity"):
+                    raise StandingError(
+                        f"{self.where(path)} arrived compressed although it was asked for as it is: "
+                        "switch off compression in the server or the proxy before it."
+                    )
+                yield Incoming(response, path)
+        except _RefusalError as refusal:
+            raise self.error(refusal.answer, method, path) from None
+
+    @contextmanager
+    def _answered(
+        self, method: str, path: str, body: bytes | FileBody | None, headers: Mapping[str, str]
+    ) -> Iterator[requests.Response]:
+        """Yield the open answer of a request; whatever goes wrong on the network becomes an error of ours."""
+        lines = [f"{name}: {text}" for name, text in headers.items()]
+        if isinstance(body, FileBody) and len(body) == 0:
+            body = b""  # requests would send an empty iterable chunked, and some servers then store nothing
+        try:
+            with closing(self._client.execute_request(method, "/" + quote(path, safe="/"), body, lines)) as response:
+                yield response
+        except (requests.RequestException, HTTPError, WebDavException) as error:
+            raise self._network_error(error) from error
+
+    def error(self, answer: Answer, method: str, path: str) -> DropfedError:  # noqa: PLR0911 (one return per kind)
+        """Translate an answer that is not the wished-for one into an error: what, where, what to do."""
+        where, status = self.where(path), answer.status
+        if status == 401:
+            return StandingError(f"{where} refuses user {self.user!r} or the password: correct them.")
+        if status == 403:
+            return StandingError(f"{where} forbids {method} to user {self.user!r}: have the folder's owner permit it.")
+        if status in (404, 410):
+            return NotFoundError(f"{where} is not there.")
+        if status == 413:
+            return StandingError(f"{where} is larger than the server accepts: have its upload limit raised.")
+        if status == 507:
+            return StandingError(f"There is no room left for {where}: free some space or have the quota raised.")
+        if status in (408, 409, 412, 423, 425, 429) or status >= 500 or (status == 400 and method == "PUT"):
+            # 400 on PUT: what Apache and ownCloud say when the body stalled or was cut on its way
+            return PassingError(
+                f"{where} cannot do {method} now: {status} {_phrase(status)}.", retry_after_s=answer.retry_after_s
+            )
+        if 300 <= status < 400:
+            if method == "GET" and answer.location and urlsplit(answer.location).path.endswith(self.quoted(path) + "/"):
+                return NotFoundError(f"{where} is a folder, not a file.")
+            return StandingError(
+                f"{where} sends elsewhere, to {_shown(answer.location)}: configure the address that answers by itself."
+            )
+        if status < 300:
+            told = "a web page" if answer.is_page else f"{status} {_phrase(status)}"
+            return StandingError(
+                f"{where} answers {method} with {told}, not as a WebDAV folder does: check the address, "
+                "and whether a login page or a proxy stands before it."
+            )
+        return StandingError(
+            f"{where} refuses {method} with {status} {_phrase(status)}: check that the address is a WebDAV folder "
+            "and that nothing on the way forbids this method."
+        )
+
+    def _network_error(self, error: Exception) -> DropfedError:
+        """Translate a failure without an answer."""
+        causes = list(_causes(error))
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return StandingError(
+                    f"The certificate of {self.url} is not valid ({cause.verify_message}): "
+                    "name the file with the right certificate authority, or have the certificate renewed."
+                )
+        if any(isinstance(cause, requests.exceptions.ProxyError) for cause in causes) and " 407 " in f" {error} ":
+            return StandingError(f"The proxy on the way to {self.url} wants a login: correct HTTPS_PROXY.")
+        if any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes):
+            return PassingError(f"{self.url} did not move a byte for {self._stall_s:g} s.")
+        reasons = [cause.strerror or str(cause) for cause in causes if isinstance(cause, OSError) and _is_plain(cause)]
+        reason = reasons[-1] if reasons else type(causes[-1]).__name__
+        return PassingError(f"The connection to {self.url} failed: {reason}.")
+
+
+class _RefusalError(Exception):
+    """Any status outside 200..299, on its way from the response hook to ``send`` or ``open``."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+def _stop_at_refusal(response: requests.Response, **_: object) -> None:
+    """Raise before requests follows a redirect and before webdavclient3 drops the headers and the body."""
+    if not 200 <= response.status_code < 300:
+        with closing(response):
+            _drain(response)
+            raise _RefusalError(Answer.of(response))
+
+
+def _drain(response: requests.Response) -> None:
+    """Read a short body to its end: only then is the connection used again. A long one costs the connection."""
+    received = 0
+    with suppress(HTTPError):  # the status has arrived and counts; a cut remark after it changes nothing
+        for block in response.raw.stream(MAX_REMARK_BYTES, decode_content=False):
+            received += len(block)
+            if received > MAX_REMARK_BYTES:
+                return
+
+
+def _checked_url(url: str) -> str:
+    """Return the address of a folder, percent-encoded, without a final slash."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise StandingError(f"The folder's address is malformed ({error}): correct it.") from None
+    if parts.username is not None or parts.password is not None:
+        raise StandingError("The folder's address contains a user or password: put them in their own settings.")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise StandingError(f"{url!r} is not the address of a folder: write it as https://HOST/PATH.")
+    if parts.scheme == "http" and not _is_loopback(url):
+        raise StandingError(f"{url} would send the password and the data in the clear: use https.")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = quote(unquote(parts.path).rstrip("/"), safe="/")
+    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Return Retry-After, which is a number of seconds or an HTTP date, in seconds from now; None if it is neither."""
+    text = retry_after.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _shown(location: str | None) -> str:
+    """Return a redirect's target without user, password and query, which may hold a token."""
+    try:
+        parts = urlsplit(location or "")
+        return f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path or "nowhere"
+    except ValueError:
+        return "a malformed address"
+
+
+def _is_plain(error: OSError) -> bool:
+    """Tell the operating system's own words, fit to be shown, from those that libraries wrap around them."""
+    return bool(error.strerror) or type(error) is OSError
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "(a status of its own)"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all that lies behind it; requests and urllib3 hide causes in arguments and ``reason``."""
+    seen: list[BaseException] = []
+    pending: list[object] = [error]
+    while pending:
+        cause = pending.pop(0)
+        if isinstance(cause, BaseException) and not any(cause is earlier for earlier in seen):
+            seen.append(cause)
+            yield cause
+            pending += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]

@@ -1,0 +1,220 @@
+"""A drop folder on any WebDAV server.
+
+Only what all measured servers keep is relied upon: one writer per folder, names never used before, small files
+written to ``NAME.new`` and moved into place. ``If-None-Match``, locks, ETags and dates are not relied upon.
+Nothing here repeats a request to get over trouble; that is ``RetryingFolder``'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from shared.errors import AlreadyExistsError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.folder.connection import Answer, Connection, FileBody
+from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
+from shared.folder.durable import BLOCK, disk_trouble, writing
+from shared.folder.multistatus import QUESTION, Listing, parse
+
+MAX_LISTING_BYTES = MAX_ENTRIES * 4096
+_MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
+
+
+class WebDavFolder(Folder):
+    """The drop folder at a WebDAV address. Each thread needs its own.
+
+    Args:
+        url: ``https://HOST/PATH`` of the folder; plain ``http`` only to this machine itself.
+        user: sent with every request (Basic).
+        password: likewise, as UTF-8. It appears in no message and no log.
+        ca_file: certificates to trust instead of the public ones.
+        stall_s: seconds without a byte moving after which a request fails; no limit on its whole duration.
+
+    Raises:
+        StandingError: an address or a CA file that cannot be used.
+    """
+
+    def __init__(self, url: str, user: str, password: str, *, ca_file: Path | None = None, stall_s: float = 60) -> None:
+        self._connection = Connection(url, user, password, ca_file=ca_file, stall_s=stall_s)
+        self._folders: set[str] = set()  # made or seen by this object
+        self._may_move = True  # until a MOVE is forbidden, as in create-only shares
+
+    def __repr__(self) -> str:
+        return f"WebDavFolder({self._connection.url!r}, user {self._connection.user!r})"
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        with self._connection.open("GET", check_path(path), status=200) as body:
+            return b"".join(body.blocks(max_bytes))
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        digest = hashlib.sha256()
+        received = 0
+        with self._connection.open("GET", check_path(path), status=200) as body:
+            if body.length not in (None, size):
+                raise PoisonError(path, f"has {body.length} bytes instead of {size}")
+            try:
+                with writing(target) as file:
+                    for block in body.blocks(size):
+                        digest.update(block)
+                        received += file.write(block)
+                    if received < size:  # without an announced length, a cut body looks like a short file
+                        raise PassingError(f"{path} ended after {received} of {size} bytes.")
+            except OSError as error:
+                raise disk_trouble(error, target) from error
+        return digest.hexdigest()
+
+    def upload(self, path: str, source: Path) -> None:
+        check_path(path)
+        try:
+            with source.open("rb") as file:
+                size = source.stat().st_size
+                if size > BLOCK:
+                    self._make_folder(_parent(path))  # rather than learn after a long upload that it is missing
+                self._put(path, FileBody(file, size))
+        except OSError as error:
+            raise disk_trouble(error, source) from error
+
+    def create(self, path: str, content: bytes) -> None:
+        if self._holds(check_path(path), content):
+            return
+        try:
+            self._put_whole(path, content, overwrite=False)
+        except PassingError:
+            # The answer was lost, or tells of a file that is there by now: the destination decides.
+            if not self._holds(path, content):
+                raise
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        self._put_whole(check_path(path), content, overwrite=True)
+
+    def list(self, path: str) -> list[Entry]:
+        listing = self._ask(path and check_path(path), depth=1)
+        if not listing.is_folder:
+            raise NotFoundError(f"{self._connection.where(path)} is a file, not a folder.")
+        if len(listing.entries) > MAX_ENTRIES:
+            raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
+        self._folders.add(path)
+        return sorted(listing.entries, key=lambda entry: entry.name)
+
+    def check(self) -> None:
+        listing = self._ask("", depth=0)
+        where = self._connection.where("")
+        if not listing.is_folder:
+            raise StandingError(f"{where} is a file, not a folder: correct the address.")
+        if "/remote.php/" in self._connection.path and not listing.has_etag:
+            # ownCloud answers so, with 207, for the folder of a user that does not exist
+            raise StandingError(f"{where} is nobody's folder: check the user name in the address.")
+
+    def _ask(self, path: str, *, depth: int) -> Listing:
+        """PROPFIND; a folder's own address ends in a slash, or Apache redirects."""
+        asked = f"{path}/" if path else ""
+        headers = {"Depth": str(depth), "Content-Type": "application/xml; charset=utf-8"}
+        try:
+            with self._connection.open("PROPFIND", asked, status=207, body=QUESTION, headers=headers) as body:
+                document = b"".join(body.blocks(MAX_LISTING_BYTES))
+        except NotFoundError:
+            if path:
+                raise
+            raise StandingError(
+                f"{self._connection.where('')} is not there: check the address, and that the folder is still shared "
+                f"with user {self._connection.user!r}."
+            ) from None
+        own_path = f"{self._connection.path}/{path}".rstrip("/")
+        return parse(document, own_path, self._connection.where(path))
+
+    def _holds(self, path: str, content: bytes) -> bool:
+        """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is."""
+        try:
+            if self.read(path, max_bytes=len(content)) == content:
+                return True
+        except NotFoundError:
+            return False
+        except PoisonError:
+            pass  # longer
+        raise AlreadyExistsError(
+            f"{self._connection.where(path)} is there already, with other content; it was left as it is."
+        )
+
+    def _put_whole(self, path: str, content: bytes, *, overwrite: bool) -> None:
+        """Write a small file so that readers see it whole or not at all."""
+        unfinished = f"{path}.new"  # not hidden: nginx does not list dot-files; not .part: ownCloud refuses it
+        if self._may_move:
+            try:
+                self._put(unfinished, content)
+                self._move(unfinished, path, overwrite=overwrite)
+            except _ForbiddenError:
+                self._connection.send("DELETE", unfinished)
+            else:
+                return
+        # A create-only share, as ownCloud has them: no renaming, but there a PUT is all-or-nothing by itself.
+        self._put(path, content, {} if overwrite else {"If-None-Match": "*"})
+        self._may_move = False
+
+    def _put(self, path: str, body: bytes | FileBody, headers: dict[str, str] | None = None) -> None:
+        parent = _parent(path)
+        answer = self._connection.send("PUT", path, body=body, headers=headers)
+        if answer.status in _MAYBE_NO_PARENT:
+            self._folders.clear()  # somebody may have removed what was there before
+            if self._make_folder(parent):
+                answer = self._connection.send("PUT", path, body=body, headers=headers)
+        self._demand(answer, (201, 204) if answer.is_page else (200, 201, 204), "PUT", path)
+        self._folders.add(parent)
+
+    def _move(self, source: str, target: str, *, overwrite: bool) -> None:
+        headers = {"Destination": self._connection.address(target), "Overwrite": "T" if overwrite else "F"}
+        answer = self._connection.send("MOVE", source, headers=headers)
+        if answer.status in (400, 502):
+            # Behind a proxy the server may know itself by another name; a bare path means the same file.
+            headers["Destination"] = self._connection.quoted(target)
+            answer = self._connection.send("MOVE", source, headers=headers)
+        if answer.status == 412:
+            self._connection.send("DELETE", source)
+        self._demand(answer, (201, 204), "MOVE", source)
+
+    def _make_folder(self, path: str) -> bool:
+        """Make sure that a folder and all above it are there; return whether it had to be made.
+
+        Raises:
+            StandingError: there is a file in its place, or the root itself is missing.
+        """
+        if path in self._folders:
+            return False
+        if not path:
+            self.check()
+            self._folders.add(path)
+            return False
+        answer = self._connection.send("MKCOL", f"{path}/")
+        if answer.status in _MAYBE_NO_PARENT and self._make_folder(_parent(path)):
+            answer = self._connection.send("MKCOL", f"{path}/")
+        made = answer.status == 201
+        if not made and not self._is_folder(path, answer):
+            where = self._connection.where(path)
+            raise StandingError(f"{where} is a file where a folder must be: move it out of the way.")
+        self._folders.add(path)
+        return made
+
+    def _is_folder(self, path: str, refusal: Answer) -> bool:
+        """Tell whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
+        try:
+            return self._ask(path, depth=0).is_folder
+        except NotFoundError:
+            raise self._connection.error(refusal, "MKCOL", path) from None
+
+    def _demand(self, answer: Answer, wanted: tuple[int, ...], method: str, path: str) -> None:
+        """Raise unless the status is one of ``wanted``."""
+        if answer.status in wanted:
+            return
+        error = self._connection.error(answer, method, path)
+        if answer.status == 403:
+            raise _ForbiddenError(str(error))
+        if isinstance(error, NotFoundError):  # not what was asked for is missing, but what was just put there
+            raise PassingError(f"{error} It was there a moment ago; it is sent again.")
+        raise error
+
+
+class _ForbiddenError(StandingError):
+    """403: to this user, or to everybody in a create-only share."""
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
