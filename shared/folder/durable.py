@@ -14,7 +14,7 @@ from typing import BinaryIO
 from shared.errors import PassingError, StandingError
 
 BLOCK = 1 << 20  # bytes read or sent at a time
-_FULL = {errno.ENOSPC, errno.EDQUOT} if sys.platform != "win32" else {errno.ENOSPC}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 

@@ -1,0 +1,198 @@
+"""Files and folders for wsgidav that change in one step.
+
+wsgidav's own provider writes a PUT in place and does not check its length, so that a reader may see half of it and
+a client that vanishes leaves half of it; and its MOVE deletes the target first and renames then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+from typing import Any
+
+from wsgidav.dav_error import (
+    HTTP_BAD_REQUEST,
+    HTTP_FORBIDDEN,
+    HTTP_INSUFFICIENT_STORAGE,
+    HTTP_INTERNAL_ERROR,
+    HTTP_PRECONDITION_FAILED,
+    DAVError,
+)
+from wsgidav.fs_dav_provider import FileResource, FilesystemProvider, FolderResource
+
+from shared.folder.durable import BLOCK, sync_folder
+
+PART = ".part-"  # files still arriving: never listed, never served
+_FULL = (ENOSPC, EDQUOT)
+
+logger = logging.getLogger(__name__)
+
+
+class AtomicProvider(FilesystemProvider):  # type: ignore[misc]  # wsgidav has no types
+    """A site's folder on disk."""
+
+    def get_resource_inst(self, path: str, environ: dict[str, Any]) -> FileResource | FolderResource | None:
+        """Return what lies at ``path``, or None."""
+        if any(segment.startswith(PART) for segment in path.split("/")):
+            raise DAVError(HTTP_FORBIDDEN)
+        place = self.place_of(path, environ)
+        try:
+            return (AtomicFolder if place.is_dir() else AtomicFile)(path, environ, str(place))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def place_of(self, path: str, environ: dict[str, Any]) -> Path:
+        """Return where ``path`` lies on disk; DAVError 403 if that is outside of the site's folder."""
+        return Path(self._loc_to_file_path(path, environ))
+
+
+class AtomicFolder(FolderResource):  # type: ignore[misc]  # wsgidav has no types
+    """A folder that hides files still arriving."""
+
+    def get_member_names(self) -> list[str]:
+        """Return the names of what lies in the folder."""
+        return [name for name in super().get_member_names() if not name.startswith(PART)]
+
+    def create_empty_resource(self, name: str) -> FileResource:
+        """Return a file to be written; it appears when its content is complete."""
+        path = f"{self.path.rstrip('/')}/{name}"
+        place = self.provider.place_of(path, self.environ)
+        if self.environ["REQUEST_METHOD"] != "PUT":  # LOCK on a free name makes an empty file
+            place.touch()
+        return AtomicFile(path, self.environ, str(place), is_new=True)
+
+
+class AtomicFile(FileResource):  # type: ignore[misc]  # wsgidav has no types
+    """A file that is replaced in one step."""
+
+    def __init__(self, path: str, environ: dict[str, Any], file_path: str, *, is_new: bool = False) -> None:
+        # wsgidav reads the status of an existing file here; a new one borrows its folder's until it is there
+        super().__init__(path, environ, str(Path(file_path).parent) if is_new else file_path)
+        self._file_path = file_path
+        self.name = Path(file_path).name
+        self._arriving: Arriving | None = None
+
+    def get_etag(self) -> str | None:
+        """Return a tag that changes with each replacement, even within one second."""
+        try:
+            status = Path(self._file_path).stat()
+        except FileNotFoundError:
+            return None
+        return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+    def begin_write(self, *, content_type: str | None = None) -> Arriving:
+        """Return what the body of a PUT is written to."""
+        announced = self.environ.get("CONTENT_LENGTH") or None
+        is_chunked = "chunked" in self.environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+        self._arriving = Arriving(
+            Path(self._file_path),
+            size=None if is_chunked or announced is None else int(announced),
+            exclusive=self.environ.get("HTTP_IF_NONE_MATCH", "").strip() == "*",
+        )
+        return self._arriving
+
+    def end_write(self, *, with_errors: bool) -> None:
+        """Remove what a PUT that failed has left."""
+        if self._arriving is not None:
+            self._arriving.discard()
+
+    def handle_move(self, dest_path: str) -> bool:
+        """Rename in one step; False leaves it to wsgidav, which would delete first and rename then."""
+        source, target = Path(self._file_path), self.provider.place_of(dest_path, self.environ)
+        if target.is_dir():
+            return False
+        _publish(source, target, exclusive=self.environ.get("HTTP_OVERWRITE") == "F")
+        self.provider.prop_manager.move_properties(
+            self.get_ref_url(), self._url_at(dest_path), with_children=False, environ=self.environ
+        )
+        self.remove_all_locks(recursive=True)
+        return True
+
+    def copy_move_single(self, dest_path: str, *, is_move: bool) -> None:
+        """Copy to a temporary file and rename that."""
+        arriving = Arriving(self.provider.place_of(dest_path, self.environ), size=None, exclusive=False)
+        try:
+            with Path(self._file_path).open("rb") as source:
+                while block := source.read(BLOCK):
+                    arriving.write(block)
+            arriving.close()
+        finally:
+            arriving.discard()
+        self.provider.prop_manager.copy_properties(self.get_ref_url(), self._url_at(dest_path), self.environ)
+
+    def _url_at(self, path: str) -> str:
+        """Return the key under which wsgidav keeps the properties of what lies at ``path``."""
+        url: str = self.provider.get_resource_inst(path, self.environ).get_ref_url()
+        return url
+
+
+class Arriving:
+    """A file that is being written; it gets its name when it is complete and on disk.
+
+    Args:
+        target: its name to be.
+        size: bytes it must have in the end, or None if nobody said.
+        exclusive: refuse if there is something at ``target`` by then.
+    """
+
+    def __init__(self, target: Path, *, size: int | None, exclusive: bool) -> None:
+        self._target = target
+        self._size = size
+        self._exclusive = exclusive
+        self._part = target.with_name(f"{PART}{secrets.token_hex(8)}")
+        self._file = self._part.open("xb")
+
+    def write(self, block: bytes) -> None:
+        """Append ``block``; DAVError 507 when the disk is full."""
+        try:
+            self._file.write(block)
+        except OSError as error:
+            raise _told(error) from error
+
+    def close(self) -> None:
+        """Publish the file; DAVError 400 if it is not complete, 507 if the disk is full, 412 if it is too late."""
+        arrived = self._file.tell()
+        if self._size is not None and arrived != self._size:
+            raise DAVError(HTTP_BAD_REQUEST, f"the body ended after {arrived} of {self._size} bytes")
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _told(error) from error
+        self._file.close()
+        _publish(self._part, self._target, exclusive=self._exclusive)
+
+    def discard(self) -> None:
+        """Remove what is not published; nothing otherwise."""
+        with suppress(OSError):  # closing flushes, perhaps onto a full disk
+            self._file.close()
+        self._part.unlink(missing_ok=True)
+
+
+def _publish(source: Path, target: Path, *, exclusive: bool) -> None:
+    """Give ``source`` the name ``target`` in one step; DAVError 412 if ``exclusive`` and the name is taken."""
+    if exclusive:
+        try:
+            os.link(source, target)  # unlike a rename, never replaces what another request just made
+        except FileExistsError:
+            raise DAVError(HTTP_PRECONDITION_FAILED) from None
+        source.unlink()
+    else:
+        source.replace(target)
+    sync_folder(target.parent)
+
+
+def _told(error: OSError) -> DAVError:
+    """Return the answer to a failed write, and tell the log."""
+    logger.warning("cannot write %s: %s", error.filename or "a file", error.strerror)
+    return DAVError(HTTP_INSUFFICIENT_STORAGE if error.errno in _FULL else HTTP_INTERNAL_ERROR)
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove what a crash left half arrived below ``folder``."""
+    for part in folder.rglob(f"{PART}*"):
+        part.unlink()

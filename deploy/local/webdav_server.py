@@ -1,0 +1,217 @@
+"""The embedded WebDAV server: one folder and one user per site, for one machine or behind a TLS proxy.
+
+Site X finds its folder at ``http://HOST:PORT/X/`` with user X; its files lie in ``ROOT/X``. The user ``aggregator``
+may enter every folder, and no site may enter another's.
+
+A PUT is stored whole or not at all, and a MOVE is one rename: a reader never sees half a file, and a client that
+vanishes leaves nothing behind. See ``atomic_files``.
+
+As a process of its own: ``python -m deploy.local.webdav_server CONFIG.json``, where the file, readable by its owner
+only, holds ``{"root": …, "host": …, "port": …, "aggregator_password": …, "sites": {NAME: PASSWORD}}``.
+It prints its address in one line when it is ready and ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cheroot import wsgi
+from wsgidav.wsgidav_app import WsgiDAVApp
+
+from deploy.local.atomic_files import AtomicProvider, remove_torn
+from shared.errors import ConfigurationError, DropfedError
+from shared.folder.durable import BLOCK
+
+AGGREGATOR = "aggregator"
+IDLE_S = 60  # a connection on which nothing moves for so long is closed
+_SITE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+
+logger = logging.getLogger(__name__)
+
+
+class EmbeddedServer:
+    """Serves ``root`` from threads of this process.
+
+    Args:
+        root: made if missing; one folder per site in it.
+        users: each site's password.
+        aggregator_password: of the user ``aggregator``.
+        host: address to listen on. Anything but loopback needs a TLS proxy in front, for passwords travel in the clear.
+        port: 0 = any free one; see ``port`` after ``start``.
+
+    Raises:
+        ConfigurationError: a name or a password that cannot be used.
+    """
+
+    def __init__(
+        self, root: Path, users: Mapping[str, str], aggregator_password: str, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        problems = _user_problems(users, aggregator_password)
+        if problems:
+            raise ConfigurationError(problems)
+        self.host = host
+        self.port = port
+        self._root = root
+        self._passwords = {
+            site: {site: {"password": password}, AGGREGATOR: {"password": aggregator_password}}
+            for site, password in users.items()
+        }
+        self._server: _QuietServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"EmbeddedServer({str(self._root)!r}, {self.host}:{self.port})"
+
+    def start(self) -> None:
+        """Listen; requests are answered from now on.
+
+        Raises:
+            OSError: the address is in use.
+        """
+        for site in self._passwords:
+            (self._root / site).mkdir(parents=True, exist_ok=True)
+            remove_torn(self._root / site)
+        server = _QuietServer((self.host, self.port), self._app(), numthreads=2 * len(self._passwords) + 8)
+        server.request_queue_size = 128
+        server.timeout = IDLE_S
+        server.shutdown_timeout = 1
+        server.max_request_body_size = 0  # no limit
+        server.keep_alive_conn_limit = 8 * len(self._passwords) + 32  # each client keeps one or two
+        server.prepare()
+        self.port = server.bind_addr[1]
+        self._server = server
+        self._thread = threading.Thread(target=server.serve, name="webdav", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close all connections; what was still arriving is dropped. May be called twice."""
+        if self._server is not None and self._thread is not None:
+            self._server.stop()
+            self._thread.join()
+            self._server = self._thread = None
+
+    def url_of(self, site: str) -> str:
+        """Return the address of a site's folder."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/{site}/"
+
+    def _app(self) -> WsgiDAVApp:
+        shares = {
+            f"/{site}": AtomicProvider(str(self._root / site), readonly=False, fs_opts={"follow_symlinks": False})
+            for site in self._passwords
+        }
+        logging.getLogger("wsgidav").setLevel(logging.CRITICAL)  # it logs a traceback for each client that hangs up
+        return WsgiDAVApp(
+            {
+                "provider_mapping": shares,
+                "simple_dc": {"user_mapping": {f"/{site}": users for site, users in self._passwords.items()}},
+                "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
+                "block_size": BLOCK,
+                "lock_storage": True,
+                "property_manager": True,
+                "dir_browser": {"enable": True, "response_trailer": "", "davmount": False, "icon": False},
+                "logging": {"enable": False},
+                "verbose": 0,
+                "suppress_version_info": True,
+            }
+        )
+
+
+class _QuietServer(wsgi.Server):
+    def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
+        """Keep cheroot's tracebacks about clients that hang up out of the log."""
+        logger.debug("%s", msg)
+
+
+def _user_problems(users: Mapping[str, str], aggregator_password: str) -> list[str]:
+    """Return a sentence for each name or password that cannot be used."""
+    problems = [
+        f"sites: {site!r} cannot be a site's name: use up to 64 of a-z, 0-9, '_', '.', '-', and not {AGGREGATOR!r}."
+        for site in users
+        if not _SITE.fullmatch(site) or site == AGGREGATOR
+    ]
+    problems += [f"sites: {site} has no password: set one." for site, password in users.items() if not password]
+    if not users:
+        problems.append("sites: there is none: name at least one.")
+    if not aggregator_password:
+        problems.append("aggregator_password: is empty: set one.")
+    return problems
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What CONFIG.json holds."""
+
+    root: Path
+    host: str
+    port: int
+    aggregator_password: str
+    sites: dict[str, str]
+
+    @classmethod
+    def load(cls, path: Path) -> Settings:
+        """Read CONFIG.json.
+
+        Raises:
+            ConfigurationError: it cannot be read, others may read it, or something in it is wrong.
+        """
+        try:
+            if os.name == "posix" and path.stat().st_mode & 0o077:
+                raise ConfigurationError([f"{path} holds passwords and others may read it: chmod 600 {path}"])
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigurationError([f"{path} cannot be read: {error}"]) from None
+        expected = {"root": str, "host": str, "port": int, "aggregator_password": str, "sites": dict}
+        if not isinstance(found, dict):
+            raise ConfigurationError([f"{path} must hold one object with {', '.join(expected)}."])
+        problems = [f"{path}: {key}: is unknown: remove it." for key in found.keys() - expected.keys()]
+        problems += [
+            f"{path}: {key}: must be a {kind.__name__}."
+            for key, kind in expected.items()
+            if not isinstance(found.get(key), kind) or isinstance(found[key], bool)
+        ]
+        sites = found.get("sites")
+        if isinstance(sites, dict):
+            problems += [f"{path}: sites: {site}: must be a str." for site in sites if not isinstance(sites[site], str)]
+        if problems:
+            raise ConfigurationError(sorted(problems))
+        return cls(
+            Path(found["root"]), found["host"], found["port"], found["aggregator_password"], dict(found["sites"])
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until SIGTERM or SIGINT; return 0, or 2 when it cannot start."""
+    if len(arguments) != 1:
+        print("usage: python -m deploy.local.webdav_server CONFIG.json", file=sys.stderr)
+        return 2
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        settings = Settings.load(Path(arguments[0]))
+        server = EmbeddedServer(
+            settings.root, settings.sites, settings.aggregator_password, settings.host, settings.port
+        )
+        server.start()
+    except (DropfedError, OSError) as error:
+        print(f"The WebDAV server cannot start: {error}", file=sys.stderr)
+        return 2
+    asked_to_stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked_to_stop.set())
+    print(server.url_of(""), flush=True)
+    asked_to_stop.wait()
+    server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""The one place where anything is tried again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, stop_never
+from tenacity import wait_random_exponential as full_jitter
+
+from shared.errors import DropfedError, PassingError, StandingError, Stopped
+from shared.folder.contract import Entry, Folder
+
+logger = logging.getLogger(__name__)
+
+LONGEST_RETRY_AFTER_S = 3600.0  # a server that asks for more is asked again after this
+Result = TypeVar("Result")
+
+
+def ignore(_trouble: DropfedError | None) -> None:
+    """Take no notice."""
+
+
+class RetryingFolder(Folder):
+    """A folder whose passing and standing failures are waited out; all other errors pass through at once.
+
+    Args:
+        folder: does the work.
+        name: what people call it, for the log.
+        stop: when set, waiting ends with ``Stopped``. A call that needs no waiting is still made.
+        on_trouble: told the error when trouble begins or becomes another, and None when it is over.
+        give_up_after_s: raise the last error when the next attempt would come later; None = never, 0 = at once.
+        first_wait_s: upper bound of the first wait after a passing failure; it doubles from wait to wait.
+        longest_wait_s: where the doubling ends. Each wait is random between 0 and its bound (full jitter).
+        standing_wait_s: wait after a standing failure.
+
+    Raises:
+        Stopped: from every method, in addition to what ``Folder`` says.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        name: str,
+        stop: Event,
+        on_trouble: Callable[[DropfedError | None], None] = ignore,
+        give_up_after_s: float | None = None,
+        first_wait_s: float = 1.0,
+        longest_wait_s: float = 60.0,
+        standing_wait_s: float = 60.0,
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._stop = stop
+        self._on_trouble = on_trouble
+        self._standing_wait_s = standing_wait_s
+        self._jitter = full_jitter(multiplier=first_wait_s, max=longest_wait_s)
+        self._trouble: tuple[type[BaseException], str] | None = None  # what was said last
+        self._retrying = Retrying(
+            retry=retry_if_exception_type((PassingError, StandingError)),
+            wait=self._wait_s,
+            stop=stop_never if give_up_after_s is None else stop_before_delay(give_up_after_s),
+            before_sleep=self._say_trouble,
+            sleep=self._sleep,
+            reraise=True,
+        )
+
+    def __repr__(self) -> str:
+        return f"RetryingFolder({self._folder!r})"
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        return self._call(lambda: self._folder.read(path, max_bytes=max_bytes))
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        return self._call(lambda: self._folder.download(path, target, size=size))
+
+    def upload(self, path: str, source: Path) -> None:
+        self._call(lambda: self._folder.upload(path, source))
+
+    def create(self, path: str, content: bytes) -> None:
+        self._call(lambda: self._folder.create(path, content))
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        self._call(lambda: self._folder.overwrite(path, content))
+
+    def list(self, path: str) -> list[Entry]:
+        return self._call(lambda: self._folder.list(path))
+
+    def check(self) -> None:
+        self._call(self._folder.check)
+
+    def _call(self, work: Callable[[], Result]) -> Result:
+        try:
+            result = self._retrying(work)
+        except (PassingError, StandingError, Stopped):
+            raise
+        except DropfedError:  # an answer all the same: the folder can be reached
+            self._say_over()
+            raise
+        self._say_over()
+        return result
+
+    def _wait_s(self, attempt: RetryCallState) -> float:
+        error = _error_of(attempt)
+        if isinstance(error, StandingError):
+            return self._standing_wait_s
+        asked_s = error.retry_after_s if isinstance(error, PassingError) else None
+        return max(self._jitter(attempt), min(asked_s or 0.0, LONGEST_RETRY_AFTER_S))
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Stopped(f"{self._name}: asked to stop while waiting for the folder.")
+
+    def _say_trouble(self, attempt: RetryCallState) -> None:
+        error = _error_of(attempt)
+        # Passing failures are one trouble whatever their words; each standing one needs its own remedy.
+        trouble = (type(error), str(error) if isinstance(error, StandingError) else "")
+        if trouble != self._trouble:
+            self._trouble = trouble
+            logger.warning("%s: %s Trying again until it works.", self._name, error)
+            self._on_trouble(error)
+
+    def _say_over(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            logger.info("%s: the folder can be used again.", self._name)
+            self._on_trouble(None)
+
+
+def _error_of(attempt: RetryCallState) -> DropfedError:
+    """Return the error of an attempt that tenacity means to repeat."""
+    error = attempt.outcome.exception() if attempt.outcome is not None else None
+    if not isinstance(error, DropfedError):
+        raise TypeError(f"only failures of the folder are repeated, not {error!r}")
+    return error
