@@ -76,5 +76,5 @@ class PoisonError(DropfedError):
         self.reason = reason
 
 
-class Stopped(DropfedError):
+class Stopped(DropfedError):  # noqa: N818  (nothing is wrong, so it is not called an error)
     """The daemon was asked to stop while it waited or worked; nothing is wrong."""

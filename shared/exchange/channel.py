@@ -11,8 +11,7 @@ Beside the mirror lies **quarantine**, with what was refused and why.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from shared.errors import NotFoundError, PoisonError
@@ -30,7 +29,7 @@ from shared.exchange.records import FileEntry, Head, Manifest, now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file
 from shared.folder.contract import Folder
-from shared.folder.durable import hash_file, sync_folder, write_file
+from shared.folder.durable import hash_file, link_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +69,16 @@ class Channel:
     def peer_head(self) -> Head:
         """The other side's last message that we accepted."""
         return self._head_of(self._peer)
+
+    @property
+    def published_head(self) -> Head:
+        """Our last message known to be in the folder."""
+        known = [message for message in self._from(self._me) if message.manifest.seq <= (self._published or 0)]
+        return max((message.head for message in known), key=lambda head: head.seq, default=Head())
+
+    def places(self) -> list[Place]:
+        """Where every sealed or accepted message lies."""
+        return list(self._sealed)
 
     def last_from_peer(self) -> Message | None:
         """The other side's last accepted message."""
@@ -146,10 +155,13 @@ class Channel:
         except NotFoundError:
             return None
 
-    def fetch(self, place: Place, manifest: bytes, *, in_reply_to: str | None, max_bytes: int) -> Message | None:
+    def fetch(
+        self, place: Place, manifest: bytes, *, answers: Collection[str | None], max_bytes: int
+    ) -> Message | None:
         """Verify a noticed manifest, bring its payloads into the mirror, verify them, and accept the message.
 
         Args:
+            answers: digests of our messages one of which it must answer; None stands for none.
             max_bytes: no payload may be larger; records are held to ``MAX_RECORD_BYTES`` when read.
 
         Returns:
@@ -159,9 +171,10 @@ class Channel:
             PoisonError: manifest or payload failed twice with the same bytes.
         """
         try:
-            message = self._peer.open(manifest, place, head=self.peer_head, in_reply_to=in_reply_to)
+            message = self._peer.open(manifest, place, head=self.peer_head, answers=answers)
         except PoisonError as error:
-            return self._doubt(place.manifest, digest_of(manifest), error)
+            self._doubt(place.manifest, digest_of(manifest), error)
+            return None
         for name, entry in sorted(message.manifest.files.items()):
             path = f"{place.path}/{name}"
             if entry.size > max_bytes:
@@ -171,13 +184,22 @@ class Channel:
                 sha256 = self._folder.download(path, self.path(place, name), size=entry.size)
                 check_file(message, name, entry.size, sha256)
             except PoisonError as error:
-                return self._doubt(path, sha256, error)
+                self._doubt(path, sha256, error)
+                return None
             except NotFoundError:
-                return self._doubt(path, "", PoisonError(path, "is named by its manifest but is not there"))
+                self._doubt(path, "", PoisonError(path, "is named by its manifest but is not there"))
+                return None
         write_file(self.path(place, MANIFEST), manifest)
         self._sealed[place] = message
         logger.info("received %s", place.path)
         return message
+
+    def skips_messages(self, place: Place, manifest: bytes) -> bool:
+        """Whether a noticed manifest is well signed but others of its sender come before it."""
+        try:
+            return self._peer.open_out_of_order(manifest, place).manifest.seq > self.peer_head.seq + 1
+        except PoisonError:
+            return False
 
     def refuse(self, place: Place, error: PoisonError, manifest: bytes) -> None:
         """Put a message that will never be accepted into quarantine, with the reason."""
@@ -185,7 +207,7 @@ class Channel:
         fetched = self.mirror / place.path
         home.mkdir(parents=True, exist_ok=True)
         for path in fetched.iterdir() if fetched.is_dir() else ():
-            os.replace(path, home / path.name)
+            path.replace(home / path.name)
         write_file(home / MANIFEST, manifest)
         write_file(home / "reason.txt", str(error).encode())
         logger.error("refused %s: %s", place.path, error)
@@ -229,7 +251,4 @@ def _place_file(path: Path, content: bytes | Path) -> None:
     if isinstance(content, bytes):
         write_file(path, content)
     elif content != path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        os.link(content, path)
-        sync_folder(path.parent)
+        link_file(content, path)

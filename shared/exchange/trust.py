@@ -20,6 +20,7 @@ This module does no I/O. Everything it refuses, it refuses with ``PoisonError``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -71,19 +72,19 @@ class Correspondent:
     sender: str
     key: str
 
-    def open(self, content: bytes, place: Place, *, head: Head, in_reply_to: str | None) -> Message:
+    def open(self, content: bytes, place: Place, *, head: Head, answers: Collection[str | None]) -> Message:
         """Check a manifest in the order stated above.
 
         Args:
             head: the sender's last message accepted so far.
-            in_reply_to: digest of the message this one must answer, or None if it answers none.
+            answers: digests of the messages one of which this one must answer; None stands for none.
 
         Raises:
             PoisonError: naming the manifest and the first step that failed.
         """
         message = self.open_out_of_order(content, place)
         manifest = message.manifest
-        if manifest.in_reply_to != in_reply_to:
+        if manifest.in_reply_to not in answers:
             _refuse(place.manifest, "does not answer the message it should answer")
         if manifest.seq != head.seq + 1:
             _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,38 @@ def temporary_name(name: str) -> str:
 def is_temporary(name: str) -> bool:
     """Tell whether ``name`` is one that ``writing`` may have left behind after a crash."""
     return name.startswith(".") and name.endswith(".writing")
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that holds a secret.
+
+    Raises:
+        StandingError: it is missing, or others than its owner may read it.
+    """
+    try:
+        if sys.platform != "win32" and path.stat().st_mode & 0o077:
+            raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {path}`")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise StandingError(f"{path} is missing: put the file with the secret there, readable by you alone") from None
+    except PermissionError:
+        raise StandingError(f"{path} cannot be read by this user: make this user its owner") from None
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Make ``target`` the same content as ``source``: a hard link, or a copy where the disk has no links.
+
+    Neither may be changed afterwards except by replacing it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        with source.open("rb") as reader, writing(target) as writer:
+            shutil.copyfileobj(reader, writer, BLOCK)
+        return
+    sync_folder(target.parent)
 
 
 def sync_folder(path: Path) -> None:

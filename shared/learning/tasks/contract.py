@@ -98,6 +98,10 @@ class Task(Protocol[OptionsT]):
     def name(self) -> str:
         """The name a run's configuration calls it by."""
 
+    @property
+    def selection_score(self) -> str:
+        """The score by which the best aggregate of a run is chosen; higher is better."""
+
     def options(self, raw: Mapping[str, object]) -> OptionsT:
         """The task's options, checked.
 

@@ -67,6 +67,7 @@ class OctaSegmentation:
     """The task ``octa_segmentation``; see ``contract.Task`` for what each method promises."""
 
     name = "octa_segmentation"
+    selection_score = "dice"
 
     def options(self, raw: Mapping[str, object]) -> OctaOptions:
         try:

@@ -1,0 +1,111 @@
+"""``dropfed-aggregator``: what the PI types. Exit codes: 0 done, 1 a run or command failed, 2 wrong usage or input."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shared.commands import Commands, work_option
+from shared.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from aggregator.daemon import Daemon
+
+WORK = work_option()
+
+
+@click.group(cls=Commands)
+@click.version_option(package_name="dropfed")
+def main() -> None:
+    """Launch and watch federated-learning runs over drop folders."""
+
+
+@main.command()
+@WORK
+@click.option("--federation", required=True, help="Name of the federation: lower-case letters, digits, '-', '_', '.'.")
+@click.option(
+    "--site", "sites", multiple=True, required=True, metavar="NAME=URL", help="A site and its folder; once per site."
+)
+@click.option("--user", default="aggregator", show_default=True, help="The aggregator's account on the server.")
+def init(work: Path, federation: str, sites: tuple[str, ...], user: str) -> None:
+    """Make a work directory: configuration, signing key, one invite per site.
+
+    Run it again with more --site options to invite more sites; nothing that exists is changed.
+    """
+    from aggregator.setup import initialise  # noqa: PLC0415  (keeps --help instant)
+
+    urls = dict(_name_and_url(site) for site in sites)
+    made = initialise(work, federation, urls, user)
+    for path in made:
+        click.echo(f"made {path}")
+    click.echo("next: put each folder's password into the password_file that aggregator.yaml names (owner-only),")
+    click.echo("      name the held-out images in aggregator.yaml, and give each site its file from invites/")
+
+
+@main.command()
+@click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@WORK
+def launch(run_yaml: Path, work: Path) -> None:
+    """Start the run that RUN_YAML describes, or go on with it; ends with the run.
+
+    Ctrl-C or TERM pauses it cleanly: the same command goes on.
+    """
+    from aggregator.launch import prepare_daemon  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.lock import work_lock  # noqa: PLC0415
+
+    stop = threading.Event()
+    with work_lock(work):
+        daemon = prepare_daemon(work, run_yaml, stop)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        _run(daemon, work)
+
+
+def _run(daemon: Daemon, work: Path) -> None:
+    daemon.run()
+    if daemon.given_up:
+        click.echo(f"the run has ended: {daemon.given_up}", err=True)
+        sys.exit(1)
+    if daemon.final_model:
+        click.echo(f"the run has ended; the chosen model is {daemon.final_model}")
+    else:
+        click.echo(f"paused; go on with the same command (work directory {work})")
+
+
+@main.command()
+@WORK
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def status(work: Path, as_json: bool) -> None:
+    """Show where the newest run stands: round, sites, scores, troubles."""
+    from aggregator.overview import overview, overview_text  # noqa: PLC0415  (keeps --help instant)
+
+    state = overview(work)
+    click.echo(json.dumps(state, indent=2) if as_json else overview_text(state))
+
+
+@main.command()
+@click.argument("run")
+@WORK
+def stop(run: str, work: Path) -> None:
+    """Close RUN: the open round ends with the answers there are, the best model so far becomes the final one."""
+    from aggregator.store import runs_in  # noqa: PLC0415  (keeps --help instant)
+
+    for store in runs_in(work):
+        if store.run == run:
+            store.request_stop()
+            click.echo(f"{run} will be closed by the aggregator; if it is not running, launch it once more")
+            return
+    raise ConfigurationError([f"{work}: there is no run {run} here; `dropfed-aggregator status` names the runs"])
+
+
+def _name_and_url(text: str) -> tuple[str, str]:
+    name, separator, url = text.partition("=")
+    if not separator or not name or not url:
+        raise ConfigurationError([f"--site {text}: must be NAME=URL, as in north=https://cloud.example.org/dav/north/"])
+    return name, url

@@ -1,0 +1,28 @@
+"""The weighted mean of accepted models, one tensor of one site in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shared.exchange.records import TensorList
+from shared.exchange.weights import Array, reading, write_tensors
+
+
+def combine(target: Path, tensors: TensorList, models: Mapping[Path, float]) -> None:
+    """Write Σ weight · model to ``target``, summed in float64 in sorted order of paths, stored as float32.
+
+    Args:
+        models: checked tensor files and their weights, which sum to 1.
+    """
+
+    def weighted_sum(name: str) -> Array:
+        total = np.zeros(tensors.tensors[name].shape, dtype=np.float64)
+        for path in sorted(models):
+            with reading(path) as tensor:
+                total += models[path] * tensor(name).astype(np.float64)
+        return total.astype(np.float32)
+
+    write_tensors(target, tensors, weighted_sum)

@@ -1,0 +1,323 @@
+"""The aggregator daemon: reads the facts, lets ``rounds.decide`` say what to do, does it, waits.
+
+This thread does everything local (seal, score, combine); one courier thread per site moves files
+(``site.py``), so a site that cannot be reached holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aggregator import rounds
+from aggregator.combine import combine
+from aggregator.results import choose_final
+from aggregator.schedule import round_configuration
+from aggregator.site import Awaited, Site
+from aggregator.store import RunStore, Scored, consent_of, metrics_of
+from aggregator.tolerance import HeldOutSet
+from shared.errors import PoisonError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import MAX_RECORD_BYTES, Place
+from shared.exchange.records import RunConfiguration, Verdict, decimal_text, dump_yaml
+from shared.exchange.signing import canonical
+from shared.exchange.weights import max_file_bytes
+from shared.folder.durable import link_file
+from shared.learning.methods.contract import Method
+
+logger = logging.getLogger(__name__)
+
+WAITING_SAVED_EVERY_S = 10.0
+DISK_TROUBLE_PAUSE_S = 10.0
+
+
+class Daemon:
+    """Runs one run to its end.
+
+    Args:
+        sites: the run's sites; their couriers are started and ended here.
+        score_name: the validation score by which the final model is chosen.
+        stop: set from outside to stop cleanly; the run goes on at the next start.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        sites: Sequence[Site],
+        *,
+        heldout: HeldOutSet,
+        method: Method,
+        score_name: str,
+        stop: threading.Event,
+        news: threading.Event,
+    ) -> None:
+        self._store = store
+        self._run = store.configuration()
+        self._tensors = store.tensors()
+        self._sites = {site.name: site for site in sites}
+        self._heldout = heldout
+        self._method = method
+        self._score_name = score_name
+        self._stop = stop
+        self._news = news
+        self._waiting = _Waiting(store)
+
+    def run(self) -> None:
+        """Work until the run has ended and everything is in the folders, or until asked to stop."""
+        for site in self._sites.values():
+            site.start()
+        try:
+            while not self._stop.is_set() and not self._is_over():
+                self._news.clear()
+                actions = rounds.decide(self._facts())
+                for action in actions:
+                    self._act_or_wait(action)
+                for site in self._sites.values():
+                    if site.failure is not None:
+                        raise site.failure
+                    site.attend(self._awaited(site))
+                if not actions:
+                    self._waiting.wait(self._news, self._store.round_no)
+        finally:
+            self._stop.set()
+            for site in self._sites.values():
+                site.join()
+
+    @property
+    def given_up(self) -> str | None:
+        """Why the run ended without having started, or None."""
+        return self._store.given_up()
+
+    @property
+    def final_model(self) -> Path | None:
+        """The chosen model once the run has ended."""
+        return self._store.final_model if self._store.card() else None
+
+    def _is_over(self) -> bool:
+        if self._store.given_up() is not None:
+            return True
+        if self._store.card() is None:
+            return False
+        all_told = not rounds.decide(self._facts())
+        return all_told and not any(channel.has_unpublished for channel in self._channels.values())
+
+    # --- facts ---------------------------------------------------------------------------------------------
+
+    @property
+    def _channels(self) -> Mapping[str, Channel]:
+        return {name: site.channel for name, site in self._sites.items() if site.channel is not None}
+
+    def _facts(self) -> rounds.RunFacts:
+        store, round_no = self._store, self._store.round_no
+        participants = store.participants(round_no)
+        return rounds.RunFacts(
+            rounds=self._run.rounds,
+            quorum=self._run.quorum,
+            consent_deadline_s=self._run.consent_deadline_hours * 3600,
+            round_deadline_s=self._run.round_deadline_hours * 3600,
+            sites=tuple(self._site_facts(site, round_no, participants) for site in self._sites.values()),
+            round_no=round_no,
+            closed=store.verdicts(round_no) is not None,
+            aggregated=store.aggregate_path(round_no).exists(),
+            waited_s=self._waiting.seconds(round_no),
+            stop_requested=store.stop_requested,
+            final_chosen=store.card() is not None,
+        )
+
+    def _site_facts(self, site: Site, round_no: int, participants: tuple[str, ...]) -> rounds.SiteFacts:
+        channel, run = site.channel, self._run.run
+        if channel is None:
+            return rounds.SiteFacts(site.name)
+        consent = consent_of(channel, run)
+        update = Place("update", run, round_no)
+        return rounds.SiteFacts(
+            name=site.name,
+            enrolled=True,
+            offered=channel.message(Place("offer", run)) is not None,
+            consent=consent.agrees if consent else None,
+            finished=channel.message(Place("final", run)) is not None,
+            takes_part=site.name in participants,
+            sent=channel.message(Place("round", run, round_no)) is not None,
+            answered=channel.message(update) is not None or channel.refusal(update) is not None,
+            scored=self._store.score(round_no, site.name) is not None,
+            told=channel.message(Place("verdict", run, round_no)) is not None,
+        )
+
+    def _awaited(self, site: Site) -> Awaited | None:
+        """What a site owes us now: its consent, or its answer to the newest round it was sent."""
+        channel, run = site.channel, self._run.run
+        if channel is None or (offer := channel.message(Place("offer", run))) is None:
+            return None
+        if channel.message(Place("consent", run)) is None:
+            return Awaited(Place("consent", run), offer.digest, MAX_RECORD_BYTES)
+        owed = []
+        for round_no in range(self._store.round_no, 0, -1):
+            if channel.message(update := Place("update", run, round_no)) is not None:
+                break
+            if (sent := channel.message(Place("round", run, round_no))) is not None:
+                owed.append((update, sent.digest))
+        if not owed or owed[0][0].round_no != self._store.round_no:
+            return None
+        (place, in_reply_to), *missed = owed
+        return Awaited(place, in_reply_to, max_file_bytes(self._tensors), tuple(reversed(missed)))
+
+    # --- actions -------------------------------------------------------------------------------------------
+
+    def _act_or_wait(self, action: rounds.Action) -> None:
+        """Do an action; a full disk is told once and waited out, the daemon lives on."""
+        try:
+            self._act(action)
+        except OSError as error:
+            logger.error("%s: %s: free space there; the daemon goes on by itself", error.filename, error.strerror)
+            self._stop.wait(DISK_TROUBLE_PAUSE_S)
+
+    def _act(self, action: rounds.Action) -> None:
+        store, run = self._store, self._run
+        match action:
+            case rounds.SealOffer(site):
+                self._seal(site, Place("offer", run.run), store.offer_files(), self._sites[site].card_digest)
+            case rounds.OpenRound(round_no, participants):
+                store.open_round(round_no, participants)
+                logger.info("round %d of %d is open for %s", round_no, run.rounds, ", ".join(participants))
+            case rounds.SealRound(site, round_no):
+                files: dict[str, bytes | Path] = {
+                    names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, site)),
+                    names.GLOBAL_MODEL: store.aggregate_path(round_no - 1),
+                }
+                self._seal(site, Place("round", run.run, round_no), files, self._digest(site, "consent"))
+            case rounds.Score(site, round_no):
+                store.write_score(round_no, site, self._check(site, round_no))
+            case rounds.CloseRound(round_no):
+                store.close_round(round_no, self._verdicts(round_no))
+            case rounds.Aggregate(round_no):
+                self._aggregate(round_no)
+            case rounds.SealVerdict(site, round_no):
+                verdict = (store.verdicts(round_no) or {})[site]
+                content = canonical(verdict.model_dump())
+                # A late answer may arrive while we write: only the closed round says what was answered.
+                reply = self._digest(site, "update", round_no) if verdict.status != "late" else None
+                self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
+            case rounds.ChooseFinal():
+                card = choose_final(store, self._channels, run, self._score_name)
+                link_file(store.aggregate_path(card.chosen_round), store.final_model)
+                store.write_card(card)
+                logger.info("the run has ended: aggregate %d was chosen, %s", card.chosen_round, card.reason)
+            case rounds.SealFinal(site):
+                card_bytes = (store.final_model.parent / names.CARD).read_bytes()
+                files = {names.CARD: card_bytes, names.FINAL_MODEL: store.final_model}
+                self._seal(site, Place("final", run.run), files, self._digest(site, "consent"))
+            case rounds.GiveUp(reason):
+                logger.error("the run cannot start: %s", reason)
+                store.give_up(reason)
+
+    def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
+        self._channels[site].seal(place, files, in_reply_to=in_reply_to)
+
+    def _digest(self, site: str, kind: names.Kind, round_no: int = 0) -> str | None:
+        message = self._channels[site].message(Place(kind, self._run.run, round_no))
+        return message.digest if message else None
+
+    def _check(self, site: str, round_no: int) -> Scored:
+        """The tolerance check of one answer."""
+        channel, place = self._channels[site], Place("update", self._run.run, round_no)
+        if (refusal := channel.refusal(place)) is not None:
+            return Scored(score=None, reason=refusal)
+        model = f"{place.path}/{names.SITE_MODEL}"
+        try:
+            metrics_of(channel, self._run.run, round_no)
+            if round_no > self._run.rounds:
+                return Scored(score=None, reason="")
+            if not channel.path(place, names.SITE_MODEL).exists():
+                raise PoisonError(model, "is missing from the answer")
+            score = self._heldout.score(channel.path(place, names.SITE_MODEL), self._tensors, model)
+        except PoisonError as error:
+            return Scored(score=None, reason=str(error)[:1000])
+        return Scored(score=decimal_text(score), reason="")
+
+    def _verdicts(self, round_no: int) -> dict[str, Verdict]:
+        participants = self._store.participants(round_no)
+        scores = {site: self._store.score(round_no, site) for site in participants}
+        accepted = sorted(
+            site for site, scored in scores.items() if scored and scored.score and self._passes(scored.score)
+        )
+        weights = self._method.weights(accepted) if accepted else {}
+        return {
+            site: _verdict(self._run, round_no, site, scored=scored, weight=weights.get(site))
+            for site, scored in scores.items()
+        }
+
+    def _passes(self, score: str) -> bool:
+        return float(score) > self._run.tolerance
+
+    def _aggregate(self, round_no: int) -> None:
+        verdicts = self._store.verdicts(round_no) or {}
+        place = Place("update", self._run.run, round_no)
+        models = {
+            self._channels[site].path(place, names.SITE_MODEL): float(verdict.weight)
+            for site, verdict in verdicts.items()
+            if verdict.weight is not None
+        }
+        target = self._store.aggregate_path(round_no)
+        if models:
+            combine(target, self._tensors, models)
+        else:
+            logger.error("round %d: no model was accepted, the previous global model is sent again", round_no)
+            link_file(self._store.aggregate_path(round_no - 1), target)
+
+
+def _verdict(
+    run: RunConfiguration, round_no: int, site: str, *, scored: Scored | None, weight: float | None
+) -> Verdict:
+    if scored is None:
+        status, reason = "late", "no answer came before the round closed"
+    elif scored.reason:
+        status, reason = "omitted", scored.reason
+    elif round_no > run.rounds:
+        status, reason = "validated", "the closing round trains nothing"
+    elif weight is None:
+        status, reason = "omitted", f"score {scored.score} does not exceed the tolerance {run.tolerance}"
+    else:
+        status, reason = "accepted", f"score {scored.score} exceeds the tolerance {run.tolerance}"
+    return Verdict.model_validate(
+        {
+            "run": run.run,
+            "round": round_no,
+            "site": site,
+            "status": status,
+            "score": scored.score if scored else None,
+            "tolerance": decimal_text(run.tolerance),
+            "weight": decimal_text(weight) if weight is not None else None,
+            "reason": reason,
+        }
+    )
+
+
+class _Waiting:
+    """Seconds waited in the present stage, on the monotonic clock, resumed from the store after a restart."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._round_no = -1
+        self._before_s = 0.0
+        self._since = 0.0
+        self._saved = 0.0
+
+    def seconds(self, round_no: int) -> float:
+        """Seconds waited in this stage so far."""
+        now = time.monotonic()
+        if round_no != self._round_no:
+            self._round_no, self._before_s = round_no, self._store.waited_s(round_no)
+            self._since = self._saved = now
+        if now - self._saved >= WAITING_SAVED_EVERY_S:
+            self._store.write_waited(round_no, self._before_s + now - self._since)
+            self._saved = now
+        return self._before_s + now - self._since
+
+    def wait(self, news: threading.Event, round_no: int) -> None:
+        """Wait for news, or a moment."""
+        news.wait(1.0)
+        self.seconds(round_no)

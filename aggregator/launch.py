@@ -1,0 +1,104 @@
+"""From RUN.yaml to a daemon that is ready to run: every mistake is found here, before anything is offered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
+from aggregator.daemon import Daemon
+from aggregator.setup import KEY_FILE
+from aggregator.site import Site, read_invite
+from aggregator.store import RunStore, runs_in
+from aggregator.tolerance import HeldOutSet
+from shared.errors import ConfigurationError
+from shared.exchange.records import RunConfiguration, check_record, parse_yaml
+from shared.exchange.signing import SigningKey
+from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.splits import SplitPlan
+from shared.learning.determinism import compute_deterministically
+from shared.learning.methods import method_named
+from shared.learning.model_files import save_tensors
+from shared.learning.seeds import seed_for
+from shared.learning.tasks import task_named
+from shared.logs import log_to
+
+
+def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
+    """Check everything that can be known before the run, make the first global model, and build the daemon.
+
+    Raises:
+        ConfigurationError: every problem of RUN.yaml and aggregator.yaml.
+        DataError: every problem of the held-out images.
+        StandingError: a password or invite is missing.
+    """
+    configuration = read_configuration(work)
+    run = parse_yaml(run_yaml.read_bytes(), RunConfiguration, str(run_yaml))
+    _check_together(work, run, configuration, run_yaml)
+    log_to(work / "log.txt")
+    compute_deterministically(configuration.threads)
+
+    task = task_named(run.task)
+    method = method_named(run.method)
+    options = task.options(run.task_options)
+    check_record(run.augmentation, Augmentation, f"{run_yaml}, augmentation")
+    check_record(run.split, SplitPlan, f"{run_yaml}, split")
+    samples = task.open_images(work / configuration.heldout[run.task], options)
+
+    model = task.build_model(options, seed_for(run.seed, "initial model"))
+    tensors = method.shared_tensors(model)
+    store = RunStore(work, run.run)
+    store.begin(run, tensors)
+    if not store.aggregate_path(0).exists():
+        save_tensors(model, tensors, store.aggregate_path(0))
+
+    key = SigningKey.at(work / KEY_FILE)
+    news = threading.Event()
+    sites = [
+        Site(
+            work / "sites" / name,
+            open_folder(work, configuration.sites[name]),
+            invite=read_invite(work, name),
+            key=key,
+            stop=stop,
+            longest_pause_s=configuration.poll_seconds,
+            on_news=news.set,
+        )
+        for name in sorted(run.sites)
+    ]
+    logging.getLogger(__name__).info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
+    return Daemon(
+        store,
+        sites,
+        heldout=HeldOutSet(task, model, samples),
+        method=method,
+        score_name=task.selection_score,
+        stop=stop,
+        news=news,
+    )
+
+
+def _check_together(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration, run_yaml: Path) -> None:
+    """What neither file can know alone.
+
+    Raises:
+        ConfigurationError: an unknown site, no held-out images for the task, or another run still open.
+    """
+    problems = [
+        f"{run_yaml}: sites: {site} is not in {work / FILE}; add it there or correct the name"
+        for site in run.sites
+        if site not in configuration.sites
+    ]
+    if run.task not in configuration.heldout:
+        problems.append(
+            f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
+            "DIR holding images/ and masks/ for the tolerance check"
+        )
+    problems += [
+        f"{run_yaml}: run {store.run} is still open in {work}; finish it, or `dropfed-aggregator stop {store.run}`"
+        for store in runs_in(work)
+        if store.run != run.run and store.card() is None and store.given_up() is None
+    ]
+    if problems:
+        raise ConfigurationError(problems)

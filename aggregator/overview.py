@@ -1,0 +1,100 @@
+"""Where the newest run stands, read from the work directory alone; no daemon needs to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aggregator.setup import KEY_FILE
+from aggregator.store import RunStore, consent_of, runs_in
+from shared.errors import ConfigurationError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Correspondent, open_federation
+from shared.folder.local import LocalFolder
+
+
+def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
+    """The exchange with each enrolled site as the work directory remembers it."""
+    channels = {}
+    for site in sites:
+        home = work / "sites" / site
+        path = home / "mirror" / names.FEDERATION
+        if path.exists() and (home / "mirror" / names.SITE_CARD).exists():
+            federation = open_federation(path.read_bytes(), aggregator_key=None)
+            peer = Correspondent(federation.federation, site, site, federation.site_key)
+            key = SigningKey.at(work / KEY_FILE)
+            channels[site] = Channel(home, LocalFolder(home / "mirror"), me=AGGREGATOR, key=key, peer=peer)
+    return channels
+
+
+def overview(work: Path) -> dict[str, Any]:
+    """The newest run as plain values.
+
+    Raises:
+        ConfigurationError: no run was launched here yet.
+    """
+    runs = runs_in(work)
+    if not runs:
+        raise ConfigurationError([f"{work}: no run was launched here yet; start one with `dropfed-aggregator launch`"])
+    store = runs[-1]
+    run = store.configuration()
+    channels = read_channels(work, run.sites)
+    card = store.card()
+    return {
+        "run": run.run,
+        "state": "ended" if card else "given up" if store.given_up() else "open",
+        "round": min(store.round_no, run.rounds),
+        "rounds": run.rounds,
+        "chosen_round": card.chosen_round if card else None,
+        "final_model": str(store.final_model) if card else None,
+        "sites": {site: _site(work, store, site, channels.get(site)) for site in run.sites},
+    }
+
+
+def overview_text(state: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [f"run {state['run']}: {state['state']}, round {state['round']} of {state['rounds']}"]
+    if state["final_model"]:
+        lines.append(f"chosen: the aggregate of round {state['chosen_round']}, {state['final_model']}")
+    for name, site in state["sites"].items():
+        lines.append(f"  {name}: {site['phase']}")
+        if site["last_verdict"]:
+            lines.append(f"      last verdict: {site['last_verdict']}")
+        if site["trouble"]:
+            lines.append(f"      trouble: {site['trouble']}")
+    return "\n".join(lines)
+
+
+def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> dict[str, Any]:
+    trouble = work / "sites" / site / "trouble.txt"
+    return {
+        "phase": _phase(store, site, channel),
+        "last_verdict": _last_verdict(store, site),
+        "trouble": trouble.read_text() if trouble.exists() else None,
+    }
+
+
+def _phase(store: RunStore, site: str, channel: Channel | None) -> str:
+    if channel is None:
+        return "not enrolled yet"
+    consent, round_no = consent_of(channel, store.run), store.round_no
+    if consent is None:
+        return "asked for consent"
+    if not consent.agrees:
+        return f"declined: {consent.reason}"
+    if channel.message(Place("final", store.run)) is not None:
+        return "finished"
+    if channel.message(Place("update", store.run, round_no)) is not None:
+        return f"has answered round {round_no}"
+    return f"works on round {round_no}" if site in store.participants(round_no) else "agreed"
+
+
+def _last_verdict(store: RunStore, site: str) -> str | None:
+    for round_no in range(store.round_no, 0, -1):
+        verdict = (store.verdicts(round_no) or {}).get(site)
+        if verdict is not None:
+            return f"round {round_no}: {verdict.status}, {verdict.reason}"
+    return None

@@ -1,0 +1,67 @@
+"""How good each aggregate is, by the sites' own reports, and which one is chosen.
+
+In round n every site first evaluates the global model it received, which is the aggregate of round n - 1
+(epoch 0 of its table). So the scores of aggregate a stand in the tables of round a + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from aggregator.store import RunStore, metrics_of
+from shared.errors import PoisonError
+from shared.exchange.channel import Channel
+from shared.exchange.records import FinalCard, RunConfiguration, decimal_text
+from shared.exchange.tables import MetricsRow, Split
+
+
+def received_model_rows(
+    store: RunStore, channels: Mapping[str, Channel], split: Split
+) -> dict[int, dict[str, MetricsRow]]:
+    """By aggregate number and site: the row of the received model on ``split``. What is absent is absent."""
+    rows: dict[int, dict[str, MetricsRow]] = {}
+    for round_no in range(1, store.round_no + 1):
+        for site in store.participants(round_no):
+            try:
+                table = metrics_of(channels[site], store.run, round_no)
+            except PoisonError:
+                continue
+            for row in table:
+                if row.epoch == 0 and row.split == split:
+                    rows.setdefault(round_no - 1, {})[site] = row
+    return rows
+
+
+def choose_final(store: RunStore, channels: Mapping[str, Channel], run: RunConfiguration, score_name: str) -> FinalCard:
+    """Choose the aggregate with the best mean validation score over the sites; ties go to the earlier one.
+
+    Without any validation score the newest aggregate is chosen, and the card says so.
+    """
+    column = f"{score_name}_mean"
+    means: dict[int, float] = {}
+    for aggregate, by_site in received_model_rows(store, channels, "validation").items():
+        scores = [score for row in by_site.values() if (score := row.scores.get(column)) is not None]
+        if scores:
+            means[aggregate] = fmean(scores)
+    newest = max(n for n in range(store.round_no + 1) if store.aggregate_path(n).exists())
+    chosen = min(means, key=lambda aggregate: (-means[aggregate], aggregate), default=newest)
+    reason = (
+        f"best mean validation {score_name} over the sites"
+        if means
+        else "no site reported a validation score (too few images?), so the newest aggregate was taken"
+    )
+    took_part = {
+        str(round_no): [site for site, verdict in (store.verdicts(round_no) or {}).items() if verdict.weight]
+        for round_no in range(1, store.round_no + 1)
+    }
+    return FinalCard(
+        run=run.run,
+        task=run.task,
+        method=run.method,
+        chosen_round=chosen,
+        score_name=score_name,
+        validation={str(aggregate): decimal_text(mean) for aggregate, mean in sorted(means.items())},
+        took_part=took_part,
+        reason=reason,
+    )

@@ -1,0 +1,231 @@
+"""What the aggregator remembers of one run: files in its work directory, nothing else.
+
+    runs/RUN/run.yaml  tensors.yaml           what was offered, byte for byte
+    runs/RUN/rounds/0000/aggregate.safetensors       the first global model
+    runs/RUN/rounds/0007/opened.json          who takes part
+    runs/RUN/rounds/0007/scores/SITE.json     a site's score, or why its answer is refused
+    runs/RUN/rounds/0007/closed.json          every participant's verdict
+    runs/RUN/rounds/0007/aggregate.safetensors       the next global model
+    runs/RUN/waited.json                      seconds waited in the present stage
+    runs/RUN/stop                             the PI asked to stop
+    runs/RUN/final/card.json                  which aggregate was chosen; its presence ends the run
+    runs/RUN/given_up.txt                     why the run ended without ever starting
+
+A step is done when its file is there. The sites' own models and tables lie in the mirrors of their folders
+(``sites/SITE/mirror``), where they stay.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import Name, Place
+from shared.exchange.records import (
+    AnyRecord,
+    Consent,
+    Count,
+    DecimalText,
+    FinalCard,
+    Record,
+    RunConfiguration,
+    Sentence,
+    TensorList,
+    Verdict,
+    dump_yaml,
+    parse_yaml,
+)
+from shared.exchange.signing import canonical
+from shared.exchange.tables import MetricsRow, read_metrics
+from shared.exchange.trust import open_record
+from shared.folder.durable import write_file
+
+
+class Opened(Record):
+    """``opened.json``."""
+
+    participants: list[Name]
+
+
+class Scored(Record):
+    """``scores/SITE.json``: a score in [0, 1], or None and the reason why there is none."""
+
+    score: DecimalText | None
+    reason: Sentence
+
+
+class Closed(Record):
+    """``closed.json``."""
+
+    verdicts: dict[Name, Verdict]
+
+
+class Waited(Record):
+    """``waited.json``: whole seconds waited so far in a stage (round number, 0 for consent)."""
+
+    round: Count
+    seconds: Count
+
+
+class RunStore:
+    """One run's files below ``work``."""
+
+    def __init__(self, work: Path, run: str) -> None:
+        self.home = work / "runs" / run
+        self.run = run
+
+    # --- what was offered ----------------------------------------------------------------------------------
+
+    def begin(self, configuration: RunConfiguration, tensors: TensorList) -> None:
+        """Fix the run's configuration.
+
+        Raises:
+            ConfigurationError: a run of this name was begun with another one.
+        """
+        for name, record in ((names.TENSORS, tensors), (names.RUN_CONFIGURATION, configuration)):
+            content = dump_yaml(record)
+            path = self.home / name
+            if not path.exists():
+                write_file(path, content)
+            elif path.read_bytes() != content:
+                raise ConfigurationError(
+                    [f"run {self.run} was begun with another configuration: give the new run a new name"]
+                )
+
+    def configuration(self) -> RunConfiguration:
+        """The run's configuration as offered."""
+        path = self.home / names.RUN_CONFIGURATION
+        return parse_yaml(path.read_bytes(), RunConfiguration, str(path))
+
+    def tensors(self) -> TensorList:
+        """The tensors that travel in this run."""
+        path = self.home / names.TENSORS
+        return parse_yaml(path.read_bytes(), TensorList, str(path))
+
+    def offer_files(self) -> dict[str, bytes | Path]:
+        """Payloads of the offer."""
+        return {name: (self.home / name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)}
+
+    # --- rounds --------------------------------------------------------------------------------------------
+
+    @property
+    def round_no(self) -> int:
+        """The newest opened round; 0 before the first."""
+        opened = (path.parent.name for path in self.home.glob("rounds/*/opened.json"))
+        return max((int(name) for name in opened), default=0)
+
+    def aggregate_path(self, round_no: int) -> Path:
+        """The global model made in a round; 0 is the first one."""
+        return self._round(round_no) / "aggregate.safetensors"
+
+    def open_round(self, round_no: int, participants: tuple[str, ...]) -> None:
+        """Fix who takes part."""
+        self._write(self._round(round_no) / "opened.json", Opened(participants=list(participants)))
+
+    def participants(self, round_no: int) -> tuple[str, ...]:
+        """Who takes part in an opened round."""
+        opened = self._read(self._round(round_no) / "opened.json", Opened)
+        return tuple(opened.participants) if opened else ()
+
+    def write_score(self, round_no: int, site: str, scored: Scored) -> None:
+        """Record what the check of a site's answer gave."""
+        self._write(self._round(round_no) / "scores" / f"{site}.json", scored)
+
+    def score(self, round_no: int, site: str) -> Scored | None:
+        """What the check of a site's answer gave, or None if it was not checked yet."""
+        return self._read(self._round(round_no) / "scores" / f"{site}.json", Scored)
+
+    def close_round(self, round_no: int, verdicts: dict[str, Verdict]) -> None:
+        """Fix the verdicts."""
+        self._write(self._round(round_no) / "closed.json", Closed(verdicts=verdicts))
+
+    def verdicts(self, round_no: int) -> dict[str, Verdict] | None:
+        """The verdicts of a closed round, or None while it is open."""
+        closed = self._read(self._round(round_no) / "closed.json", Closed)
+        return closed.verdicts if closed else None
+
+    # --- waiting and ending --------------------------------------------------------------------------------
+
+    def waited_s(self, round_no: int) -> int:
+        """Seconds waited so far in a stage, as recorded."""
+        waited = self._read(self.home / "waited.json", Waited)
+        return waited.seconds if waited and waited.round == round_no else 0
+
+    def write_waited(self, round_no: int, seconds: float) -> None:
+        """Record the waiting, so that a restart resumes the deadline."""
+        self._write(self.home / "waited.json", Waited(round=round_no, seconds=int(seconds)))
+
+    def request_stop(self) -> None:
+        """Ask the daemon to close the run."""
+        write_file(self.home / "stop", b"")
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the PI asked to stop."""
+        return (self.home / "stop").exists()
+
+    @property
+    def final_model(self) -> Path:
+        """Where the chosen model lies once there is one."""
+        return self.home / "final" / names.FINAL_MODEL
+
+    def write_card(self, card: FinalCard) -> None:
+        """Fix the choice; the model must be in place already."""
+        self._write(self.home / "final" / names.CARD, card)
+
+    def card(self) -> FinalCard | None:
+        """The choice, or None while the run goes on."""
+        return self._read(self.home / "final" / names.CARD, FinalCard)
+
+    def give_up(self, reason: str) -> None:
+        """Record why the run ends without having started."""
+        write_file(self.home / "given_up.txt", reason.encode())
+
+    def given_up(self) -> str | None:
+        """Why the run ended without having started, or None."""
+        path = self.home / "given_up.txt"
+        return path.read_text() if path.exists() else None
+
+    # --- files ---------------------------------------------------------------------------------------------
+
+    def _round(self, round_no: int) -> Path:
+        return self.home / "rounds" / f"{round_no:04d}"
+
+    def _write(self, path: Path, record: Record) -> None:
+        write_file(path, canonical(record.model_dump()))
+
+    def _read(self, path: Path, kind: type[AnyRecord]) -> AnyRecord | None:
+        return open_record(path.read_bytes(), kind, str(path)) if path.exists() else None
+
+
+def runs_in(work: Path) -> list[RunStore]:
+    """Every run begun in a work directory, oldest first."""
+    begun = sorted(work.glob(f"runs/*/{names.RUN_CONFIGURATION}"), key=lambda path: path.stat().st_mtime)
+    return [RunStore(work, path.parent.name) for path in begun if re.fullmatch(names.NAME_PATTERN, path.parent.name)]
+
+
+def consent_of(channel: Channel, run: str) -> Consent | None:
+    """A site's answer to the offer, or None if there is none; an ill-formed one counts as no."""
+    message = channel.message(place := Place("consent", run))
+    if message is None:
+        return None
+    path = channel.path(place, names.CONSENT)
+    try:
+        return open_record(path.read_bytes(), Consent, f"{place.path}/{names.CONSENT}")
+    except PoisonError as error:
+        return Consent(run=run, agrees=False, reason=str(error)[:1000], images={})
+
+
+def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:
+    """The table of a site's answer in a round.
+
+    Raises:
+        PoisonError: it is not a metrics table.
+    """
+    place = Place("update", run, round_no)
+    if channel.message(place) is None:
+        return []
+    return read_metrics(channel.path(place, names.METRICS).read_bytes(), f"{place.path}/{names.METRICS}")

@@ -1,0 +1,25 @@
+"""From a network to a tensor file and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from shared.exchange.records import TensorList
+from shared.exchange.weights import reading, write_tensors
+
+
+def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
+    """Write the listed tensors of the model's state to ``path``, all or nothing."""
+    state = model.state_dict()
+    write_tensors(path, tensors, lambda name: state[name].detach().cpu().numpy())
+
+
+def load_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
+    """Copy the listed tensors of a checked file into the model's state; the rest of the state stays."""
+    state = model.state_dict()
+    with reading(path) as tensor, torch.no_grad():
+        for name in tensors.tensors:
+            state[name].copy_(torch.from_numpy(tensor(name)))

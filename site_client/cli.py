@@ -1,0 +1,154 @@
+"""``dropfed-site``: what IT staff type. Exit codes: 0 done, 1 something stands in the way, 2 wrong usage or input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from shared.commands import Commands, work_option
+from shared.errors import ConfigurationError
+
+WORK = work_option()
+
+
+@click.group(cls=Commands)
+@click.version_option(package_name="dropfed")
+def main() -> None:
+    """Take part in federated-learning runs through one drop folder."""
+
+
+@main.command()
+@click.argument("invite", type=click.Path(path_type=Path))
+@WORK
+@click.option("--data", metavar="DIR", help="This hospital's images/ and masks/ for octa_segmentation.")
+@click.option("--url", help="Where the folder is reached from here, if not as the invite says.")
+@click.option(
+    "--password-file", type=click.Path(path_type=Path, exists=True), help="Take the password from this file's text."
+)
+def join(invite: Path, work: Path, data: str | None, url: str | None, password_file: Path | None) -> None:
+    """Set this site up from INVITE, the file the aggregator's people sent.
+
+    Asks for the folder's password without echo, unless --password-file or DROPFED_PASSWORD gives it.
+    """
+    from site_client.configuration import PASSWORD_VARIABLE  # noqa: PLC0415  (keeps --help instant)
+    from site_client.setup import join as make_site  # noqa: PLC0415
+    from site_client.setup import read_invite  # noqa: PLC0415
+
+    content = read_invite(invite)
+    password = None
+    if password_file is not None:
+        password = password_file.read_text().strip("\r\n")
+    elif not os.environ.get(PASSWORD_VARIABLE):
+        password = click.prompt(f"password of {content.user}", hide_input=True)
+    data = str(Path(data).resolve()) if data else None
+    make_site(work, content, data=data, url=url, password=password)
+    click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
+    _check(work)
+
+
+@main.command()
+@WORK
+def check(work: Path) -> None:
+    """Look at the folder, the keys and the data; say what is wrong and what to do. Changes nothing."""
+    _check(work)
+
+
+def _check(work: Path) -> None:
+    from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from site_client.doctor import examine  # noqa: PLC0415
+
+    findings = list(examine(work, read_configuration(work)))
+    for finding in findings:
+        click.echo(f"{finding.grade:8} {finding.text}")
+    if any(finding.grade == "problem" for finding in findings):
+        raise SystemExit(1)
+
+
+@main.command()
+@WORK
+@click.option("--once", is_flag=True, help="Do what there is to do now, then end.")
+@click.option("--for", "duration", metavar="TIME", help="Stop cleanly after a time, as in 90m or 24h (batch jobs).")
+def run(work: Path, once: bool, duration: str | None) -> None:
+    """Run the daemon. Ctrl-C or TERM stops it cleanly; the next start goes on where it was."""
+    from shared.folder.lock import work_lock  # noqa: PLC0415  (keeps --help instant)
+    from shared.learning.determinism import compute_deterministically  # noqa: PLC0415
+    from shared.logs import log_to  # noqa: PLC0415
+    from site_client.configuration import open_folder, read_configuration  # noqa: PLC0415
+    from site_client.daemon import Daemon  # noqa: PLC0415
+
+    stop = threading.Event()
+    seconds = _seconds(duration) if duration else None
+    with work_lock(work):
+        configuration = read_configuration(work)
+        log_to(work / "log.txt")
+        compute_deterministically(configuration.threads)
+        folder = open_folder(work, configuration)
+        daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        if seconds is not None:
+            timer = threading.Timer(seconds, stop.set)
+            timer.daemon = True
+            timer.start()
+        daemon.run(once=once)
+
+
+@main.command()
+@WORK
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def status(work: Path, as_json: bool) -> None:
+    """Show where this site stands, as it last said itself."""
+    from shared.exchange.signing import open_signed  # noqa: PLC0415  (keeps --help instant)
+
+    try:
+        body, _ = open_signed((work / "status.json").read_bytes())
+    except FileNotFoundError:
+        raise ConfigurationError(
+            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run`"]
+        ) from None
+    if as_json:
+        click.echo(json.dumps(body, indent=2))
+        return
+    where = f", run {body['run']}, round {body['round']}" if body["run"] else ""
+    percent = f" ({body['progress_percent']} %)" if body["phase"] == "training" else ""
+    click.echo(f"{body['site']}: {body['phase']}{percent}{where}, at {body['time']}")
+    if body["trouble"]:
+        click.echo(f"trouble: {body['trouble']}")
+
+
+@main.command()
+@click.argument("run")
+@WORK
+def approve(run: str, work: Path) -> None:
+    """Agree to RUN, where the policy asks a person."""
+    _decide(work, run, True)
+
+
+@main.command()
+@click.argument("run")
+@WORK
+def decline(run: str, work: Path) -> None:
+    """Say no to RUN."""
+    _decide(work, run, False)
+
+
+def _decide(work: Path, run: str, agrees: bool) -> None:
+    from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from site_client.store import write_decision  # noqa: PLC0415
+
+    read_configuration(work)
+    write_decision(work, run, agrees)
+    click.echo(f"{run}: {'yes' if agrees else 'no'}; the daemon says so in the folder at its next look")
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if match is None:
+        raise ConfigurationError([f"--for {text}: must be a number and s, m, h or d, as in 90m or 24h"])
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]

@@ -1,0 +1,82 @@
+"""``site.yaml``: what belongs to this hospital and never leaves it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.errors import ConfigurationError, StandingError
+from shared.exchange.names import Name
+from shared.exchange.records import Digest, Record, parse_yaml
+from shared.folder.contract import Folder
+from shared.folder.durable import read_private
+from shared.folder.webdav import WebDavFolder
+
+FILE = "site.yaml"
+PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
+
+
+class Policy(Record):
+    """What this hospital agrees to. ``consent: ask`` waits for `dropfed-site approve RUN`."""
+
+    consent: Literal["ask", "auto"] = "ask"
+    tasks: list[Name] = ["octa_segmentation"]
+    methods: list[Name] = ["mean"]
+    max_epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 5
+    minimum_count: Annotated[int, Field(ge=2, le=1000, description="smaller groups of images stay unnamed")] = 5
+
+
+class SiteConfiguration(Record):
+    """The whole file. ``data``: by task, this hospital's folder. Paths are relative to the work directory."""
+
+    federation: Name
+    site: Name
+    url: str
+    user: str
+    password_file: str = "password"  # noqa: S105  (a file's name, not a password)
+    ca_file: str | None = None
+    aggregator_key: Digest
+    data: dict[Name, str] = {}
+    policy: Policy = Policy()
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
+    threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for training")] = 1
+    poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
+
+
+def read_configuration(work: Path) -> SiteConfiguration:
+    """Read ``site.yaml`` in the work directory.
+
+    Raises:
+        ConfigurationError: it is missing, or every problem in it.
+    """
+    path = work / FILE
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise ConfigurationError(
+            [f"{path}: cannot be read; run `dropfed-site join INVITE` or name the work directory with --work"]
+        ) from None
+    return parse_yaml(content, SiteConfiguration, str(path))
+
+
+def open_folder(work: Path, configuration: SiteConfiguration) -> Folder:
+    """Connect to the hospital's folder.
+
+    Raises:
+        StandingError: no password, a password file that others can read, or an unusable address.
+    """
+    ca_file = work / configuration.ca_file if configuration.ca_file else None
+    return WebDavFolder(configuration.url, configuration.user, _password(work, configuration), ca_file=ca_file)
+
+
+def _password(work: Path, configuration: SiteConfiguration) -> str:
+    if from_environment := os.environ.get(PASSWORD_VARIABLE):
+        return from_environment
+    path = work / configuration.password_file
+    try:
+        return read_private(path).decode().strip("\r\n")
+    except UnicodeDecodeError:
+        raise StandingError(f"{path} does not hold text: put the password there") from None

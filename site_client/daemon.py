@@ -1,0 +1,301 @@
+"""The site daemon: reads the facts, lets ``rounds.decide`` say what to do, does it, waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from shared.errors import DataError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place, is_name
+from shared.exchange.records import Consent
+from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.trust import Correspondent, open_federation
+from shared.exchange.weights import check_tensors, max_file_bytes
+from shared.folder.contract import Folder
+from shared.folder.durable import write_file
+from shared.folder.retrying import RetryingFolder
+from shared.learning.tasks.contract import Dataset
+from site_client import rounds, store
+from site_client.configuration import SiteConfiguration
+from site_client.heartbeat import Heartbeat
+from site_client.policy import judge
+from site_client.setup import KEY_FILE
+from site_client.train import Trainer, split_counts
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.2  # between two looks after something happened; doubles up to the configured longest pause
+OFFER_BYTES = 16 * MAX_RECORD_BYTES
+
+
+class Daemon:
+    """One hospital's end of the federation.
+
+    Args:
+        stop: set from outside to stop cleanly; the next start goes on.
+        give_up_after_s: None tries for ever; otherwise trouble that lasts longer ends the daemon.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        configuration: SiteConfiguration,
+        folder: Folder,
+        *,
+        stop: threading.Event,
+        give_up_after_s: float | None = None,
+    ) -> None:
+        self._work = work
+        self._configuration = configuration
+        self._stop = stop
+        key = SigningKey.at(work / KEY_FILE)
+        self._heartbeat = Heartbeat(work, configuration, folder, key)
+        self._folder = RetryingFolder(
+            folder,
+            name="the folder",
+            stop=stop,
+            on_trouble=self._heartbeat.note_trouble,
+            give_up_after_s=give_up_after_s,
+        )
+        peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+        self._channel = Channel(work, self._folder, me=configuration.site, key=key, peer=peer)
+        self._card_published = False
+        self._looked = False
+        self._dataset: tuple[tuple[str, int], Dataset] | None = None
+
+    def run(self, *, once: bool = False) -> None:
+        """Work until asked to stop; with ``once``, until there is nothing to do.
+
+        Raises:
+            DropfedError: with ``once``, what stands in the way.
+        """
+        pause_s = FIRST_PAUSE_S
+        try:
+            while not self._stop.is_set():
+                action = rounds.decide(self._facts())
+                if self._act_or_tell(action, must_succeed=once):
+                    pause_s = FIRST_PAUSE_S
+                elif once:
+                    break
+                else:
+                    self._heartbeat.beat("waiting", self._channel)
+                    self._stop.wait(pause_s)
+                    self._looked = False
+                    pause_s = min(2 * pause_s, self._configuration.poll_seconds)
+        except Stopped:
+            pass
+        self._heartbeat.beat("stopped", self._channel, now=True)
+
+    # --- facts ---------------------------------------------------------------------------------------------
+
+    def _facts(self) -> rounds.SiteFacts:
+        channel = self._channel
+        last = channel.last_from_peer()
+        place = last.place if last else None
+        consent = store.consent(channel, place.run) if place else None
+        return rounds.SiteFacts(
+            card_published=self._card_published,
+            enrolled=(channel.mirror / names.FEDERATION).exists(),
+            unpublished=channel.has_unpublished,
+            last=place,
+            agreed=consent.agrees if consent else None,
+            answered=place is not None and channel.message(Place("update", place.run, place.round_no)) is not None,
+            looked=self._looked,
+        )
+
+    # --- actions -------------------------------------------------------------------------------------------
+
+    def _act_or_tell(self, action: rounds.Action, *, must_succeed: bool) -> bool:
+        """Do an action and return whether anything happened; what stands in the way is told, not fatal."""
+        try:
+            happened = self._act(action)
+        except Stopped:
+            raise
+        except (DropfedError, OSError) as error:
+            trouble = _as_trouble(error)
+            if must_succeed:
+                raise trouble from None
+            if str(trouble) != self._heartbeat.trouble:
+                logger.error("%s", trouble)
+            self._heartbeat.note_trouble(trouble)
+            return False
+        if happened and not isinstance(action, rounds.Wait):
+            self._heartbeat.note_trouble(None)
+        return happened
+
+    def _act(self, action: rounds.Action) -> bool:
+        match action:
+            case rounds.PublishCard():
+                self._folder.create(names.SITE_CARD, (self._channel.mirror / names.SITE_CARD).read_bytes())
+                self._card_published = True
+            case rounds.ReadFederation():
+                return self._read_federation()
+            case rounds.Publish():
+                self._heartbeat.beat("sending", self._channel)
+                self._channel.publish()
+                self._heartbeat.beat("waiting", self._channel, now=True)
+            case rounds.LookForOffer():
+                return self._look_for(self._offers())
+            case rounds.LookForFirstRound(run):
+                return self._look_for([*self._rounds_of(run), Place("final", run)])
+            case rounds.LookAt(places):
+                return self._look_for(list(places))
+            case rounds.AnswerOffer(run):
+                return self._answer_offer(run)
+            case rounds.AnswerRound(run, round_no):
+                self._answer_round(Place("round", run, round_no))
+            case rounds.Wait():
+                return False
+        return True
+
+    def _read_federation(self) -> bool:
+        """Accept the aggregator's list of keys once it is there, if it names ours."""
+        self._looked = True
+        try:
+            content = self._folder.read(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)
+        except NotFoundError:
+            return True
+        federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
+        own_card = (self._channel.mirror / names.SITE_CARD).read_bytes()
+        if federation.site_key != SigningKey.at(self._work / KEY_FILE).public:
+            raise StandingError(f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite")
+        write_file(self._channel.mirror / names.FEDERATION, content)
+        logger.info("enrolled in %s; our card is %s", federation.federation, digest_of(own_card)[:16])
+        self._looked = False
+        return True
+
+    # --- looking -------------------------------------------------------------------------------------------
+
+    def _offers(self) -> list[Place]:
+        known = {place.run for place in self._channel.places()}
+        return [Place("offer", run) for run in self._folders_in(names.RUNS) if is_name(run) and run not in known]
+
+    def _rounds_of(self, run: str) -> list[Place]:
+        numbers = [int(name) for name in self._folders_in(f"{names.RUNS}/{run}/rounds") if name.isdecimal()]
+        return [Place("round", run, number) for number in sorted(numbers)]
+
+    def _folders_in(self, path: str) -> list[str]:
+        try:
+            return [entry.name for entry in self._folder.list(path) if entry.is_folder]
+        except NotFoundError:
+            return []
+
+    def _look_for(self, places: list[Place]) -> bool:
+        """Fetch the first of these messages that is there. Returns True: the facts have changed either way."""
+        for place in places:
+            if (manifest := self._channel.notice(place)) is not None:
+                self._heartbeat.beat("receiving", self._channel, place)
+                fetched = self._channel.fetch(
+                    place, manifest, answers=self._answers(place), max_bytes=self._max_bytes(place)
+                )
+                if fetched is not None:
+                    self._looked = False
+                    return True
+        self._looked = True
+        return True
+
+    def _answers(self, place: Place) -> tuple[str | None, ...]:
+        """Which of our messages the aggregator's message at ``place`` may answer."""
+        if place.kind == "offer":
+            return (digest_of((self._channel.mirror / names.SITE_CARD).read_bytes()),)
+        if place.kind == "verdict":
+            update = self._channel.message(Place("update", place.run, place.round_no))
+            return (None, update.digest) if update else (None,)
+        consent = self._channel.message(Place("consent", place.run))
+        return (consent.digest,) if consent else ()
+
+    def _max_bytes(self, place: Place) -> int:
+        if place.kind == "offer":
+            return OFFER_BYTES
+        return max_file_bytes(store.offer(self._channel, place.run)[1])
+
+    # --- answering -----------------------------------------------------------------------------------------
+
+    def _answer_offer(self, run: str) -> bool:
+        configuration, _ = store.offer(self._channel, run)
+        judgement = judge(self._configuration.policy, configuration, store.decision(self._work, run))
+        images = {}
+        if judgement.answer == "ask":
+            if self._heartbeat.phase != "asked for consent":
+                logger.warning("run %s asks for consent: `dropfed-site approve %s` or `decline %s`", run, run, run)
+            self._heartbeat.beat("asked for consent", self._channel, Place("offer", run))
+            return False
+        agrees, reason = judgement.answer == "yes", judgement.reason
+        if agrees:
+            trainer = self._trainer(run)
+            try:
+                trainer.check_offer()
+            except DropfedError as error:
+                agrees, reason = False, "; ".join(str(error).splitlines())[:1000]
+            else:
+                # The split's seed first travels with round 1; the counts are the same for any seed.
+                images = split_counts(trainer.open_dataset(split_seed=0), self._configuration.policy)
+        answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
+        self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())}, Place("offer", run))
+        logger.info("run %s: %s, %s", run, "agreed" if agrees else "declined", reason)
+        return True
+
+    def _answer_round(self, place: Place) -> None:
+        """Train from the sealed input alone, so that a crash repeats the work and ends at the same bytes."""
+        channel = self._channel
+        configuration = store.round_configuration(channel, place)
+        trainer = self._trainer(place.run)
+        received = channel.path(place, names.GLOBAL_MODEL)
+        check_tensors(received, trainer.tensors, f"{place.path}/{names.GLOBAL_MODEL}")
+        dataset = self._dataset_of(trainer, configuration.seeds.split)
+        logger.info("round %d: %d images to train on", place.round_no, len(dataset.train))
+        self._heartbeat.beat("training", channel, place, now=True)
+
+        def on_progress(percent: int) -> None:
+            if self._stop.is_set():
+                raise Stopped("asked to stop")
+            self._heartbeat.beat("training", channel, place, percent=percent)
+
+        update = Place("update", place.run, place.round_no)
+        target = channel.path(update, names.SITE_MODEL)
+        began = time.monotonic()
+        metrics = trainer.work(dataset, configuration, received, target, on_progress)
+        logger.info("round %d: trained in %.0f s", place.round_no, time.monotonic() - began)
+        files: dict[str, bytes | Path] = {names.METRICS: metrics}
+        if configuration.epochs:
+            files[names.SITE_MODEL] = target
+        self._seal(update, files, place)
+
+    def _seal(self, place: Place, files: dict[str, bytes] | dict[str, bytes | Path], answered: Place) -> None:
+        message = self._channel.message(answered)
+        self._channel.seal(place, dict(files), in_reply_to=message.digest if message else None)
+
+    def _trainer(self, run: str) -> Trainer:
+        configuration, tensors = store.offer(self._channel, run)
+        data = self._configuration.data.get(configuration.task)
+        if data is None:
+            raise StandingError(
+                f"site.yaml: data: names no folder for {configuration.task}; add `data: {{{configuration.task}: DIR}}`"
+            )
+        return Trainer(
+            configuration, tensors, self._work / data, self._configuration.policy, self._configuration.device
+        )
+
+    def _dataset_of(self, trainer: Trainer, split_seed: int) -> Dataset:
+        """The hospital's images, read once per run."""
+        key = (trainer.run.run, split_seed)
+        if self._dataset is None or self._dataset[0] != key:
+            self._dataset = (key, trainer.open_dataset(split_seed))
+        return self._dataset[1]
+
+
+def _as_trouble(error: DropfedError | OSError) -> DropfedError:
+    """What stands in the way, as one sentence with a remedy."""
+    if isinstance(error, OSError):
+        return StandingError(f"{error.filename}: {error.strerror}: free or mend the disk; the daemon goes on by itself")
+    if isinstance(error, DataError):
+        count = len(error.problems)
+        more = f" (and {count - 1} more; `dropfed-site check` lists them)" if count > 1 else ""
+        return StandingError(f"{error.problems[0]}{more}")
+    if isinstance(error, PoisonError):
+        return StandingError(f"{error}: not followed; tell the aggregator's people")
+    return error

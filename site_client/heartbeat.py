@@ -1,0 +1,77 @@
+"""The site's heartbeat: ``status.json`` in the folder and in the work directory.
+
+It says where the site stands and the last message it knows of either side, so that an auditor notices when the
+newest message of a folder was removed. It never holds up the work: one that cannot be sent is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Literal
+
+from shared.errors import DropfedError
+from shared.exchange.channel import Channel
+from shared.exchange.names import STATUS, Place
+from shared.exchange.records import Status, now_text
+from shared.exchange.signing import SigningKey
+from shared.folder.contract import Folder
+from shared.folder.durable import write_file
+from site_client.configuration import SiteConfiguration
+
+logger = logging.getLogger(__name__)
+
+EVERY_S = 5.0  # between two heartbeats while nothing but progress changes
+
+Phase = Literal["idle", "asked for consent", "receiving", "training", "sending", "waiting", "trouble", "stopped"]
+
+
+class Heartbeat:
+    """Writes the status at most every few seconds, or at once when told ``now``.
+
+    Args:
+        folder: the folder without retries; a heartbeat is not worth waiting for.
+    """
+
+    def __init__(self, work: Path, configuration: SiteConfiguration, folder: Folder, key: SigningKey) -> None:
+        self.phase: Phase | None = None
+        self.trouble: str | None = None
+        self._path = work / STATUS
+        self._configuration = configuration
+        self._folder = folder
+        self._key = key
+        self._sent_at = float("-inf")
+
+    def note_trouble(self, error: DropfedError | None) -> None:
+        """Remember what stands in the way, or that nothing does any more."""
+        self.trouble = " ".join(str(error).split())[:1000] if error else None
+
+    def beat(
+        self, phase: Phase, channel: Channel, place: Place | None = None, *, percent: int = 0, now: bool = False
+    ) -> None:
+        """Say where we stand."""
+        quiet = phase == self.phase and time.monotonic() - self._sent_at < EVERY_S
+        if quiet and not now:
+            return
+        self.phase, self._sent_at = phase, time.monotonic()
+        last = channel.last_from_peer()
+        place = place or (last.place if last else None)
+        status = Status(
+            federation=self._configuration.federation,
+            site=self._configuration.site,
+            time=now_text(),
+            phase="trouble" if self.trouble and phase == "waiting" else phase,
+            run=place.run if place else None,
+            round=place.round_no if place else 0,
+            progress_percent=percent,
+            trouble=self.trouble,
+            own_head=channel.published_head,
+            aggregator_head=channel.peer_head,
+        )
+        content = self._key.sign(status.model_dump())
+        try:
+            write_file(self._path, content)
+            self._folder.overwrite(STATUS, content)
+        except (DropfedError, OSError) as error:
+            logger.debug("heartbeat not sent: %s", error)

@@ -1,0 +1,46 @@
+"""Consent: what the hospital's policy says to an offer. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.exchange.records import RunConfiguration
+from site_client.configuration import Policy
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """``ask``: a person must decide."""
+
+    answer: Literal["yes", "no", "ask"]
+    reason: str
+
+
+def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judgement:
+    """Say yes, no or ask to a run.
+
+    Args:
+        decision: what a person at the hospital decided, if anyone did. It cannot widen the policy.
+    """
+    refusals = [
+        f"this hospital does not take part in {what} {found}"
+        for what, found, allowed in (("task", run.task, policy.tasks), ("method", run.method, policy.methods))
+        if found not in allowed
+    ]
+    if run.epochs > policy.max_epochs:
+        refusals.append(f"{run.epochs} epochs per round are more than this hospital's {policy.max_epochs}")
+    if refusals:
+        return Judgement("no", "; ".join(refusals))
+    if decision is False:
+        return Judgement("no", "declined by the hospital")
+    if decision is True:
+        return Judgement("yes", "approved by the hospital")
+    if policy.consent == "ask":
+        return Judgement("ask", "a person at the hospital must decide")
+    return Judgement("yes", "agreed by the hospital's policy")
+
+
+def count_text(images: int, policy: Policy) -> str:
+    """A number of images as it may leave the hospital."""
+    return str(images) if images >= policy.minimum_count else f"fewer than {policy.minimum_count}"

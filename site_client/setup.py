@@ -1,0 +1,76 @@
+"""Joining: one invite file becomes a work directory with configuration, keys and the site's card."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shared.errors import ConfigurationError
+from shared.exchange import names
+from shared.exchange.records import Invite, SiteCard, dump_yaml, now_text, problems_in
+from shared.exchange.signing import SigningKey, enrolment_code
+from shared.folder.durable import write_file
+from site_client.configuration import FILE, SiteConfiguration
+
+KEY_FILE = "signing.key"
+
+_HEAD = b"""\
+# What belongs to this hospital and never leaves it. Paths are relative to this folder.
+#   data:    by task, the folder with images/ and masks/, as in {octa_segmentation: /data/octa}
+#   policy:  consent: ask waits for `dropfed-site approve RUN`; auto agrees to what the lists below allow
+#   device:  cpu, cuda or cuda:0
+"""
+
+
+def read_invite(path: Path) -> Invite:
+    """Read the file from the aggregator.
+
+    Raises:
+        ConfigurationError: every problem in it.
+    """
+    try:
+        return Invite.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); name the invite file"]) from None
+    except ValidationError as error:
+        raise ConfigurationError(problems_in(error, Invite, str(path))) from None
+
+
+def join(work: Path, invite: Invite, *, data: str | None, url: str | None, password: str | None) -> SiteConfiguration:
+    """Make the work directory; what exists already is kept, so a repeated join changes nothing.
+
+    Args:
+        data: the hospital's folder for ``octa_segmentation``, to be filled in by hand if None.
+        url: where the folder is reached from here, if elsewhere than the invite says.
+        password: kept in a file that only its owner can read; None if it comes from elsewhere.
+
+    Raises:
+        ConfigurationError: the directory belongs to another site.
+    """
+    path = work / FILE
+    configuration = SiteConfiguration(
+        federation=invite.federation,
+        site=invite.site,
+        url=url or invite.url,
+        user=invite.user,
+        aggregator_key=invite.aggregator_key,
+        data={"octa_segmentation": data} if data else {},
+    )
+    if path.exists():
+        raise ConfigurationError([f"{path}: is there already; edit it, or join in another directory with --work"])
+    key = SigningKey.at(work / KEY_FILE)
+    card = SiteCard(
+        federation=invite.federation,
+        site=invite.site,
+        key=key.public,
+        software=f"dropfed {version('dropfed')}",
+        enrolment=enrolment_code(invite.enrolment_secret, invite.federation, invite.site, key.public),
+        created=now_text(),
+    )
+    write_file(work / "mirror" / names.SITE_CARD, key.sign(card.model_dump()))
+    if password is not None:
+        write_file(work / configuration.password_file, password.encode(), private=True)
+    write_file(path, _HEAD + dump_yaml(configuration))
+    return configuration
