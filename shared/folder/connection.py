@@ -10,13 +10,8 @@
 
 from __future__ import annotations
 
-import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +25,7 @@ from webdav3.client import Client
 from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.folder.answers import Answer, explain, explain_silence
 from shared.folder.durable import BLOCK
 
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body says nothing we need
@@ -54,25 +50,6 @@ class FileBody:
             yield block
         if remaining:
             raise StandingError(f"{self._file.name} shrank by {remaining} bytes while it was sent: make it anew.")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the server said: the status, and of the headers what matters for errors."""
-
-    status: int
-    retry_after_s: float | None = None
-    location: str | None = None
-    is_page: bool = False
-
-    @classmethod
-    def of(cls, response: requests.Response) -> Answer:
-        return cls(
-            response.status_code,
-            _seconds(response.headers.get("Retry-After", "")),
-            response.headers.get("Location"),
-            response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml")),
-        )
 
 
 class Incoming:
@@ -213,59 +190,13 @@ class Connection:
             with closing(self._client.execute_request(method, "/" + quote(path, safe="/"), body, lines)) as response:
                 yield response
         except (requests.RequestException, HTTPError, WebDavException) as error:
-            raise self._network_error(error) from error
+            raise explain_silence(error, self.url, self._stall_s) from error
 
-    def error(self, answer: Answer, method: str, path: str) -> DropfedError:  # noqa: PLR0911 (one return per kind)
-        """Translate an answer that is not the wished-for one into an error: what, where, what to do."""
-        where, status = self.where(path), answer.status
-        if status == 401:
-            return StandingError(f"{where} refuses user {self.user!r} or the password: correct them.")
-        if status == 403:
-            return StandingError(f"{where} forbids {method} to user {self.user!r}: have the folder's owner permit it.")
-        if status in (404, 410):
-            return NotFoundError(f"{where} is not there.")
-        if status == 413:
-            return StandingError(f"{where} is larger than the server accepts: have its upload limit raised.")
-        if status == 507:
-            return StandingError(f"There is no room left for {where}: free some space or have the quota raised.")
-        if status in (408, 409, 412, 423, 425, 429) or status >= 500 or (status == 400 and method == "PUT"):
-            # 400 on PUT: what Apache and ownCloud say when the body stalled or was cut on its way
-            return PassingError(
-                f"{where} cannot do {method} now: {status} {_phrase(status)}.", retry_after_s=answer.retry_after_s
-            )
-        if 300 <= status < 400:
-            if method == "GET" and answer.location and urlsplit(answer.location).path.endswith(self.quoted(path) + "/"):
-                return NotFoundError(f"{where} is a folder, not a file.")
-            return StandingError(
-                f"{where} sends elsewhere, to {_shown(answer.location)}: configure the address that answers by itself."
-            )
-        if status < 300:
-            told = "a web page" if answer.is_page else f"{status} {_phrase(status)}"
-            return StandingError(
-                f"{where} answers {method} with {told}, not as a WebDAV folder does: check the address, "
-                "and whether a login page or a proxy stands before it."
-            )
-        return StandingError(
-            f"{where} refuses {method} with {status} {_phrase(status)}: check that the address is a WebDAV folder "
-            "and that nothing on the way forbids this method."
-        )
-
-    def _network_error(self, error: Exception) -> DropfedError:
-        """Translate a failure without an answer."""
-        causes = list(_causes(error))
-        for cause in causes:
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                return StandingError(
-                    f"The certificate of {self.url} is not valid ({cause.verify_message}): "
-                    "name the file with the right certificate authority, or have the certificate renewed."
-                )
-        if any(isinstance(cause, requests.exceptions.ProxyError) for cause in causes) and " 407 " in f" {error} ":
-            return StandingError(f"The proxy on the way to {self.url} wants a login: correct HTTPS_PROXY.")
-        if any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes):
-            return PassingError(f"{self.url} did not move a byte for {self._stall_s:g} s.")
-        reasons = [cause.strerror or str(cause) for cause in causes if isinstance(cause, OSError) and _is_plain(cause)]
-        reason = reasons[-1] if reasons else type(causes[-1]).__name__
-        return PassingError(f"The connection to {self.url} failed: {reason}.")
+    def error(self, answer: Answer, method: str, path: str) -> DropfedError:
+        """Translate an answer that is not the wished-for one."""
+        if method == "GET" and 300 <= answer.status < 400 and f"/{quote(path)}/" in (answer.location or ""):
+            return NotFoundError(f"{self.where(path)} is a folder, not a file.")
+        return explain(answer, method, self.where(path), self.user)
 
 
 class _RefusalError(Exception):
@@ -318,47 +249,3 @@ def _is_loopback(url: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Return Retry-After, which is a number of seconds or an HTTP date, in seconds from now; None if it is neither."""
-    text = retry_after.strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
-
-
-def _shown(location: str | None) -> str:
-    """Return a redirect's target without user, password and query, which may hold a token."""
-    try:
-        parts = urlsplit(location or "")
-        return f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path or "nowhere"
-    except ValueError:
-        return "a malformed address"
-
-
-def _is_plain(error: OSError) -> bool:
-    """Tell the operating system's own words, fit to be shown, from those that libraries wrap around them."""
-    return bool(error.strerror) or type(error) is OSError
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "(a status of its own)"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and all that lies behind it; requests and urllib3 hide causes in arguments and ``reason``."""
-    seen: list[BaseException] = []
-    pending: list[object] = [error]
-    while pending:
-        cause = pending.pop(0)
-        if isinstance(cause, BaseException) and not any(cause is earlier for earlier in seen):
-            seen.append(cause)
-            yield cause
-            pending += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]

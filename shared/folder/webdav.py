@@ -11,7 +11,8 @@ import hashlib
 from pathlib import Path
 
 from shared.errors import AlreadyExistsError, NotFoundError, PassingError, PoisonError, StandingError
-from shared.folder.connection import Answer, Connection, FileBody
+from shared.folder.answers import Answer
+from shared.folder.connection import Connection, FileBody
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
 from shared.folder.durable import BLOCK, disk_trouble, writing
 from shared.folder.multistatus import QUESTION, Listing, parse
@@ -41,6 +42,11 @@ class WebDavFolder(Folder):
 
     def __repr__(self) -> str:
         return f"WebDavFolder({self._connection.url!r}, user {self._connection.user!r})"
+
+    @property
+    def url(self) -> str:
+        """The folder's address, without a final slash."""
+        return self._connection.url
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         with self._connection.open("GET", check_path(path), status=200) as body:

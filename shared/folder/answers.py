@@ -1,0 +1,149 @@
+"""What a server's answer, or its absence, means: one sentence of one of the kinds in ``shared.errors``.
+
+Each sentence says what happened, to which address, and what to do. None contains a password.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import requests
+
+from shared.errors import DropfedError, NotFoundError, PassingError, StandingError
+
+_PASSING = (408, 409, 412, 423, 425, 429)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said: the status, and of the headers what matters for errors.
+
+    Attributes:
+        retry_after_s: seconds the server asks to wait, or None.
+        location: where a redirect leads, or None.
+        is_page: the body is a web page.
+    """
+
+    status: int
+    retry_after_s: float | None = None
+    location: str | None = None
+    is_page: bool = False
+
+    @classmethod
+    def of(cls, response: requests.Response) -> Answer:
+        """Read the status line and the headers of ``response``."""
+        return cls(
+            response.status_code,
+            _seconds(response.headers.get("Retry-After", "")),
+            response.headers.get("Location"),
+            response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml")),
+        )
+
+
+def explain(answer: Answer, method: str, where: str, user: str) -> DropfedError:
+    """Translate an answer that is not the wished-for one.
+
+    Args:
+        where: the address asked, as people should read it.
+        user: who asked.
+    """
+    status = answer.status
+    said = f"{status} {_phrase(status)}"
+    if status == 401:
+        return StandingError(f"{where} refuses user {user!r} or the password: correct them.")
+    if status == 403:
+        return StandingError(f"{where} forbids {method} to user {user!r}: have the folder's owner permit it.")
+    if status in (404, 410):
+        return NotFoundError(f"{where} is not there.")
+    if status == 413:
+        return StandingError(f"{where} is larger than the server accepts: have its upload limit raised.")
+    if status == 507:
+        return StandingError(f"There is no room left for {where}: free some space or have the quota raised.")
+    # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
+    if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
+        return PassingError(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
+    if 300 <= status < 400:
+        return StandingError(
+            f"{where} sends elsewhere, to {_shown(answer.location)}: configure the address that answers by itself."
+        )
+    if status < 300:
+        return StandingError(
+            f"{where} answers {method} with {'a web page' if answer.is_page else said}, not as a WebDAV folder does: "
+            "check the address, and whether a login page or a proxy stands before it."
+        )
+    return StandingError(
+        f"{where} refuses {method} with {said}: check that the address is a WebDAV folder "
+        "and that nothing on the way forbids this method."
+    )
+
+
+def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError | StandingError:
+    """Translate a failure without a whole answer.
+
+    Args:
+        error: what requests or urllib3 raised.
+        stall_s: seconds of standstill that were allowed.
+    """
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return StandingError(
+                f"The certificate of {url} is not valid ({cause.verify_message}): "
+                "name the file with the right certificate authority, or have the certificate renewed."
+            )
+        if type(cause) is OSError and "407" in str(cause):
+            return StandingError(f"The proxy on the way to {url} wants a login: correct HTTPS_PROXY.")
+        if isinstance(cause, TimeoutError | requests.Timeout):
+            return PassingError(f"{url} did not move a byte for {stall_s:g} s.")
+    # only the operating system's own words are fit to be shown; libraries wrap objects and addresses around them
+    reasons = [
+        cause.strerror or str(cause)
+        for cause in causes
+        if isinstance(cause, OSError) and (cause.strerror or type(cause) is OSError)
+    ]
+    return PassingError(f"The connection to {url} failed: {reasons[-1] if reasons else type(causes[-1]).__name__}.")
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Return Retry-After, a number of seconds or an HTTP date, in seconds from now; None if it is neither."""
+    text = retry_after.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _shown(location: str | None) -> str:
+    """Return a redirect's target without user, password and query, which may hold a token."""
+    try:
+        parts = urlsplit(location or "")
+        return f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path or "nowhere"
+    except ValueError:
+        return "a malformed address"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "(a status of its own)"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all that lies behind it; requests and urllib3 hide causes in arguments and ``reason``."""
+    seen: list[BaseException] = []
+    pending: list[object] = [error]
+    while pending:
+        cause = pending.pop(0)
+        if isinstance(cause, BaseException) and not any(cause is earlier for earlier in seen):
+            seen.append(cause)
+            yield cause
+            pending += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
