@@ -31,6 +31,7 @@ coverage: $(READY)      ## all tests, and the lines they never reach
 	@$(BIN)/python -m pytest --cov
 
 setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
+	@:
 
 $(READY): requirements.lock setup.cfg pyproject.toml
 	@$(PYTHON) deploy/local/bootstrap.py
