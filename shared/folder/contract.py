@@ -83,12 +83,13 @@ class Folder(ABC):
 
 
 def check_path(path: str) -> str:
-    """Return ``path`` unchanged if it stays inside the folder.
+    """Return ``path`` unchanged if it stays inside the folder and every server understands it.
 
     Raises:
-        ValueError: empty segment, '.', '..', a backslash or a control character.
+        ValueError: empty segment, '.', '..', a backslash or a control character; '?' or ';', which wsgidav cuts off
+            a MOVE's Destination together with what follows.
     """
     for segment in path.split("/"):
-        if segment in ("", ".", "..") or "\\" in segment or any(ord(char) < 32 or ord(char) == 127 for char in segment):
+        if segment in ("", ".", "..") or any(char in "\\?;" or ord(char) < 32 or ord(char) == 127 for char in segment):
             raise ValueError(f"{path!r} is not a path inside the folder")
     return path

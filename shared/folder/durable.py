@@ -119,6 +119,6 @@ def disk_trouble(error: OSError, path: Path) -> StandingError | PassingError:
         return StandingError(f"The disk with {where} is full: free some space there.")
     if error.errno in _REFUSED:
         return StandingError(f"{where} may not be read or written here ({error.strerror}): change its owner or rights.")
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-        return StandingError(f"{where} cannot be used as a file ({error.strerror}): check the path.")
+    if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
+        return StandingError(f"{where} cannot be used ({error.strerror}): check the path.")
     return PassingError(f"{where} cannot be read or written now: {error.strerror or error}.")
