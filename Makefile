@@ -41,5 +41,5 @@ lock: $(READY)      ## choose versions anew for the ranges in setup.cfg
 	@mv requirements.lock.new requirements.lock
 
 clean:      ## remove .venv and what tools leave behind
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
