@@ -109,3 +109,7 @@ def _name_and_url(text: str) -> tuple[str, str]:
     if not separator or not name or not url:
         raise ConfigurationError([f"--site {text}: must be NAME=URL, as in north=https://cloud.example.org/dav/north/"])
     return name, url
+
+
+if __name__ == "__main__":
+    main()

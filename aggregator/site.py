@@ -107,10 +107,8 @@ class Site:
                     pause_s = FIRST_PAUSE_S
                     self._on_news()
                 else:
-                    if self._wake.wait(pause_s):
-                        pause_s = FIRST_PAUSE_S
-                    else:
-                        pause_s = min(2 * pause_s, self._longest_pause_s)
+                    woken = self._wake.wait(pause_s)
+                    pause_s = FIRST_PAUSE_S if woken else min(2 * pause_s, self._longest_pause_s)
                     self._wake.clear()
         except Stopped:
             pass

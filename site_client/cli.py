@@ -152,3 +152,7 @@ def _seconds(text: str) -> float:
     if match is None:
         raise ConfigurationError([f"--for {text}: must be a number and s, m, h or d, as in 90m or 24h"])
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+if __name__ == "__main__":
+    main()

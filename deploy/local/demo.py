@@ -1,0 +1,321 @@
+"""``make demo``: a whole federation on this machine, with real processes, real files and a real WebDAV server.
+
+Everything lies below ``demo-run/``, which is removed and made anew at each call:
+
+    folders/SITE/            the drop folders as on the server
+    aggregator/  sites/SITE/ the work directories of the daemons, with their logs
+    data/SITE/               synthetic images (unless --data names real ones)
+    final/model.safetensors  report.md  summary.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from aggregator.configuration import FILE as AGGREGATOR_FILE
+from aggregator.schedule import round_configuration
+from aggregator.setup import initialise
+from deploy.local.report import federation_report, site_scores
+from shared.commands import Commands
+from shared.errors import ConfigurationError, StandingError
+from shared.exchange.names import AGGREGATOR, is_name
+from shared.exchange.records import RunConfiguration, check_record, dump_yaml
+from shared.folder.durable import hash_file, write_file
+from shared.learning.data.splits import SplitPlan
+from shared.learning.data.synthetic_octa import STYLES, write_site
+from shared.learning.tasks import task_named
+from site_client.configuration import FILE as SITE_FILE
+from site_client.configuration import Policy
+from site_client.setup import join, read_invite
+
+RUN = "octa-demo"
+TASK = "octa_segmentation"
+HOME = Path("demo-run")
+SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain")
+IMAGES_PER_SITE = 20
+HELDOUT_IMAGES = 6
+SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
+BATCH_SIZE = 6
+POLL_S = 1.0
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """One site's name and the folder of its images."""
+
+    name: str
+    root: Path
+
+
+@click.group(cls=Commands, invoke_without_command=True)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=4, show_default=True)
+@click.option("--sites", "site_count", type=click.IntRange(1, 64), help="Default 3; with --data all there are.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=2021, show_default=True)
+@click.option("--image-size", type=click.IntRange(32, 512), default=96, show_default=True, help="Longer side, pixels.")
+@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
+def main(rounds: int, site_count: int | None, seed: int, image_size: int, data: Path | None) -> None:
+    """Run a federation from nothing to the final model."""
+    began = time.monotonic()
+    shutil.rmtree(HOME, ignore_errors=True)
+    (HOME / "final").mkdir(parents=True)
+    sites = _real_sites(data, site_count) if data else _synthetic_sites(site_count or 3, seed, image_size)
+    run = _run_configuration(sites, rounds, seed, image_size)
+    heldout = _heldout(data, sites, run, seed, image_size)
+    with _server(sites) as url:
+        _set_up(sites, run, heldout, url)
+        _federate(sites)
+    _finish(run, time.monotonic() - began)
+
+
+# --- data ------------------------------------------------------------------------------------------------------
+
+
+def _synthetic_sites(count: int, seed: int, size: int) -> list[SiteData]:
+    console.print(f"making synthetic OCTA images for {count} sites ({IMAGES_PER_SITE} each, {size} × {size} pixels)")
+    names = [*SITE_NAMES, *(f"site-{number:02d}" for number in range(len(SITE_NAMES), count))][:count]
+    sites = [SiteData(name, HOME / "data" / name) for name in names]
+    for number, site in enumerate(sites):
+        style = STYLES[number % len(STYLES)]
+        write_site(site.root, style=style, images=IMAGES_PER_SITE, size=size, seed=seed + 1 + number)
+    return sites
+
+
+def _real_sites(data: Path, count: int | None) -> list[SiteData]:
+    sites = [
+        SiteData(path.name, path.resolve())
+        for path in sorted(data.iterdir())
+        if path.is_dir() and path.name != "heldout" and (path / "images").is_dir()
+    ]
+    odd = [site.name for site in sites if not is_name(site.name) or site.name == AGGREGATOR]
+    if odd:
+        raise ConfigurationError(
+            [f"{data / name}: is not a site's name; use lower-case letters, digits, '-', '_' and '.'" for name in odd]
+        )
+    if not sites:
+        raise ConfigurationError([f"{data}: has no sub-folder with images/ and masks/; make one for each site"])
+    return sites[:count]
+
+
+def _heldout(data: Path | None, sites: Sequence[SiteData], run: RunConfiguration, seed: int, size: int) -> Path:
+    """The aggregator's labelled images: ``heldout/``, fresh synthetic ones, or a few of the first site."""
+    target = (HOME / "data" / "heldout").resolve()
+    if data is None:
+        write_site(target, style=STYLES[0], images=HELDOUT_IMAGES, size=size, seed=seed)
+        return target
+    if (data / "heldout").is_dir():
+        return (data / "heldout").resolve()
+    first = sites[0]
+    task = task_named(TASK)
+    split = check_record(run.split, SplitPlan, "split")
+    seed = round_configuration(run, 1, first.name).seeds.split
+    dataset = task.open_dataset(first.root, task.options(run.task_options), split, seed)
+    chosen = {sample.id for sample in dataset.validation[:HELDOUT_IMAGES]}
+    for kind in ("images", "masks"):
+        (target / kind).mkdir(parents=True)
+        for path in sorted((first.root / kind).iterdir()):
+            if path.stem in chosen:
+                shutil.copyfile(path, target / kind / path.name)
+    console.print(
+        f"no heldout/ in {data}: {len(chosen)} validation images of {first.name} serve for the tolerance check"
+    )
+    return target
+
+
+# --- setting up ------------------------------------------------------------------------------------------------
+
+
+def _run_configuration(sites: Sequence[SiteData], rounds: int, seed: int, size: int) -> RunConfiguration:
+    return RunConfiguration(
+        run=RUN,
+        task=TASK,
+        method="mean",
+        sites=[site.name for site in sites],
+        rounds=rounds,
+        seed=seed,
+        batch_size=BATCH_SIZE,
+        quorum=len(sites),
+        task_options={"image_size": size},
+        split=SPLIT,
+    )
+
+
+@contextmanager
+def _server(sites: Sequence[SiteData]) -> Iterator[str]:
+    """The embedded WebDAV server as a process of its own; gives its address."""
+    passwords = {site.name: secrets.token_urlsafe(24) for site in sites}
+    settings = {
+        "root": str((HOME / "folders").resolve()),
+        "host": "127.0.0.1",
+        "port": 0,
+        "aggregator_password": secrets.token_urlsafe(24),
+        "sites": passwords,
+    }
+    path = HOME / "server.json"
+    write_file(path, json.dumps(settings).encode(), private=True)
+    for site, password in passwords.items():
+        write_file(HOME / "sites" / site / "password", password.encode(), private=True)
+        aggregator_password = str(settings["aggregator_password"])
+        write_file(HOME / "aggregator" / "passwords" / site, aggregator_password.encode(), private=True)
+    with (HOME / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.local.webdav_server", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        line = process.stdout.readline() if process.stdout else ""
+        found = re.search(r"http://\S+:\d+", line)
+        if found is None:
+            raise StandingError(f"the WebDAV server did not start; {HOME / 'server.log'} says why")
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _set_up(sites: Sequence[SiteData], run: RunConfiguration, heldout: Path, url: str) -> None:
+    """What the PI and each hospital's IT do by hand: init, join, settings."""
+    work = HOME / "aggregator"
+    initialise(work, "demo", {site.name: f"{url}/{site.name}/" for site in sites}, AGGREGATOR)
+    _change(work / AGGREGATOR_FILE, heldout={TASK: str(heldout)}, poll_seconds=POLL_S)
+    write_file(work / "RUN.yaml", dump_yaml(run))
+    for site in sites:
+        home = HOME / "sites" / site.name
+        invite = read_invite(work / "invites" / f"{site.name}.json")
+        join(home, invite, data=str(site.root.resolve()), url=None, password=None)
+        _change(home / SITE_FILE, poll_seconds=POLL_S, policy=Policy(consent="auto").model_dump())
+
+
+def _change(path: Path, **settings: object) -> None:
+    values = yaml.safe_load(path.read_bytes())
+    write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())
+
+
+# --- running ---------------------------------------------------------------------------------------------------
+
+
+def _federate(sites: Sequence[SiteData]) -> None:
+    """Start one aggregator and all sites as processes, show how they get on, and end them."""
+    aggregator = _daemon("aggregator.cli", "launch", str(HOME / "aggregator" / "RUN.yaml"), work=HOME / "aggregator")
+    daemons = {site.name: _daemon("site_client.cli", "run", work=HOME / "sites" / site.name) for site in sites}
+    try:
+        progress = _Progress(sites)
+        while aggregator.poll() is None:
+            for name, process in daemons.items():
+                if process.poll() is not None:
+                    raise StandingError(f"site {name} ended early; {HOME / 'sites' / name / 'output.txt'} says why")
+            progress.show()
+            time.sleep(0.5)
+        if aggregator.returncode != 0:
+            raise StandingError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
+        while not all(_has_final(site) for site in sites):
+            progress.show()
+            time.sleep(0.5)
+    finally:
+        for process in (*daemons.values(), aggregator):
+            process.terminate()
+        for process in (*daemons.values(), aggregator):
+            process.wait()
+
+
+def _daemon(module: str, *arguments: str, work: Path) -> subprocess.Popen[bytes]:
+    with (work / "output.txt").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, "--work", str(work)], stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+def _has_final(site: SiteData) -> bool:
+    return (HOME / "sites" / site.name / "mirror" / "runs" / RUN / "final" / "manifest.json").exists()
+
+
+class _Progress:
+    """One line whenever a site's heartbeat in its folder says something new."""
+
+    def __init__(self, sites: Sequence[SiteData]) -> None:
+        self._began = time.monotonic()
+        self._sites = sites
+        self._shown = ""
+
+    def show(self) -> None:
+        line = "   ".join(f"{site.name}: {self._state(site)}" for site in self._sites)
+        if line != self._shown:
+            self._shown = line
+            console.print(f"[{time.monotonic() - self._began:5.0f} s]  {line}", markup=False)
+
+    def _state(self, site: SiteData) -> str:
+        try:
+            status = json.loads((HOME / "folders" / site.name / "status.json").read_bytes())["body"]
+        except (OSError, ValueError):
+            return "starting"
+        if status["phase"] == "training":
+            tenths = status["progress_percent"] // 20 * 20
+            return f"round {status['round']} training {tenths:3d} %"
+        return f"round {status['round']} {status['phase']}" if status["round"] else str(status["phase"])
+
+
+# --- the end ---------------------------------------------------------------------------------------------------
+
+
+def _finish(run: RunConfiguration, seconds: float) -> None:
+    """Copy the model, write report and summary, print the table and where to look."""
+    work = HOME / "aggregator"
+    final = HOME / "final" / "model.safetensors"
+    shutil.copyfile(work / "runs" / RUN / "final" / "model.safetensors", final)
+    scores = site_scores(work, run)
+    summary = {
+        "sites": scores,
+        "final_sha256": hash_file(final)[1],
+        "rounds": run.rounds,
+        "seconds": round(seconds, 1),
+    }
+    write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_file(HOME / "report.md", federation_report(work, run).encode())
+    table = Table(title="Dice on each site's own test images (mean)", title_justify="left")
+    for column in ("site", "test images", "before", "after"):
+        table.add_column(column, justify="left" if column == "site" else "right")
+    for site, score in scores.items():
+        table.add_row(site, _shown(score["test_images"]), _shown(score["dice_before"]), _shown(score["dice_after"]))
+    console.print()
+    console.print(table)
+    console.print(f"{run.rounds} rounds in {seconds:.0f} s", markup=False)
+    console.print(f"  drop folders   {HOME / 'folders'}/")
+    console.print(f"  final model    {final}")
+    console.print(f"  report         {HOME / 'report.md'}   numbers: {HOME / 'summary.json'}")
+    bin_folder = Path(sys.executable).parent
+    if bin_folder.is_relative_to(Path.cwd()):
+        bin_folder = bin_folder.relative_to(Path.cwd())
+    console.print("try next:")
+    first = run.sites[0]
+    for command in (
+        f"{bin_folder}/dropfed-audit verify {HOME / 'folders'}",
+        f"{bin_folder}/dropfed-aggregator status --work {work}",
+        f"{bin_folder}/dropfed-site status --work {HOME / 'sites' / first}",
+    ):
+        console.print(f"  {command}", markup=False, soft_wrap=True)
+
+
+def _shown(value: object) -> str:
+    return "withheld" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main(prog_name="make demo")
