@@ -1,0 +1,319 @@
+"""Check a drop folder, months later or live: every name, signature, hash and chain.
+
+What is checked, in this order:
+
+    names       nothing lies there that protocol 1 does not name
+    keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
+    messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other
+    chains      each sender's messages are numbered without gap or repeat, each naming the one before it
+    replies     each message answers the message it must answer
+    heads       the newest messages that status.json speaks of are there
+
+Reading alone; nothing is changed. Contents of models are not judged: that is what the verdicts are for.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from shared.errors import NotFoundError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place, place_at
+from shared.exchange.records import Federation, Head, Status
+from shared.exchange.signing import digest_of
+from shared.exchange.trust import (
+    Correspondent,
+    Message,
+    check_file,
+    open_federation,
+    open_site_card,
+    open_status,
+)
+from shared.folder.contract import Folder
+
+UNKNOWN = "unknown"
+_DEPTH = 6  # runs/RUN/rounds/0001/to_site/FILE
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """What does not hold: path inside the folder, what is wrong, and since when (UTC) it may be so."""
+
+    file: str
+    what: str
+    since: str
+
+
+@dataclass
+class Audit:
+    """The result for one folder. ``in_progress``: messages whose manifest is still to come."""
+
+    federation: Federation | None = None
+    messages: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    in_progress: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, for scripts."""
+        return {
+            "holds": not self.findings,
+            "federation": self.federation.model_dump() if self.federation else None,
+            "messages": self.messages,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "in_progress": self.in_progress,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def verify(folder: Folder, *, aggregator_key: str | None = None) -> Audit:
+    """Check one site's folder.
+
+    Args:
+        aggregator_key: the aggregator's public key if known from elsewhere (64 hex digits); without it the folder
+            is only checked against itself.
+
+    Raises:
+        StandingError: the folder cannot be read.
+    """
+    return _Verification(folder, aggregator_key).run()
+
+
+class _Verification:
+    def __init__(self, folder: Folder, aggregator_key: str | None) -> None:
+        self._folder = folder
+        self._aggregator_key = aggregator_key
+        self._audit = Audit()
+        self._sizes: dict[str, int] = {}
+        self._by_place: dict[Place, set[str]] = defaultdict(set)
+        self._messages: dict[Place, Message] = {}
+
+    def run(self) -> Audit:
+        self._list("", 0)
+        federation = self._audit.federation = self._federation()
+        if federation is not None:
+            card = self._card(federation)
+            status = self._status(federation)
+            self._check_messages(federation)
+            for sender in (AGGREGATOR, federation.site):
+                self._check_chain(sender)
+            self._check_replies(card)
+            if status is not None:
+                self._check_head(federation.site, status.own_head)
+                self._check_head(AGGREGATOR, status.aggregator_head)
+            self._check_unsealed(status)
+        self._audit.findings = sorted(set(self._audit.findings))
+        return self._audit
+
+    # --- names ---------------------------------------------------------------------------------------------
+
+    def _list(self, path: str, depth: int) -> None:
+        for entry in self._folder.list(path):
+            inside = f"{path}/{entry.name}" if path else entry.name
+            if entry.is_folder:
+                if depth < _DEPTH and _may_hold_files(inside):
+                    self._list(inside, depth + 1)
+                else:
+                    self._find(inside, "is a folder that does not belong here")
+                continue
+            self._audit.files += 1
+            self._audit.size_bytes += entry.size or 0
+            self._sizes[inside] = entry.size or 0
+            place = place_at(path)
+            if place is not None:
+                self._by_place[place].add(entry.name)
+            elif inside not in names.ROOT_FILES:
+                self._find(inside, "is a file that does not belong here")
+
+    # --- keys ----------------------------------------------------------------------------------------------
+
+    def _federation(self) -> Federation | None:
+        content = self._read(names.FEDERATION)
+        if content is None:
+            return None
+        try:
+            federation = open_federation(content, aggregator_key=self._aggregator_key)
+        except PoisonError as error:
+            self._find(error.file, f"{error.reason}; without it nothing else can be checked")
+            return None
+        readme = self._read(names.README)
+        entry = federation.files.get(names.README)
+        if readme is not None and (entry is None or digest_of(readme) != entry.sha256):
+            self._find(names.README, "is not the text that the aggregator wrote", federation.created)
+        return federation
+
+    def _card(self, federation: Federation) -> bytes | None:
+        content = self._read(names.SITE_CARD, federation.created)
+        if content is not None:
+            try:
+                card = open_site_card(content, federation=federation.federation, site=federation.site, secret=None)
+                if card.key != federation.site_key:
+                    self._find(names.SITE_CARD, "shows another key than federation.json", federation.created)
+            except PoisonError as error:
+                self._find(error.file, error.reason, federation.created)
+        return content
+
+    def _status(self, federation: Federation) -> Status | None:
+        content = self._read(names.STATUS, federation.created)
+        if content is None:
+            return None
+        try:
+            return open_status(content, federation=federation.federation, site=federation.site, key=federation.site_key)
+        except PoisonError as error:
+            self._find(error.file, error.reason, federation.created)
+            return None
+
+    # --- messages ------------------------------------------------------------------------------------------
+
+    def _check_messages(self, federation: Federation) -> None:
+        keys = {True: (federation.site, federation.site_key), False: (AGGREGATOR, federation.aggregator_key)}
+        for place, found in sorted(self._by_place.items(), key=lambda item: item[0].path):
+            if MANIFEST not in found:
+                continue
+            sender, key = keys[place.is_from_site]
+            content = self._read(place.manifest)
+            try:
+                correspondent = Correspondent(federation.federation, federation.site, sender, key)
+                message = correspondent.open_out_of_order(content or b"", place)
+            except PoisonError as error:
+                self._find(error.file, error.reason)
+                continue
+            self._messages[place] = message
+            self._audit.messages += 1
+            for name in found - message.manifest.files.keys() - {MANIFEST}:
+                self._find(f"{place.path}/{name}", "is not named by its manifest", message.manifest.created)
+            for name in message.manifest.files:
+                self._check_payload(message, name)
+
+    def _check_payload(self, message: Message, name: str) -> None:
+        path, created = f"{message.place.path}/{name}", message.manifest.created
+        size = self._sizes.get(path)
+        if size is None:
+            self._find(path, "is missing", created)
+            return
+        try:
+            check_file(message, name, size, message.manifest.files[name].sha256)
+            check_file(message, name, size, self._hash(path, size))
+        except PoisonError as error:
+            self._find(error.file, error.reason, created)
+        except NotFoundError:
+            self._find(path, "vanished while it was read", created)
+
+    # --- chains and replies --------------------------------------------------------------------------------
+
+    def _from(self, sender: str) -> list[Message]:
+        found = [message for message in self._messages.values() if message.manifest.sender == sender]
+        return sorted(found, key=lambda message: message.manifest.seq)
+
+    def _check_chain(self, sender: str) -> None:
+        before = Head()
+        for message in self._from(sender):
+            manifest = message.manifest
+            if manifest.seq == before.seq:
+                self._find(message.place.manifest, f"is a second number {manifest.seq} of {sender}", manifest.created)
+            elif manifest.seq > before.seq + 1:
+                what = f"comes after number {before.seq} of {sender}, but is number {manifest.seq}: some are missing"
+                self._find(message.place.manifest, what, manifest.created)
+            elif manifest.previous != before.digest:
+                what = f"does not name {sender}'s message before it"
+                self._find(message.place.manifest, what, manifest.created)
+            before = message.head
+
+    def _check_replies(self, card: bytes | None) -> None:
+        for place, message in self._messages.items():
+            if message.manifest.in_reply_to not in self._may_answer(place, card):
+                what = "does not answer the message it should answer, or that one is missing"
+                self._find(place.manifest, what, message.manifest.created)
+
+    def _may_answer(self, place: Place, card: bytes | None) -> set[str | None]:
+        """Digests of what a message at ``place`` may answer."""
+        if place.kind == "offer":
+            return {digest_of(card)} if card is not None else set()
+        answered = {
+            "consent": Place("offer", place.run),
+            "round": Place("consent", place.run),
+            "update": Place("round", place.run, place.round_no),
+            "verdict": Place("update", place.run, place.round_no),
+            "final": Place("consent", place.run),
+        }[place.kind]
+        message = self._messages.get(answered)
+        digests: set[str | None] = {message.digest} if message else set()
+        # A verdict on an answer that never came, came late or was refused answers nothing.
+        return digests | {None} if place.kind == "verdict" else digests
+
+    def _check_head(self, sender: str, head: Head) -> None:
+        if head.seq == 0:
+            return
+        for message in self._from(sender):
+            if message.manifest.seq == head.seq:
+                if message.digest != head.digest:
+                    what = f"is not the number {head.seq} of {sender} that {names.STATUS} speaks of"
+                    self._find(message.place.manifest, what, message.manifest.created)
+                return
+        self._find(names.STATUS, f"speaks of message {head.seq} of {sender}, which is not there")
+
+    def _check_unsealed(self, status: Status | None) -> None:
+        """A message without a manifest is on its way, or its manifest was taken away."""
+        for is_from_site in (True, False):
+            unsealed = [
+                place
+                for place, found in self._by_place.items()
+                if MANIFEST not in found and place.is_from_site == is_from_site
+            ]
+            sender = "site" if is_from_site else AGGREGATOR
+            known = [message for message in self._messages.values() if message.place.is_from_site == is_from_site]
+            newest = max((message.manifest.seq for message in known), default=0)
+            head = (status.own_head if is_from_site else status.aggregator_head) if status else Head()
+            may_be_on_its_way = len(unsealed) == 1 and newest == len(known) and head.seq <= newest
+            for place in unsealed:
+                closed = Place("final", place.run) in self._messages and place.kind != "final"
+                if may_be_on_its_way and not closed:
+                    self._audit.in_progress.append(place.path)
+                else:
+                    self._find(place.manifest, f"is missing: the {sender}'s files beside it are not sealed")
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
+        """A record's bytes; a missing or oversized one becomes a finding."""
+        try:
+            return self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
+        except NotFoundError:
+            self._find(path, "is missing", since)
+        except PoisonError as error:
+            self._find(path, error.reason, since)
+        return None
+
+    def _hash(self, path: str, size: int) -> str:
+        with tempfile.TemporaryDirectory(prefix="dropfed-audit-") as scratch:
+            return self._folder.download(path, Path(scratch) / "payload", size=size)
+
+    def _find(self, file: str, what: str, since: str = UNKNOWN) -> None:
+        self._audit.findings.append(Finding(file, what, since))
+
+
+def _may_hold_files(path: str) -> bool:
+    """Whether a folder at ``path`` is part of the protocol's tree."""
+    match path.split("/"):
+        case [names.RUNS]:
+            return True
+        case [names.RUNS, run]:
+            return names.is_name(run)
+        case [names.RUNS, run, "rounds"]:
+            return names.is_name(run)
+        case [names.RUNS, _, "rounds", _]:
+            return place_at(f"{path}/to_site") is not None
+    return place_at(path) is not None
+
+
+def lines(audit: Audit) -> Iterator[str]:
+    """One line per finding."""
+    for finding in audit.findings:
+        since = "" if finding.since == UNKNOWN else f" (was right at {finding.since})"
+        yield f"{finding.file}: {finding.what}{since}"
