@@ -109,7 +109,7 @@ def pip_install(*arguments: str) -> None:
 def run_pip(pip: list[str], *arguments: str) -> None:
     """Run `pip install` quietly, with `pip` saying which pip to run."""
     command = [str(PYTHON), *pip, "install", "-qq", "--disable-pip-version-check", *arguments]
-    finished = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)  # noqa: S603  (our own words)
+    finished = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
     if finished.returncode != 0:
         raise SetUpError("pip could not install that (its reason is above): put it right and try again.")
 

@@ -35,7 +35,7 @@ def main() -> None:
 def resolve(requirements: list[str]) -> dict[str, str]:
     """Return name and version of all that pip would install, without a build's local label such as `+cpu`."""
     command = [sys.executable, "-m", "pip", "install", "-qq", "--dry-run", "--ignore-installed", "--report", "-"]
-    finished = subprocess.run([*command, *requirements], check=True, stdout=subprocess.PIPE)  # noqa: S603  (setup.cfg's)
+    finished = subprocess.run([*command, *requirements], check=True, stdout=subprocess.PIPE)
     chosen = [item["metadata"] for item in json.loads(finished.stdout)["install"]]
     return {package["name"]: package["version"].partition("+")[0] for package in chosen}
 
