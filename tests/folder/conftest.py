@@ -12,7 +12,7 @@ from shared.folder.contract import Folder
 from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer
-from tests.folder.servers import NAMES, PASSWORD, SITE, running
+from tests.folder.servers import AUTH, NAMES, PASSWORD, SITE, running
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, url_of: Callable[[str], str], tmp_pat
         (tmp_path / "drop folder").mkdir()
         return LocalFolder(tmp_path / "drop folder")
     url = f"{url_of(request.param)}/drop%20folder-{uuid.uuid4().hex}"
-    made = requests.request("MKCOL", f"{url}/", auth=(SITE, PASSWORD.encode()), timeout=30)
+    made = requests.request("MKCOL", f"{url}/", auth=AUTH, timeout=30)
     assert made.status_code == 201
     return WebDavFolder(url, SITE, PASSWORD)
 

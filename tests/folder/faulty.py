@@ -58,6 +58,7 @@ class FaultyServer:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     world: FaultyServer
 
     def setup(self) -> None:

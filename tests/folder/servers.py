@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 from cheroot import wsgi
+from requests.auth import HTTPBasicAuth
 from wsgidav.wsgidav_app import WsgiDAVApp
 
 from deploy.local.webdav_server import EmbeddedServer
 
 SITE = "north"
 PASSWORD = "gehéim: ü"  # one that fails unless it goes out as UTF-8 and is split at the first colon
+AUTH = HTTPBasicAuth(SITE.encode(), PASSWORD.encode())
 NAMES = ("embedded", "wsgidav", "apache", "nginx", "lighttpd", "rclone")
 STARTUP_S = 20
 

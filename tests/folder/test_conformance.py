@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
+import requests
 
 from shared.errors import AlreadyExistsError, DropfedError, NotFoundError, PoisonError, StandingError
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
-from tests.folder.servers import PASSWORD, SITE
+from tests.folder.servers import AUTH, PASSWORD, SITE
 
 ODD_NAMES = [
     "a b",
@@ -151,25 +153,12 @@ def test_a_file_where_a_folder_must_be(folder: Folder) -> None:
     assert folder.read("name", max_bytes=10) == b"a file"
 
 
-def test_removed_folders_are_made_again(folder: Folder, tmp_path: Path) -> None:
+def test_removed_folders_are_made_again(folder: Folder) -> None:
     """What the client remembers about folders may become wrong."""
-    folder.create("a/b/one", b"1")
-    again: Folder = (
-        LocalFolder(folder.root) if isinstance(folder, LocalFolder) else WebDavFolder(folder.url, SITE, PASSWORD)
-    )
-    _remove(folder, "a")
-    again.create("a/b/two", b"2")
-    _remove(folder, "a")
-    folder.create("a/b/three", b"3")
-    assert [entry.name for entry in folder.list("a/b")] == ["three"]
-
-
-def _remove(folder: Folder, path: str) -> None:
-    if isinstance(folder, LocalFolder):
-        import shutil
-
-        shutil.rmtree(folder.root / path)
-    else:
-        import requests
-
-        requests.delete(f"{folder.url}/{path}/", auth=(SITE, PASSWORD.encode()), timeout=30).raise_for_status()
+    for name in ("one", "two"):
+        folder.create(f"a/b/{name}", b"1")
+        assert [entry.name for entry in folder.list("a/b")] == [name]
+        if isinstance(folder, LocalFolder):
+            shutil.rmtree(folder.root / "a")
+        elif isinstance(folder, WebDavFolder):
+            requests.delete(f"{folder.url}/a/", auth=AUTH, timeout=30).raise_for_status()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shared.folder.contract import Entry, Folder, check_path
 from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
-from tests.folder.servers import PASSWORD, SITE
+from tests.folder.servers import AUTH, PASSWORD, SITE
 
 FORBIDDEN = "/\\?;\x7f" + "".join(chr(code) for code in range(32))
 names = (
@@ -46,8 +46,8 @@ def test_no_forbidden_character(before: str, bad: str, after: str) -> None:
 @given(name=names)
 def test_names_come_back_from_the_embedded_server(name: str, url_of: Callable[[str], str]) -> None:
     root = f"{url_of('embedded')}/names"
-    requests.request("DELETE", f"{root}/", auth=(SITE, PASSWORD.encode()), timeout=30)
-    requests.request("MKCOL", f"{root}/", auth=(SITE, PASSWORD.encode()), timeout=30).raise_for_status()
+    requests.request("DELETE", f"{root}/", auth=AUTH, timeout=30)
+    requests.request("MKCOL", f"{root}/", auth=AUTH, timeout=30).raise_for_status()
     _round_trip(WebDavFolder(root, SITE, PASSWORD), name)
 
 

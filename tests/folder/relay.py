@@ -1,0 +1,47 @@
+"""A relay between client and server that lets something happen in the middle of a transfer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class Relay:
+    """Passes bytes on to ``port``; when ``after`` bytes have passed in all, calls ``event`` once before going on."""
+
+    def __init__(self, port: int, after: int, event: Callable[[], None]) -> None:
+        self._target = port
+        self._remaining = after
+        self._event = event
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while block := source.recv(1 << 16):
+                sink.sendall(block)
+                self._count(len(block))
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _count(self, passed: int) -> None:
+        with self._lock:
+            before, self._remaining = self._remaining, self._remaining - passed
+            if before > 0 >= self._remaining:
+                self._event()

@@ -1,0 +1,296 @@
+"""How the WebDAV folder speaks: which error for which answer, how many requests, and nothing of the password."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.folder.contract import MAX_ENTRIES
+from shared.folder.durable import BLOCK
+from shared.folder.webdav import WebDavFolder
+from tests.folder.faulty import FaultyServer, Handler, hangs_up, multistatus, says
+from tests.folder.servers import free_port
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (400, StandingError, "400 Bad Request"),
+        (401, StandingError, "refuses user 'north' or the password"),
+        (403, StandingError, "forbids GET"),
+        (404, NotFoundError, "is not there"),
+        (405, StandingError, "405 Method Not Allowed"),
+        (408, PassingError, "408"),
+        (410, NotFoundError, "is not there"),
+        (413, StandingError, "upload limit"),
+        (423, PassingError, "423 Locked"),
+        (429, PassingError, "429"),
+        (500, PassingError, "500"),
+        (502, PassingError, "502"),
+        (503, PassingError, "503"),
+        (504, PassingError, "504"),
+        (507, StandingError, "no room"),
+        (599, PassingError, "599"),
+        (206, StandingError, "206"),
+    ],
+)
+def test_each_status_has_its_kind(
+    code: int, kind: type[DropfedError], words: str, faulty: FaultyServer, faulty_folder: WebDavFolder
+) -> None:
+    faulty.fail("GET", says(code, b"remark"))
+    with pytest.raises(kind, match=words) as caught:
+        faulty_folder.read("a/file", max_bytes=100)
+    assert f"{faulty.url}/a/file" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_and_a_lost_right_stand_when_writing(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_bytes(b"x")
+    for code in (401, 403, 405, 413, 507):
+        faulty.fail("PUT", says(code))
+        with pytest.raises(StandingError):
+            faulty_folder.upload("f", tmp_path / "source")
+    faulty.fail("PUT", says(400))  # what servers say to a body that was cut on its way
+    with pytest.raises(PassingError):
+        faulty_folder.upload("f", tmp_path / "source")
+
+
+@pytest.mark.parametrize("retry_after", ["17", "date", "soon", "-4", ""])
+def test_retry_after(retry_after: str, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    sent = format_datetime(datetime.now(UTC) + timedelta(seconds=3000), usegmt=True)
+    faulty.fail("PROPFIND", says(503, b"", ("Retry-After", sent if retry_after == "date" else retry_after)))
+    with pytest.raises(PassingError) as caught:
+        faulty_folder.list("")
+    if retry_after == "17":
+        assert caught.value.retry_after_s == 17
+    elif retry_after == "date":
+        assert caught.value.retry_after_s is not None
+        assert 2000 < caught.value.retry_after_s <= 3000
+    else:
+        assert caught.value.retry_after_s is None
+
+
+def test_no_server_is_a_passing_failure() -> None:
+    with pytest.raises(PassingError, match="refused"):
+        WebDavFolder(f"http://127.0.0.1:{free_port()}/drop", "north", "secret-word").check()
+
+
+def test_standstill_is_a_passing_failure_and_slowness_is_none(faulty: FaultyServer, tmp_path: Path) -> None:
+    folder = WebDavFolder(faulty.url, "north", "secret-word", stall_s=0.4)
+    released = threading.Event()
+    faulty.files["slow"] = b"slow, but it moves"
+
+    def stands_still(handler: Handler) -> None:
+        released.wait(30)
+        handler.hang_up()
+
+    def creeps(handler: Handler) -> None:
+        content = faulty.files["slow"]
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        for byte in content:
+            handler.wfile.write(bytes([byte]))
+            released.wait(0.05)
+
+    faulty.fail("GET", creeps, stands_still)
+    folder.download("slow", tmp_path / "target", size=len(faulty.files["slow"]))  # 0.9 s in all
+    with pytest.raises(PassingError, match=r"did not move a byte for 0\.4 s"):
+        folder.read("slow", max_bytes=100)
+    released.set()
+
+
+def test_number_of_requests(faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path) -> None:
+    def spent(*expected: str) -> None:
+        assert faulty.requests == list(expected)
+        faulty.requests.clear()
+
+    (tmp_path / "small").write_bytes(b"x")
+    (tmp_path / "large").write_bytes(b"x" * (BLOCK + 1))
+    faulty_folder.upload("top", tmp_path / "small")
+    spent("PUT top")
+    faulty_folder.upload("a/b/f", tmp_path / "small")
+    spent("PUT a/b/f", "MKCOL a/b", "MKCOL a", "MKCOL a/b", "PUT a/b/f")
+    faulty_folder.upload("a/b/g", tmp_path / "large")
+    spent("PUT a/b/g")
+    faulty_folder.upload("a/c/h", tmp_path / "large")
+    spent("MKCOL a/c", "PUT a/c/h")
+    faulty_folder.create("a/c/manifest", b"m")
+    spent("GET a/c/manifest", "PUT a/c/manifest.new", "MOVE a/c/manifest.new")
+    faulty_folder.create("a/c/manifest", b"m")
+    spent("GET a/c/manifest")
+    faulty_folder.overwrite("status", b"s")
+    spent("PUT status.new", "MOVE status.new")
+    faulty_folder.list("a")
+    spent("PROPFIND a")
+    faulty_folder.read("status", max_bytes=10)
+    spent("GET status")
+    faulty_folder.download("a/c/h", tmp_path / "target", size=BLOCK + 1)
+    spent("GET a/c/h")
+    faulty_folder.check()
+    spent("PROPFIND ")
+    again = WebDavFolder(faulty.url, "north", "secret-word")
+    again.upload("a/b/i", tmp_path / "small")
+    spent("PUT a/b/i")
+
+
+def test_one_connection_serves_all_requests(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    for number in range(10):
+        faulty_folder.create(f"a/{number}", b"x" * 1000)
+        faulty_folder.list("a")
+        with pytest.raises(NotFoundError):
+            faulty_folder.read("missing", max_bytes=1)
+        faulty.fail("GET", says(503, b"busy" * 1000))
+        with pytest.raises(PassingError):
+            faulty_folder.read("missing", max_bytes=1)
+    assert faulty.connections == 1
+
+
+def test_too_long_a_listing_is_poison(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    files: dict[str, int | None] = {"": None, **{f"f{number}": 1 for number in range(MAX_ENTRIES)}}
+    faulty.fail("PROPFIND", says(207, multistatus(files)))
+    assert len(faulty_folder.list("")) == MAX_ENTRIES
+    faulty.fail("PROPFIND", says(207, multistatus(files | {"one more": 1})))
+    with pytest.raises(PoisonError, match="10000"):
+        faulty_folder.list("")
+
+
+def test_the_folder_of_nobody_is_noticed(faulty: FaultyServer) -> None:
+    """ownCloud answers 207 with nothing but a resource type for a user that does not exist."""
+    body = multistatus({"": None}).replace(b"/drop/", b"/remote.php/dav/files/nrth/")
+    faulty.always_fail("PROPFIND", says(207, body))
+    url = faulty.url.replace("/drop", "/remote.php/dav/files/nrth")
+    with pytest.raises(StandingError, match="user name"):
+        WebDavFolder(url, "north", "secret-word").check()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://dav.example/drop", "in the clear"),
+        ("http://127.0.0.1.example/drop", "in the clear"),
+        ("https://north:secret-word@dav.example/drop", "contains a user or password"),
+        ("https://north@dav.example/drop", "contains a user or password"),
+        ("ftp://dav.example/drop", "not the address of a folder"),
+        ("dav.example/drop", "not the address of a folder"),
+        ("https://dav.example/drop?x=1", "not the address of a folder"),
+        ("https://dav.example:port/drop", "malformed"),
+        ("https://[::1/drop", "malformed"),
+        ("", "not the address of a folder"),
+    ],
+)
+def test_addresses_that_are_refused(url: str, words: str) -> None:
+    with pytest.raises(StandingError, match=words) as caught:
+        WebDavFolder(url, "north", "secret-word")
+    assert "secret-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8080/x", "http://[::1]:8080/x/", "https://dav.example/Ordner für uns"]
+)
+def test_addresses_that_are_accepted(url: str) -> None:
+    assert WebDavFolder(url, "north", "secret-word").url.startswith(url[:16])
+
+
+def test_the_password_is_nowhere(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said = [repr(faulty_folder), str(faulty_folder)]
+    for fault in (says(401), says(403), says(500), hangs_up):
+        faulty.fail("PROPFIND", fault)
+        with pytest.raises(DropfedError) as caught:
+            faulty_folder.check()
+        cause: BaseException | None = caught.value
+        while cause is not None:
+            said.append(repr(cause))
+            cause = cause.__cause__ or cause.__context__
+    said += [record.getMessage() for record in caplog.records]
+    assert not any("secret-word" in text or "Basic" in text for text in said)
+    assert all(headers["Authorization"].startswith("Basic ") for headers in faulty.headers)
+
+
+def test_netrc_and_cookies_of_others_are_not_used(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    faulty_folder.check()
+    assert faulty.headers[0]["Authorization"] == "Basic bm9ydGg6c2VjcmV0LXdvcmQ="  # north:secret-word
+    assert faulty.headers[0]["Accept-Encoding"] == "identity"
+
+
+def test_the_proxy_comes_from_the_environment(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(PassingError, match="refused"):
+        WebDavFolder("https://dav.example/drop", "north", "secret-word").check()
+    WebDavFolder(faulty.url, "north", "secret-word").check()  # this machine needs no proxy
+
+
+def test_a_local_disk_that_cannot_be_used_is_a_standing_failure(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path
+) -> None:
+    faulty.files["f"] = b"x"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StandingError, match="missing"):
+        faulty_folder.upload("f", tmp_path / "missing")
+    with pytest.raises(StandingError, match="file"):
+        faulty_folder.download("f", tmp_path / "file" / "target", size=1)
+
+
+@pytest.fixture
+def https_port(tmp_path: Path) -> Iterator[int]:
+    """A server whose certificate is signed by nobody, answering 401 to everything."""
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "certificate.pem")]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_PROPFIND(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Refusing)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_certificates_are_checked(https_port: int, tmp_path: Path) -> None:
+    url = f"https://localhost:{https_port}/drop"
+    with pytest.raises(StandingError, match=r"certificate .* is not valid .*self-signed"):
+        WebDavFolder(url, "north", "secret-word").check()
+    with pytest.raises(StandingError, match="refuses user"):  # trusted, so the request came through
+        WebDavFolder(url, "north", "secret-word", ca_file=tmp_path / "certificate.pem").check()
+    by_number = url.replace("localhost", "127.0.0.1")  # a name the certificate does not hold
+    with pytest.raises(StandingError, match=r"certificate .* is not valid"):
+        WebDavFolder(by_number, "north", "secret-word", ca_file=tmp_path / "certificate.pem").check()
+    with pytest.raises(StandingError, match="CA file"):
+        WebDavFolder(url, "north", "secret-word", ca_file=tmp_path / "missing.pem")
