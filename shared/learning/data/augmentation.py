@@ -67,9 +67,10 @@ def augment(
     """
     imgaug = import_imgaug()
     augmenters = imgaug.augmenters
+    lowest, highest = augmentation.pixel_dropout
     steps = augmenters.Sequential(
         [
-            augmenters.Dropout(p=augmentation.pixel_dropout),
+            augmenters.Dropout(p=lowest if lowest == highest else (lowest, highest)),
             augmenters.LinearContrast(alpha=augmentation.contrast),
             augmenters.GammaContrast(gamma=augmentation.gamma),
             augmenters.Affine(rotate=augmentation.rotation_degrees, order=1, mode="constant", cval=0),

@@ -6,7 +6,8 @@ field is, how sharp, how bright, how noisy. Between the vessels lies a mesh of c
 avascular zone.
 
 The mask is drawn from the same geometry as the image. It holds arteries, veins, their branches and their twigs, and
-nothing of the capillary mesh; a vessel thinner than a pixel is about one pixel wide in it, and is not broken.
+nothing of the capillary mesh. A vessel thinner than a pixel is about one pixel wide in it, so that it is not broken.
+A vessel that begins thinner than 0.4 of a pixel is left out, as an observer would: the image shows but a trace of it.
 
 ``python -m shared.learning.data.synthetic_octa OUT.png`` draws a contact sheet of all styles.
 """
@@ -93,18 +94,18 @@ NARROW = OctaStyle(
 
 HAZY = OctaStyle(
     name="hazy",
-    field_mm=8.0,
+    field_mm=7.5,
     blur_mm=0.022,
-    vessel=0.62,
+    vessel=0.70,
     mesh=0.20,
-    haze=0.22,
-    speckle=0.20,
-    grain=0.06,
+    haze=0.20,
+    speckle=0.17,
+    grain=0.05,
     gamma=0.85,
-    shading=0.35,
-    motion_lines=7.0,
+    shading=0.3,
+    motion_lines=6.0,
 )
-"""An 8 mm field, blurred, pale and unevenly lit, with motion lines."""
+"""A 7.5 mm field, blurred, pale and unevenly lit, with motion lines."""
 
 STYLES = (WIDE, NARROW, HAZY)
 
@@ -144,15 +145,17 @@ def render(style: OctaStyle, size: int, seed: int) -> tuple[NDArray[np.uint8], N
     pixels_per_mm = fine / style.field_mm
 
     vessels = grow_retina(rng)
+    seen = [vessel for vessel in vessels if vessel.width[0] >= 0.4 * style.field_mm / size]
     centre = rng.normal(0.0, 0.04 * style.field_mm, size=2)  # the fovea is never quite in the middle
-    large = _draw(vessels, fine, pixels_per_mm, centre, thinnest_px=1.3 * fold)
-    mask = _average(large, fold) >= 0.5
+    drawn = _draw(seen, fine, pixels_per_mm, centre, thinnest_px=1.3 * fold)
+    mask = _average(drawn, fold) >= 0.5
+    drawn = np.maximum(drawn, _draw(vessels, fine, pixels_per_mm, centre, thinnest_px=1.0))
 
     fovea = _distance_to(centre, fine, pixels_per_mm)  # mm
     mesh = _capillary_mesh(rng, fine, pixels_per_mm, fovea)
     light = 1 + style.shading * _smooth_noise(rng, fine, fine / 3)
-    widths = gaussian_filter(large, 0.025 * pixels_per_mm)  # thin vessels carry less flow and are less bright
-    flow = large * (0.6 + 0.4 * np.clip(widths * 1.4, 0, 1))
+    widths = gaussian_filter(drawn, 0.025 * pixels_per_mm)  # thin vessels carry less flow and are less bright
+    flow = drawn * (0.6 + 0.4 * np.clip(widths * 1.4, 0, 1))
     depth = 0.55 + 0.45 * np.clip((fovea - 0.25) / 1.2, 0, 1)  # the retina thins towards the fovea
     scene = np.maximum(style.vessel * flow, (style.haze + style.mesh * mesh) * depth * (1 - flow))
     scene = gaussian_filter(scene * np.clip(light, 0.15, 2.5), style.blur_mm * pixels_per_mm)

@@ -1,0 +1,12 @@
+"""One thread: small nets are quicker so, also beside other work, and sums have one order."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,150 @@
+"""Reading images and masks: every format and bit depth, and one error that says everything."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shared.errors import DataError
+from shared.learning.data.images import read_image, read_mask, read_pairs, scale_to
+
+RAMP = np.linspace(0, 255, 40 * 48).reshape(40, 48).astype(np.uint8)
+EXACT = pytest.approx(RAMP / 255, abs=1e-6)
+LOSSY = pytest.approx(RAMP / 255, abs=0.03)
+
+
+def save(path, array, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path, **options)
+    return path
+
+
+def save_pair(root, stem, image_shape=(40, 48), mask_shape=(40, 48)):
+    save(root / "images" / f"{stem}.png", np.full(image_shape, 100, np.uint8))
+    save(root / "masks" / f"{stem}.png", np.full(mask_shape, 255, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a.png", EXACT), ("a.tif", EXACT), ("a.TIFF", EXACT), ("a.jpg", LOSSY), ("a.JPEG", LOSSY)],
+)
+@pytest.mark.parametrize("colour", [False, True])
+def test_eight_bits(tmp_path, name, expected, colour):
+    array = np.stack([RAMP] * 3, axis=2) if colour else RAMP
+    image = read_image(save(tmp_path / name, array, **({"quality": 98} if "j" in name.lower() else {})))
+    assert image.dtype == np.float32
+    assert image == expected
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_sixteen_bits_keep_their_depth_and_their_range(tmp_path, name):
+    array = RAMP.astype(np.uint16) * 100 + 7  # the highest is 25,507: not stretched to 1
+    assert read_image(save(tmp_path / name, array)) == pytest.approx(array / 65535, abs=1e-7)
+
+
+def test_big_endian_tiff(tmp_path):
+    path = tmp_path / "a.tif"
+    Image.frombytes("I;16B", (48, 40), (RAMP.astype(np.uint16) * 256).astype(">u2").tobytes()).save(path)
+    assert read_image(path) == pytest.approx(RAMP * 256.0 / 65535, abs=1e-6)
+
+
+def test_green_is_taken_of_colour(tmp_path):
+    colour = np.zeros((40, 48, 3), np.uint8)
+    colour[..., 0], colour[..., 1], colour[..., 2] = 250, RAMP, 9
+    assert read_image(save(tmp_path / "a.png", colour)) == EXACT
+    transparent = np.dstack([colour, np.full_like(RAMP, 3)])
+    assert read_image(save(tmp_path / "b.png", transparent)) == EXACT
+
+
+@pytest.mark.parametrize("value", [1, 3, 255])
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_any_value_but_0_is_mask(tmp_path, value, suffix):
+    truth = RAMP > 90
+    assert np.array_equal(read_mask(save(tmp_path / f"a.{suffix}", truth.astype(np.uint8) * value)), truth)
+
+
+def test_one_bit_and_palette_masks(tmp_path):
+    truth = RAMP > 90
+    assert np.array_equal(read_mask(save(tmp_path / "bit.png", truth)), truth)
+    palette = Image.fromarray(np.stack([truth * 200, truth * 0, truth * 0], axis=2).astype(np.uint8)).quantize(2)
+    palette.save(tmp_path / "palette.png")
+    assert np.array_equal(read_mask(tmp_path / "palette.png"), truth)
+
+
+def test_the_smear_around_an_edge_in_jpeg_is_not_mask(tmp_path):
+    truth = np.zeros((64, 64), bool)
+    truth[20:37, 5:50] = True
+    path = save(tmp_path / "a.jpg", truth.astype(np.uint8) * 255, quality=60)
+    assert (np.asarray(Image.open(path)) > 0).sum() > truth.sum() * 1.2
+    assert np.array_equal(read_mask(path), truth)
+
+
+def test_pairs_are_found_across_formats_and_sorted(tmp_path):
+    save_pair(tmp_path, "b")
+    save(tmp_path / "images" / "a.tif", RAMP)
+    save(tmp_path / "masks" / "a.png", RAMP)
+    (tmp_path / "images" / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "images" / "Thumbs.db").write_bytes(b"x")
+    pairs = read_pairs(tmp_path)
+    assert [pair.id for pair in pairs] == ["a", "b"]
+    assert pairs[1].mask.dtype == np.uint8
+    assert set(np.unique(pairs[0].mask)) == {0, 1}
+
+
+def test_every_problem_is_in_one_error(tmp_path):
+    save_pair(tmp_path, "good")
+    save_pair(tmp_path, "unequal", mask_shape=(40, 50))
+    save_pair(tmp_path, "tiny", (20, 48), (20, 48))
+    save_pair(tmp_path, "torn")
+    save_pair(tmp_path, "twin")
+    save_pair(tmp_path, "deep")
+    save(tmp_path / "images" / "twin.jpg", RAMP)
+    save(tmp_path / "images" / "alone.png", RAMP)
+    save(tmp_path / "masks" / "orphan.png", RAMP)
+    (tmp_path / "images" / "notes.txt").write_text("x")
+    (tmp_path / "masks" / "torn.png").write_bytes((tmp_path / "masks" / "torn.png").read_bytes()[:60])
+    (tmp_path / "images" / "deep.png").unlink()
+    save(tmp_path / "images" / "deep.tif", RAMP.astype(np.float32))
+    with pytest.raises(DataError) as caught:
+        read_pairs(tmp_path)
+    for sentence in (
+        "images/alone.png: has no mask",
+        "masks/orphan.png: has no image",
+        "images/unequal.png is 48x40 pixels but masks/unequal.png is 50x40",
+        "images/tiny.png: is 48x20 pixels; each side needs 32",
+        "masks/torn.png: cannot be read as an image",
+        "images/twin.png: images/twin.jpg has the same stem",
+        "images/notes.txt: is not a PNG, JPEG or TIFF",
+        "images/deep.tif: has pixels of type F",
+    ):
+        assert sentence in str(caught.value)
+    assert len(caught.value.problems) == 8
+
+
+def test_a_second_page_is_not_dropped_silently(tmp_path):
+    first, second = Image.fromarray(RAMP), Image.fromarray(RAMP)
+    first.save(tmp_path / "a.tif", save_all=True, append_images=[second])
+    with pytest.raises(DataError, match="has 2 pages"):
+        read_image(tmp_path / "a.tif")
+
+
+def test_missing_and_empty_folders(tmp_path):
+    with pytest.raises(DataError) as caught:
+        read_pairs(tmp_path)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["images", "masks"]
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match="has no image in it"):
+        read_pairs(tmp_path)
+
+
+def test_scaling_keeps_shape_range_and_cover():
+    mask = np.zeros((40, 80), bool)
+    mask[:, 21:41] = True  # half of new column 10, of which a quarter is not enough
+    image, small = scale_to(np.full((40, 80), 0.25, np.float32), mask, 20)
+    assert image.shape == small.shape == (10, 20)
+    assert image == pytest.approx(0.25)
+    assert small[0].tolist() == [5 <= column < 10 for column in range(20)]
+    large, _ = scale_to(np.eye(40, dtype=np.float32), np.eye(40, dtype=bool), 96)
+    assert large.shape == (96, 96)
+    assert large.min() >= 0
+    assert large.max() <= 1

@@ -1,0 +1,249 @@
+"""The task: options, data, batches, training, evaluation, and that nothing but the seed decides."""
+
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import ConfigurationError, DataError, Stopped
+from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.splits import SplitPlan
+from shared.learning.data.synthetic_octa import WIDE, write_site
+from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks.contract import Epoch, Sample
+from shared.learning.tasks.octa_segmentation import (
+    IGNORED,
+    OctaOptions,
+    OctaSegmentation,
+    cross_entropy,
+    fill_up,
+    measure_statistics,
+    plan_batches,
+    view_of,
+)
+
+TASK = OctaSegmentation()
+SMALL = OctaOptions(widths=(4, 8), dropout=0.2)
+
+
+def samples(count=4, size=32):
+    """Bright bands on a dark, grainy ground."""
+    rng = np.random.default_rng(count)
+    made = []
+    for number in range(count):
+        mask = np.zeros((size, size), np.uint8)
+        mask[5 + number : 12 + number] = 1
+        image = np.clip(0.2 + 0.6 * mask + rng.normal(0, 0.1, mask.shape), 0, 1).astype(np.float32)
+        made.append(Sample(f"s{number}", image, mask))
+    return made
+
+
+def epoch(seed=1, rate=0.05, batch_size=4, copies=1):
+    return Epoch(rate, batch_size, seed, Augmentation(copies=copies))
+
+
+def quietly(done, total):
+    """Watches nothing."""
+
+
+def trained(seed=1, rounds=1, **changes):
+    model = TASK.build_model(SMALL, seed)
+    optimizer = TASK.optimizer(model, 0.05)
+    for index in range(rounds):
+        TASK.train_epoch(model, optimizer, samples(), epoch(seed + index, **changes), quietly)
+    return model
+
+
+def same_weights(one, other):
+    first, second = one.state_dict(), other.state_dict()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_tasks_by_name():
+    assert task_named("octa_segmentation").name == "octa_segmentation"
+    assert "octa_segmentation" in TASK_NAMES
+    with pytest.raises(ConfigurationError, match=r"no 'oct'; the tasks are: .*octa_segmentation"):
+        task_named("oct")
+
+
+def test_torch_is_imported_only_for_a_task():
+    code = "import sys, shared.learning.tasks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_options_default_to_the_paper():
+    """Lo et al. 2021: widths 32 to 512, dropout 0.5, images as they are."""
+    assert TASK.options({}) == OctaOptions(image_size=None, widths=(32, 64, 128, 256, 512), dropout=0.5)
+
+
+def test_every_wrong_option_is_named_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        TASK.options({"image_size": 8, "widths": [8, 0], "dropout": 1.0, "group_pattern": "(", "colour": True})
+    for sentence in (
+        "image_size: Input should be greater than or equal to 32",
+        "widths: each width must be between 1 and 2048",
+        "dropout: Input should be less than 1",
+        "group_pattern: is not a regular expression",
+        "colour: there is no such option; the options are: image_size, widths, dropout, group_pattern",
+    ):
+        assert sentence in str(caught.value)
+    assert len(caught.value.problems) == 5
+
+
+def test_a_site_is_read_and_divided(tmp_path):
+    write_site(tmp_path, style=WIDE, images=10, size=48, seed=1)
+    options = TASK.options({"image_size": 40})
+    dataset = TASK.open_dataset(tmp_path, options, SplitPlan(), 1)
+    assert [len(part) for part in (dataset.train, dataset.validation, dataset.test)] == [6, 2, 2]
+    first = dataset.train[0]
+    assert first.image.shape == first.mask.shape == (40, 40)
+    assert (first.image.dtype, first.mask.dtype) == (np.float32, np.uint8)
+    assert len(TASK.open_images(tmp_path, options)) == 10
+    (tmp_path / "masks" / "wide-003.png").unlink()
+    with pytest.raises(DataError, match=r"images/wide-003.png: has no mask"):
+        TASK.open_dataset(tmp_path, options, SplitPlan(), 1)
+
+
+def test_batches_hold_every_copy_once_in_an_order_of_the_epoch():
+    made = samples(5)
+    batches = plan_batches(made, epoch(copies=5, batch_size=4))
+    seen = [(sample.id, copy) for batch in batches for sample, copy in batch]
+    assert sorted(seen) == sorted((sample.id, copy) for sample in made for copy in range(6))
+    assert sorted({len(batch) for batch in batches}) == [3, 4]  # 30 in 8 batches, none of a single image
+    other = [(sample.id, copy) for batch in plan_batches(made, epoch(2, copies=5)) for sample, copy in batch]
+    assert seen != other
+    with pytest.raises(ValueError, match="needs samples"):
+        plan_batches([], epoch())
+
+
+def test_copies_differ_from_each_other_and_between_epochs():
+    sample = samples(1)[0]
+    views = [view_of(sample, copy, epoch(seed))[0] for seed in (1, 2) for copy in (1, 2)]
+    assert all(not np.array_equal(views[one], views[two]) for one in range(4) for two in range(one))
+    assert np.array_equal(view_of(sample, 0, epoch())[0], sample.image)
+
+
+def test_sizes_are_mixed_by_filling_up_and_filling_counts_for_nothing():
+    small, large = samples(1, 32)[0], samples(1, 40)[0]
+    images, masks = fill_up([(small.image, small.mask), (large.image, large.mask)])
+    assert images.shape == (2, 1, 48, 48)
+    assert (masks[0] == IGNORED).sum() == 48 * 48 - 32 * 32
+    logits = torch.randn(2, 2, 48, 48)
+    loss, of_image = cross_entropy(logits, masks)
+    alone = torch.nn.functional.cross_entropy(logits[:1, :, :32, :32], masks[:1, :32, :32])
+    assert of_image[0] == pytest.approx(float(alone), rel=1e-5)
+    assert float(loss) == pytest.approx(
+        (of_image[0] * 32 * 32 + of_image[1] * 40 * 40).item() / (1024 + 1600), rel=1e-5
+    )
+    changed = logits.clone()
+    changed[0, :, 32:] = 99.0
+    assert torch.equal(cross_entropy(changed, masks)[0], loss)
+
+
+def test_training_lowers_the_loss():
+    model = TASK.build_model(SMALL, 1)
+    before = TASK.evaluate(model, samples())
+    optimizer = TASK.optimizer(model, 0.05)
+    for seed in range(6):
+        report = TASK.train_epoch(model, optimizer, samples(), epoch(seed), quietly)
+    after = TASK.evaluate(model, samples())
+    assert after.loss < before.loss
+    assert after.scores["dice"].mean > 0.5
+    assert (report.images, after.images) == (4, 4)
+    assert set(report.scores) == set(after.scores) == {"accuracy", "dice"}
+
+
+def test_the_learning_rate_is_the_epochs():
+    model = TASK.build_model(SMALL, 1)
+    optimizer = TASK.optimizer(model, 99.0)
+    TASK.train_epoch(model, optimizer, samples(2), epoch(rate=0.01), quietly)
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    assert optimizer.param_groups[0]["momentum"] == 0.9
+
+
+def test_progress_is_told_and_training_can_be_stopped():
+    calls = []
+    model = TASK.build_model(SMALL, 1)
+    TASK.train_epoch(model, TASK.optimizer(model, 0.1), samples(), epoch(), lambda *call: calls.append(call))
+    assert calls == [(1, 2), (2, 2)]
+
+    def stop(done, total):
+        raise Stopped("asked to stop")
+
+    with pytest.raises(Stopped):
+        TASK.train_epoch(model, TASK.optimizer(model, 0.1), samples(), epoch(), stop)
+
+
+def test_evaluation_changes_nothing_and_repeats():
+    model = trained()
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    first = TASK.evaluate(model, samples())
+    assert first == TASK.evaluate(model, samples())
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match="no values"):
+        TASK.evaluate(model, [])
+
+
+def test_statistics_are_those_of_the_images_as_they_are():
+    model = trained()
+    made = samples()
+    measure_statistics(model, made)
+    model.eval()
+    with torch.no_grad():
+        features = [model.down[0].body[:2](torch.from_numpy(sample.image)[None, None]) for sample in made]
+    norm = model.down[0].body[2]
+    means = torch.stack([feature.mean(dim=(0, 2, 3)) for feature in features]).mean(dim=0)
+    assert torch.allclose(norm.running_mean, means, atol=1e-5)
+    assert norm.momentum == 0.1
+    again = [value.clone() for value in model.state_dict().values()]
+    measure_statistics(model, made)
+    assert all(torch.equal(one, two) for one, two in zip(again, model.state_dict().values(), strict=True))
+
+
+def test_global_random_state_neither_matters_nor_changes():
+    first = trained(copies=2)
+    np.random.seed(3)
+    random.seed(3)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    second = trained(copies=2)
+    assert same_weights(first, second)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not same_weights(first, trained(seed=2, copies=2))
+
+
+def test_another_seed_is_another_model():
+    assert same_weights(TASK.build_model(SMALL, 1), TASK.build_model(SMALL, 1))
+    assert not same_weights(TASK.build_model(SMALL, 1), TASK.build_model(SMALL, 2))
+
+
+PROGRAM = """
+import hashlib, torch
+torch.set_num_threads(1)
+from tests.learning.test_octa_segmentation import trained
+digest = hashlib.sha256()
+for name, value in trained(rounds=2, copies=2).state_dict().items():
+    digest.update(name.encode() + value.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_two_processes_end_at_the_same_bytes():
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "4711")
+    ]
+    assert len(digests[0]) == 65
+    assert digests[0] == digests[1]

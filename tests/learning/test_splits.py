@@ -1,0 +1,92 @@
+"""Splits: disjoint, whole groups, a file goes before the fractions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from shared.errors import DataError
+from shared.learning.data.splits import SPLITS, SplitPlan, divide, split_images
+
+group_sizes = st.lists(st.integers(1, 6), min_size=3, max_size=25)
+
+
+def images_of(sizes):
+    return {f"eye{group}-{patch}": f"eye{group}" for group, size in enumerate(sizes) for patch in range(size)}
+
+
+@given(group_sizes, st.integers(0, 2**63 - 1))
+def test_every_image_is_in_one_split_and_groups_stay_whole(sizes, seed):
+    groups = images_of(sizes)
+    split = divide(groups, SplitPlan(), seed)
+    assert set(split) == set(groups)
+    assert set(split.values()) == set(SPLITS)
+    for group in set(groups.values()):
+        assert len({split[image] for image in groups if groups[image] == group}) == 1
+
+
+@given(st.integers(5, 60), st.integers(0, 2**63 - 1))
+def test_fractions_are_met_to_within_one_image(count, seed):
+    split = list(divide(images_of([1] * count), SplitPlan(), seed).values())
+    for name, fraction in (("train", 0.6), ("validation", 0.2), ("test", 0.2)):
+        assert abs(split.count(name) - fraction * count) <= 1
+
+
+def test_the_seed_decides():
+    groups = images_of([1] * 20)
+    assert divide(groups, SplitPlan(), 1) == divide(dict(reversed(groups.items())), SplitPlan(), 1)
+    assert divide(groups, SplitPlan(), 1) != divide(groups, SplitPlan(), 2)
+
+
+def test_group_pattern_keeps_patches_together(tmp_path):
+    ids = [f"scan{scan}_q{quadrant}" for scan in range(5) for quadrant in range(4)]
+    parts = split_images(ids, tmp_path, SplitPlan(), 3, r"^(scan\d+)_")
+    scans = [{image.split("_")[0] for image in parts[name]} for name in SPLITS]
+    assert sum(len(found) for found in scans) == 5
+    assert [len(parts[name]) for name in SPLITS] == [12, 4, 4]
+    with pytest.raises(DataError, match="images/other: group_pattern"):
+        split_images([*ids, "other"], tmp_path, SplitPlan(), 3, r"^(scan\d+)_")
+
+
+def test_the_file_decides_unless_told_otherwise(tmp_path):
+    (tmp_path / "split.csv").write_text("\ufeffid,split\na,test\nb,train\nc,validation\n", encoding="utf-8")
+    parts = split_images(["a", "b", "c"], tmp_path, SplitPlan(), 1)
+    assert parts == {"train": ("b",), "validation": ("c",), "test": ("a",)}
+    drawn = {tuple(split_images(["a", "b", "c"], tmp_path, SplitPlan(file=False), seed)["test"]) for seed in range(20)}
+    assert len(drawn) == 3
+
+
+def test_a_group_column_is_enough(tmp_path):
+    rows = "".join(f"i{number},g{number // 2}\n" for number in range(10))
+    (tmp_path / "split.csv").write_text("id,group\n" + rows)
+    parts = split_images([f"i{number}" for number in range(10)], tmp_path, SplitPlan(), 1)
+    groups = [{int(image[1:]) // 2 for image in parts[name]} for name in SPLITS]
+    assert sum(len(found) for found in groups) == len(set.union(*groups)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("name,split\na,test\n", ["the columns must be id"]),
+        ("id,split\na,test\na,val\nz,train\n", ["line 3: 'a' is there twice", "not 'val'", "'z'", "'b' has no line"]),
+        ("id,split\na,train\nb,train\nc,train\n", ["validation split is empty", "test split is empty"]),
+        ("id,split,group\na,train,x\nb,test,x\nc,validation,y\n", ["group 'x' is in test and train"]),
+        ("id,group\na,x\nb,\nc,y\n", ["the group of 'b' is empty"]),
+    ],
+)
+def test_a_wrong_file_is_explained_completely(tmp_path, text, sentences):
+    (tmp_path / "split.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        split_images(["a", "b", "c"], tmp_path, SplitPlan(), 1)
+    for sentence in sentences:
+        assert sentence in str(caught.value)
+
+
+def test_too_few_images_leave_a_split_empty(tmp_path):
+    with pytest.raises(DataError, match="there are 2 images in 2 groups"):
+        split_images(["a", "b"], tmp_path, SplitPlan(), 1)
+
+
+def test_fractions_must_add_up():
+    with pytest.raises(ValidationError, match="add up to 1"):
+        SplitPlan(train=0.6, validation=0.3, test=0.2)
