@@ -50,7 +50,7 @@ SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain
 IMAGES_PER_SITE = 20
 HELDOUT_IMAGES = 6
 SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
-BATCH_SIZE = 6
+BATCH_SIZE = 8
 POLL_S = 1.0
 
 console = Console(highlight=False)

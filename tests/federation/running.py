@@ -1,0 +1,208 @@
+"""A small federation of real processes over a real WebDAV server, for tests.
+
+The net is tiny and the images are few, but nothing is stubbed: the daemons are those a user starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from aggregator.setup import initialise
+from shared.exchange.records import RunConfiguration, dump_yaml
+from shared.folder.durable import hash_file, write_file
+from shared.learning.data.synthetic_octa import STYLES, write_site
+from site_client.configuration import Policy
+from site_client.setup import join, read_invite
+
+RUN = "test-run"
+TASK = "octa_segmentation"
+TINY = {"image_size": 32, "widths": [4, 8]}
+WAIT_S = 240.0
+
+
+def run_configuration(**changes: object) -> RunConfiguration:
+    settings: dict[str, object] = {
+        "run": RUN,
+        "task": TASK,
+        "method": "mean",
+        "sites": ["north", "south"],
+        "rounds": 1,
+        "seed": 7,
+        "batch_size": 4,
+        "tolerance": 0.01,
+        "quorum": 2,
+        "task_options": TINY,
+        "augmentation": {"copies": 1},
+        "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    }
+    return RunConfiguration.model_validate(settings | changes)
+
+
+def _free_port() -> int:
+    """A port outside the range that outgoing connections take theirs from.
+
+    Inside it a client that keeps connecting to a dead server may be given that very port, connect to itself, and keep
+    the server from coming back.
+    """
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port")
+
+
+@dataclass
+class Federation:
+    """One federation below ``root``; ``close`` ends every process it started."""
+
+    root: Path
+    run: RunConfiguration = field(default_factory=run_configuration)
+    images: int = 20
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    server: subprocess.Popen[str] | None = None
+    port: int = 0
+
+    def __enter__(self) -> Federation:
+        self.start_server()
+        self._set_up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.kill_server()
+
+    # --- the server ----------------------------------------------------------------------------------------
+
+    def start_server(self) -> None:
+        self.port = self.port or _free_port()
+        settings = {
+            "root": str(self.root / "folders"),
+            "host": "127.0.0.1",
+            "port": self.port,
+            "aggregator_password": "aggregator-password",
+            "sites": {site: f"{site}-password" for site in self.run.sites},
+        }
+        path = self.root / "server.json"
+        write_file(path, json.dumps(settings).encode(), private=True)
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "deploy.local.webdav_server", str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert self.server.stdout is not None
+        assert "http://" in self.server.stdout.readline()
+
+    def kill_server(self) -> None:
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+            self.server.stdout.close()  # type: ignore[union-attr]
+            self.server = None
+
+    # --- set-up --------------------------------------------------------------------------------------------
+
+    @property
+    def aggregator(self) -> Path:
+        return self.root / "aggregator"
+
+    def site(self, name: str) -> Path:
+        return self.root / "sites" / name
+
+    def folder(self, name: str) -> Path:
+        return self.root / "folders" / name
+
+    def _set_up(self) -> None:
+        urls = {site: f"http://127.0.0.1:{self.port}/{site}/" for site in self.run.sites}
+        initialise(self.aggregator, "retina", urls, "aggregator")
+        heldout = self.root / "data" / "heldout"
+        write_site(heldout, style=STYLES[0], images=4, size=32, seed=99)
+        self.change(self.aggregator / "aggregator.yaml", heldout={TASK: str(heldout)}, poll_seconds=0.3)
+        write_file(self.aggregator / "RUN.yaml", dump_yaml(self.run))
+        for number, site in enumerate(self.run.sites):
+            write_file(self.aggregator / "passwords" / site, b"aggregator-password", private=True)
+            data = self.root / "data" / site
+            write_site(data, style=STYLES[number % len(STYLES)], images=self.images, size=32, seed=number)
+            invite = read_invite(self.aggregator / "invites" / f"{site}.json")
+            join(self.site(site), invite, data=str(data), url=None, password=f"{site}-password")
+            policy = Policy(consent="auto").model_dump()
+            self.change(self.site(site) / "site.yaml", poll_seconds=0.3, policy=policy)
+
+    def change(self, path: Path, **settings: object) -> None:
+        values = yaml.safe_load(path.read_bytes())
+        write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())
+
+    # --- processes -----------------------------------------------------------------------------------------
+
+    def start(self, module: str, *arguments: str, work: Path, dying: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a command; with ``dying``, one that kills itself once at each seam not yet listed in that file."""
+        command = [sys.executable, "-m", module]
+        if dying is not None:
+            command = [sys.executable, "-m", "tests.federation.dying", str(dying), module]
+        with (work / "output.txt").open("ab") as output:
+            process = subprocess.Popen(
+                [*command, *arguments, "--work", str(work)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONHASHSEED": "random"},
+            )
+        self.processes.append(process)
+        return process
+
+    def start_aggregator(self, dying: Path | None = None) -> subprocess.Popen[bytes]:
+        run = str(self.aggregator / "RUN.yaml")
+        return self.start("aggregator.cli", "launch", run, work=self.aggregator, dying=dying)
+
+    def start_site(self, name: str, *options: str, dying: Path | None = None) -> subprocess.Popen[bytes]:
+        return self.start("site_client.cli", "run", *options, work=self.site(name), dying=dying)
+
+    def run_to_the_end(self) -> None:
+        """Start everything undisturbed and wait for the end of the run."""
+        for site in self.run.sites:
+            self.start_site(site)
+        aggregator = self.start_aggregator()
+        assert aggregator.wait(WAIT_S) == 0, self.output(self.aggregator)
+        self.wait_for_finals()
+
+    def wait_for_finals(self) -> None:
+        """Wait until every site has the final model."""
+        self.wait_until(lambda: all(self.has_final(site) for site in self.run.sites), "the final model at every site")
+
+    def has_final(self, site: str) -> bool:
+        return (self.site(site) / "mirror" / "runs" / RUN / "final" / "manifest.json").exists()
+
+    def wait_until(self, condition: object, what: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():  # type: ignore[operator]
+            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.output(self.aggregator)}"
+            time.sleep(0.05)
+
+    def stop_all(self) -> None:
+        """End every daemon cleanly, as an operator does."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            process.wait(WAIT_S)
+
+    def final_sha256(self) -> str:
+        return hash_file(self.aggregator / "runs" / RUN / "final" / "model.safetensors")[1]
+
+    def output(self, work: Path) -> str:
+        path = work / "output.txt"
+        return path.read_text()[-4000:] if path.exists() else ""

@@ -1,0 +1,135 @@
+"""Whatever dies, whenever it dies: the run ends with the same final model, and the folder still verifies."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shared.audit.verify import lines, verify
+from shared.folder.local import LocalFolder
+from tests.federation.running import WAIT_S, Federation, run_configuration
+
+DIED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """SHA-256 of the final model of a run that nothing disturbs."""
+    with Federation(tmp_path_factory.mktemp("undisturbed")) as federation:
+        federation.run_to_the_end()
+        return federation.final_sha256()
+
+
+def assert_folders_verify(federation: Federation) -> None:
+    for site in federation.run.sites:
+        assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
+
+
+def test_two_runs_with_the_same_seed_give_the_same_bytes(undisturbed: str, tmp_path: Path) -> None:
+    with Federation(tmp_path) as federation:
+        federation.run_to_the_end()
+        federation.stop_all()
+        assert federation.final_sha256() == undisturbed
+        assert_folders_verify(federation)
+
+
+def test_another_seed_gives_other_bytes(undisturbed: str, tmp_path: Path) -> None:
+    with Federation(tmp_path, run_configuration(seed=8)) as federation:
+        federation.run_to_the_end()
+        assert federation.final_sha256() != undisturbed
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_every_seam(undisturbed: str, tmp_path: Path) -> None:
+    """Aggregator and sites die before every rename and after every transfer, each once, and are restarted."""
+    with Federation(tmp_path) as federation:
+        seams = {name: tmp_path / f"{name}.seams" for name in ("aggregator", *federation.run.sites)}
+        starts: dict[str, Callable[[], object]] = {
+            "aggregator": lambda: federation.start_aggregator(seams["aggregator"])
+        }
+        for site in federation.run.sites:
+            starts[site] = lambda site=site: federation.start_site(site, dying=seams[site])
+        running = {name: start() for name, start in starts.items()}
+        deadline = time.monotonic() + 3 * WAIT_S
+        while not (running["aggregator"].poll() == 0 and all(map(federation.has_final, federation.run.sites))):
+            assert time.monotonic() < deadline, federation.output(federation.aggregator)
+            for name, process in running.items():
+                code = process.poll()
+                if code is not None and not (name == "aggregator" and code == 0):
+                    work = federation.aggregator if name == "aggregator" else federation.site(name)
+                    assert code == DIED, f"{name} ended with {code}:\n{federation.output(work)}"
+                    running[name] = starts[name]()
+            time.sleep(0.02)
+        assert federation.final_sha256() == undisturbed
+        federation.stop_all()
+        assert_folders_verify(federation)
+        died_at = {name: path.read_text() for name, path in seams.items()}
+    for seam in (
+        "before sites/SITE/mirror/runs/test-run/rounds/0001/to_site/manifest.json",  # seal
+        "after upload runs/test-run/rounds/0001/to_site/global.safetensors",  # publish
+        "after create runs/test-run/rounds/0001/to_site/manifest.json",
+        "after download runs/test-run/rounds/0001/from_site/model.safetensors",  # fetch
+        "before sites/SITE/mirror/runs/test-run/rounds/0001/from_site/manifest.json",  # verify
+        "before runs/test-run/rounds/0001/closed.json",
+        "before runs/test-run/rounds/0001/aggregate.safetensors",
+        "before runs/test-run/final/card.json",
+        "before sites/SITE/mirror/federation.json",
+    ):
+        assert seam in died_at["aggregator"]
+    for seam in (
+        "before mirror/runs/test-run/rounds/0001/from_site/model.safetensors",
+        "before mirror/runs/test-run/rounds/0001/from_site/manifest.json",
+        "after upload runs/test-run/rounds/0001/from_site/model.safetensors",
+        "after create runs/test-run/rounds/0001/from_site/manifest.json",
+        "after download runs/test-run/rounds/0001/to_site/global.safetensors",
+        "before mirror/runs/test-run/rounds/0001/to_site/manifest.json",
+        "before mirror/runs/test-run/consent/manifest.json",
+    ):
+        assert all(seam in died_at[site] for site in ("north", "south")), seam
+
+
+@pytest.mark.timeout(600)
+def test_server_killed_in_mid_transfer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The WebDAV server dies while an upload or a download is on its way, several times, and comes back."""
+    run = run_configuration(task_options={"image_size": 32})  # the full-size net: transfers that can be caught
+    with Federation(tmp_path_factory.mktemp("calm"), run, images=20) as federation:
+        federation.run_to_the_end()
+        expected = federation.final_sha256()
+    with Federation(tmp_path_factory.mktemp("stormy"), run, images=20) as federation:
+        kills = {"upload": 0, "download": 0}
+        over = threading.Event()
+
+        def kill_in_mid_transfer() -> None:
+            while not over.is_set():
+                uploading = any(
+                    path.stat().st_size
+                    for path in federation.root.glob("folders/*/runs/*/rounds/*/*/.*")
+                    if path.exists()
+                )
+                downloading = any(federation.root.glob("*/*/mirror/runs/*/rounds/*/*/.*.writing")) or any(
+                    federation.root.glob("aggregator/sites/*/mirror/runs/*/rounds/*/*/.*.writing")
+                )
+                kind = "upload" if uploading else "download" if downloading else None
+                if kind is not None and kills[kind] < 3:
+                    federation.kill_server()
+                    kills[kind] += 1
+                    time.sleep(0.2)
+                    federation.start_server()
+                time.sleep(0.001)
+
+        storm = threading.Thread(target=kill_in_mid_transfer)
+        storm.start()
+        try:
+            federation.run_to_the_end()
+        finally:
+            over.set()
+            storm.join()
+        assert kills["upload"] and kills["download"], kills
+        assert federation.final_sha256() == expected
+        federation.stop_all()
+        assert_folders_verify(federation)
