@@ -18,13 +18,18 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 from cheroot import wsgi
+from cheroot.server import HTTPConnection
 from wsgidav.wsgidav_app import WsgiDAVApp
 
 from deploy.local.atomic_files import AtomicProvider, remove_torn
@@ -99,10 +104,15 @@ class EmbeddedServer:
             self._thread.join()
             self._server = self._thread = None
 
+    @property
+    def url(self) -> str:
+        """The server's address, below which each site has its folder."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/"
+
     def url_of(self, site: str) -> str:
         """Return the address of a site's folder."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/{site}/"
+        return f"{self.url}{site}/"
 
     def _app(self) -> WsgiDAVApp:
         shares = {
@@ -126,10 +136,37 @@ class EmbeddedServer:
         )
 
 
+class _Connection(HTTPConnection):
+    """A connection that its server can find again."""
+
+    def __init__(self, server: _QuietServer, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(server, sock, *arguments, **options)
+        server.sockets.add(sock)
+
+
 class _QuietServer(wsgi.Server):
+    """cheroot without tracebacks about clients that hang up, and without waiting for clients that stand still."""
+
+    ConnectionClass = _Connection
+
+    def __init__(self, address: tuple[str, int], app: WsgiDAVApp, *, numthreads: int) -> None:
+        super().__init__(address, app, numthreads=numthreads)
+        self.sockets: WeakSet[socket.socket] = WeakSet()
+
     def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
-        """Keep cheroot's tracebacks about clients that hang up out of the log."""
+        """Log for developers only."""
         logger.debug("%s", msg)
+
+    def stop(self) -> None:
+        """Cut all connections and end; by itself cheroot waits until a client that stopped reading times out."""
+        self._cut()
+        super().stop()
+        self._cut()  # those that came in the meantime and that nobody will answer
+
+    def _cut(self) -> None:
+        for connected in list(self.sockets):
+            with suppress(OSError):  # closed already
+                connected.shutdown(socket.SHUT_RDWR)
 
 
 def _user_problems(users: Mapping[str, str], aggregator_password: str) -> list[str]:
@@ -207,7 +244,7 @@ def main(arguments: list[str]) -> int:
     asked_to_stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked_to_stop.set())
-    print(server.url_of(""), flush=True)
+    print(server.url, flush=True)
     asked_to_stop.wait()
     server.stop()
     return 0

@@ -27,7 +27,11 @@ class Relay:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except ConnectionRefusedError:  # between stop and start
+                    client.close()
+                    continue
                 for source, sink in ((client, server), (server, client)):
                     threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 
