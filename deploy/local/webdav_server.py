@@ -159,14 +159,12 @@ class _QuietServer(wsgi.Server):
 
     def stop(self) -> None:
         """Cut all connections and end; by itself cheroot waits until a client that stopped reading times out."""
-        self._cut()
-        super().stop()
-        self._cut()  # those that came in the meantime and that nobody will answer
-
-    def _cut(self) -> None:
         for connected in list(self.sockets):
             with suppress(OSError):  # closed already
                 connected.shutdown(socket.SHUT_RDWR)
+        super().stop()
+        for forgotten in list(self.sockets):  # those that came in the meantime: nobody will answer them
+            forgotten.close()
 
 
 def _user_problems(users: Mapping[str, str], aggregator_password: str) -> list[str]:

@@ -42,7 +42,8 @@ class Relay:
                 self._count(len(block))
         for end in (source, sink):
             with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)  # wakes the other direction's thread, which close alone does not
+            end.close()
 
     def _count(self, passed: int) -> None:
         with self._lock:
