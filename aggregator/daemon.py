@@ -26,7 +26,7 @@ from shared.exchange.names import MAX_RECORD_BYTES, Place
 from shared.exchange.records import RunConfiguration, Verdict, decimal_text, dump_yaml
 from shared.exchange.signing import canonical
 from shared.exchange.weights import max_file_bytes
-from shared.folder.durable import link_file
+from shared.folder.durable import disk_trouble, link_file
 from shared.learning.methods.contract import Method
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Daemon:
             finished=channel.message(Place("final", run)) is not None,
             takes_part=site.name in participants,
             sent=channel.message(Place("round", run, round_no)) is not None,
-            answered=channel.message(update) is not None or channel.refusal(update) is not None,
+            answered=channel.is_settled(update),
             scored=self._store.score(round_no, site.name) is not None,
             told=channel.message(Place("verdict", run, round_no)) is not None,
         )
@@ -172,7 +172,7 @@ class Daemon:
         try:
             self._act(action)
         except OSError as error:
-            logger.error("%s: %s: free space there; the daemon goes on by itself", error.filename, error.strerror)
+            logger.error("%s The daemon goes on by itself.", disk_trouble(error, self._store.home))
             self._stop.wait(DISK_TROUBLE_PAUSE_S)
 
     def _act(self, action: rounds.Action) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import DropfedError, NotFoundError, PoisonError, StandingError, Stopped
+from shared.errors import DropfedError, NotFoundError, PoisonError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
@@ -16,7 +16,7 @@ from shared.exchange.records import Federation, FileEntry, Invite, now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_site_card
 from shared.folder.contract import Folder
-from shared.folder.durable import read_private, write_file
+from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Site:
         except Stopped:
             raise
         except OSError as error:
-            return self._pause_for(StandingError(f"{self._home}: {error.strerror}: free or mend the disk"))
+            return self._pause_for(disk_trouble(error, self._home))
         except DropfedError as error:
             return self._pause_for(error)
 
@@ -140,8 +140,10 @@ class Site:
         return False
 
     def _receive(self, channel: Channel, awaited: Awaited) -> bool:
+        if channel.is_settled(awaited.place):
+            return False  # the daemon has not looked yet
         manifest = channel.notice(awaited.place)
-        if manifest is None or channel.refusal(awaited.place) is not None:
+        if manifest is None:
             return False
         if channel.skips_messages(awaited.place, manifest):
             for place, in_reply_to in awaited.missed:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from shared.errors import ConfigurationError, DropfedError
+from shared.folder.durable import disk_trouble
 
 
 class Commands(click.Group):
@@ -25,7 +26,7 @@ class Commands(click.Group):
             click.echo(str(error), err=True)
             ctx.exit(1)
         except OSError as error:
-            click.echo(f"{error.filename}: {error.strerror}: make room or mend the permissions there", err=True)
+            click.echo(str(disk_trouble(error, Path.cwd())), err=True)
             ctx.exit(1)
 
 

@@ -16,7 +16,7 @@ from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation
 from shared.exchange.weights import check_tensors, max_file_bytes
 from shared.folder.contract import Folder
-from shared.folder.durable import write_file
+from shared.folder.durable import disk_trouble, write_file
 from shared.folder.retrying import RetryingFolder
 from shared.learning.tasks.contract import Dataset
 from site_client import rounds, store
@@ -116,7 +116,7 @@ class Daemon:
         except Stopped:
             raise
         except (DropfedError, OSError) as error:
-            trouble = _as_trouble(error)
+            trouble = _as_trouble(error, self._work)
             if must_succeed:
                 raise trouble from None
             if str(trouble) != self._heartbeat.trouble:
@@ -288,10 +288,10 @@ class Daemon:
         return self._dataset[1]
 
 
-def _as_trouble(error: DropfedError | OSError) -> DropfedError:
+def _as_trouble(error: DropfedError | OSError, work: Path) -> DropfedError:
     """What stands in the way, as one sentence with a remedy."""
     if isinstance(error, OSError):
-        return StandingError(f"{error.filename}: {error.strerror}: free or mend the disk; the daemon goes on by itself")
+        return disk_trouble(error, work)
     if isinstance(error, DataError):
         count = len(error.problems)
         more = f" (and {count - 1} more; `dropfed-site check` lists them)" if count > 1 else ""

@@ -217,6 +217,7 @@ def _federate(sites: Sequence[SiteData]) -> None:
     aggregator = _daemon("aggregator.cli", "launch", str(HOME / "aggregator" / "RUN.yaml"), work=HOME / "aggregator")
     daemons = {site.name: _daemon("site_client.cli", "run", work=HOME / "sites" / site.name) for site in sites}
     try:
+        console.print("training; for each site its round (r) and how far it is")
         progress = _Progress(sites)
         while aggregator.poll() is None:
             for name, process in daemons.items():
@@ -256,20 +257,19 @@ class _Progress:
         self._shown = ""
 
     def show(self) -> None:
-        line = "   ".join(f"{site.name}: {self._state(site)}" for site in self._sites)
+        line = "  ".join(f"{site.name} {self._state(site)}".ljust(len(site.name) + 15) for site in self._sites).rstrip()
         if line != self._shown:
             self._shown = line
-            console.print(f"[{time.monotonic() - self._began:5.0f} s]  {line}", markup=False)
+            console.print(f"{time.monotonic() - self._began:4.0f} s  {line}", markup=False, soft_wrap=True)
 
     def _state(self, site: SiteData) -> str:
         try:
             status = json.loads((HOME / "folders" / site.name / "status.json").read_bytes())["body"]
         except (OSError, ValueError):
             return "starting"
-        if status["phase"] == "training":
-            tenths = status["progress_percent"] // 20 * 20
-            return f"round {status['round']} training {tenths:3d} %"
-        return f"round {status['round']} {status['phase']}" if status["round"] else str(status["phase"])
+        fifths = status["progress_percent"] // 20 * 20
+        doing = f"{fifths} %" if status["phase"] == "training" else status["phase"]
+        return f"r{status['round']} {doing}" if status["round"] else doing
 
 
 # --- the end ---------------------------------------------------------------------------------------------------

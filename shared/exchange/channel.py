@@ -88,6 +88,10 @@ class Channel:
         """Local path of one file of a message."""
         return self.mirror / place.path / name
 
+    def is_settled(self, place: Place) -> bool:
+        """Whether the message at ``place`` was accepted or refused; neither is ever undone."""
+        return self.message(place) is not None or self.refusal(place) is not None
+
     def refusal(self, place: Place) -> str | None:
         """Why the message at ``place`` was refused for good, or None."""
         try:
@@ -144,7 +148,7 @@ class Channel:
                     self._folder.upload(f"{message.place.path}/{name}", self.path(message.place, name))
                 self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
                 self._published = message.manifest.seq
-                logger.info("published %s", message.place.path)
+                logger.info("%s: published %s", self._me.site, message.place.path)
 
     # --- notice, fetch, verify -----------------------------------------------------------------------------
 
@@ -170,6 +174,8 @@ class Channel:
         Raises:
             PoisonError: manifest or payload failed twice with the same bytes.
         """
+        if (accepted := self.message(place)) is not None:
+            return accepted
         try:
             message = self._peer.open(manifest, place, head=self.peer_head, answers=answers)
         except PoisonError as error:
@@ -191,7 +197,7 @@ class Channel:
                 return None
         write_file(self.path(place, MANIFEST), manifest)
         self._sealed[place] = message
-        logger.info("received %s", place.path)
+        logger.info("%s: received %s", self._me.site, place.path)
         return message
 
     def skips_messages(self, place: Place, manifest: bytes) -> bool:
@@ -203,6 +209,8 @@ class Channel:
 
     def refuse(self, place: Place, error: PoisonError, manifest: bytes) -> None:
         """Put a message that will never be accepted into quarantine, with the reason."""
+        if self.message(place) is not None:
+            raise ValueError(f"{place.path} was accepted")
         home = self._quarantine / place.path
         fetched = self.mirror / place.path
         home.mkdir(parents=True, exist_ok=True)
@@ -210,7 +218,7 @@ class Channel:
             path.replace(home / path.name)
         write_file(home / MANIFEST, manifest)
         write_file(home / "reason.txt", str(error).encode())
-        logger.error("refused %s: %s", place.path, error)
+        logger.error("%s: refused %s: %s", self._me.site, place.path, error)
 
     def _doubt(self, path: str, sha256: str, error: PoisonError) -> None:
         """A first failure may be a torn read; the same bytes failing twice are poison."""
