@@ -1,0 +1,83 @@
+"""A site played by the test: it keeps the protocol, and answers a round with whatever the test wants to send."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.records import Consent, Verdict
+from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.tables import MetricsRow, write_metrics
+from shared.exchange.trust import Correspondent, Message, open_record
+from shared.folder.local import LocalFolder
+from site_client.setup import read_invite
+from tests.federation.running import RUN, WAIT_S, Federation
+
+MODEL_BYTES = 1 << 30
+
+
+def metrics(round_no: int, dice: float = 0.5) -> bytes:
+    """A table that says the received model has this validation Dice."""
+    scores: dict[str, float | None] = {"dice_mean": dice, "dice_std": 0.0}
+    return write_metrics([MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, scores)])
+
+
+class ScriptedSite:
+    """Speaks for one site of a federation, straight on the server's disk."""
+
+    def __init__(self, federation: Federation, name: str) -> None:
+        self.name = name
+        self.home = federation.site(name)
+        self.folder = LocalFolder(federation.folder(name))
+        invite = read_invite(federation.aggregator / "invites" / f"{name}.json")
+        peer = Correspondent(invite.federation, name, AGGREGATOR, invite.aggregator_key)
+        self.key = SigningKey.at(self.home / "signing.key")
+        self.channel = Channel(self.home, self.folder, me=name, key=self.key, peer=peer)
+        self.card = (self.home / "mirror" / names.SITE_CARD).read_bytes()
+        self.folder.create(names.SITE_CARD, self.card)
+
+    def receive(self, place: Place, *answers: str | None) -> Message:
+        """Wait for a message of the aggregator and accept it."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            manifest = self.channel.notice(place)
+            if manifest is not None:
+                message = self.channel.fetch(place, manifest, answers=answers, max_bytes=MODEL_BYTES)
+                if message is not None:
+                    return message
+            time.sleep(0.05)
+        raise AssertionError(f"{self.name} waited in vain for {place.path}")
+
+    def consent(self, agrees: bool = True) -> None:
+        """Answer the offer."""
+        offer = self.receive(Place("offer", RUN), digest_of(self.card))
+        answer = Consent(run=RUN, agrees=agrees, reason="as the test says", images={})
+        files = {names.CONSENT: canonical(answer.model_dump())}
+        self.channel.seal(Place("consent", RUN), files, in_reply_to=offer.digest)
+        self.channel.publish()
+
+    def receive_round(self, round_no: int) -> Path:
+        """Wait for a round; returns the global model's file."""
+        consent = self.channel.message(Place("consent", RUN))
+        assert consent is not None
+        place = Place("round", RUN, round_no)
+        self.receive(place, consent.digest)
+        return self.channel.path(place, names.GLOBAL_MODEL)
+
+    def answer(self, round_no: int, files: Mapping[str, bytes | Path]) -> None:
+        """Send these files as the round's answer."""
+        sent = self.channel.message(Place("round", RUN, round_no))
+        assert sent is not None
+        self.channel.seal(Place("update", RUN, round_no), files, in_reply_to=sent.digest)
+        self.channel.publish()
+
+    def verdict(self, round_no: int) -> Verdict:
+        """Wait for the verdict on our answer."""
+        update = self.channel.message(Place("update", RUN, round_no))
+        place = Place("verdict", RUN, round_no)
+        self.receive(place, None, update.digest if update else None)
+        return open_record(self.channel.path(place, names.VERDICT).read_bytes(), Verdict, place.path)

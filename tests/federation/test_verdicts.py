@@ -1,0 +1,220 @@
+"""What the aggregator makes of answers, good and bad: a real aggregator process, sites played by the test."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save
+
+from shared.audit.verify import lines, verify
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.signing import SigningKey
+from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
+from tests.federation.scripted import ScriptedSite, metrics
+
+Files = dict[str, bytes | Path]
+
+
+def changed(model: Path, change: Callable[[dict[str, np.ndarray]], None]) -> bytes:
+    tensors = load_file(model)
+    change(tensors)
+    return save(tensors)
+
+
+def with_nan(tensors: dict[str, np.ndarray]) -> None:
+    next(iter(tensors.values())).flat[0] = np.nan
+
+
+def with_infinity(tensors: dict[str, np.ndarray]) -> None:
+    list(tensors.values())[-1].flat[-1] = np.inf
+
+
+def with_other_shape(tensors: dict[str, np.ndarray]) -> None:
+    name = next(iter(tensors))
+    tensors[name] = np.zeros((3, 3), dtype=np.float32)
+
+
+def with_other_type(tensors: dict[str, np.ndarray]) -> None:
+    name = next(iter(tensors))
+    tensors[name] = tensors[name].astype(np.float64)
+
+
+def without_one(tensors: dict[str, np.ndarray]) -> None:
+    tensors.pop(next(iter(tensors)))
+
+
+def shifted(tensors: dict[str, np.ndarray]) -> None:
+    for name in tensors:
+        tensors[name] = tensors[name] * np.float32(1.5)
+
+
+BAD: dict[str, tuple[Callable[[Path], Files], str]] = {
+    "nan": (lambda model: {names.SITE_MODEL: changed(model, with_nan)}, "not finite"),
+    "infinity": (lambda model: {names.SITE_MODEL: changed(model, with_infinity)}, "not finite"),
+    "shape": (lambda model: {names.SITE_MODEL: changed(model, with_other_shape)}, "not F32"),
+    "type": (lambda model: {names.SITE_MODEL: changed(model, with_other_type)}, "not F32"),
+    "incomplete": (lambda model: {names.SITE_MODEL: changed(model, without_one)}, "does not hold the run's tensors"),
+    "garbage": (lambda _: {names.SITE_MODEL: b"\x80\x04\x95pickled" * 20}, "is not a safetensors file"),
+    "header": (lambda _: {names.SITE_MODEL: struct.pack("<Q", 2**60) + b"{}"}, "is not a safetensors file"),
+    "empty": (lambda _: {}, "is missing from the answer"),
+    "table": (
+        lambda model: {names.SITE_MODEL: model.read_bytes(), names.METRICS: b"=cmd()\n"},
+        "is not a metrics table",
+    ),
+}
+
+
+def test_bad_answers_are_omitted_with_the_reason_and_never_reach_the_mean(tmp_path: Path) -> None:
+    """Nine sites each send another kind of poison; the tenth alone makes the aggregate."""
+    run = run_configuration(sites=["good", *BAD], quorum=1)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        sites = {name: ScriptedSite(federation, name) for name in run.sites}
+        for site in sites.values():
+            site.consent()
+        models = {name: site.receive_round(1) for name, site in sites.items()}
+        good = changed(models["good"], shifted)
+        sites["good"].answer(1, {names.SITE_MODEL: good, names.METRICS: metrics(1)})
+        for name, (files, _) in BAD.items():
+            sites[name].answer(1, {names.METRICS: metrics(1)} | files(models[name]))
+        verdict = sites["good"].verdict(1)
+        assert (verdict.status, verdict.weight) == ("accepted", "1.0")
+        for name, (_, reason) in BAD.items():
+            verdict = sites[name].verdict(1)
+            assert (verdict.status, verdict.weight, verdict.score) == ("omitted", None, None)
+            assert reason in verdict.reason, (name, verdict.reason)
+        aggregate = load_file(sites["good"].receive_round(2))
+        sent = load_file(federation.folder("good") / Place("update", RUN, 1).path / names.SITE_MODEL)
+        assert all(np.array_equal(aggregate[name], sent[name]) for name in sent)
+        for site in sites.values():
+            if site.name != "good":
+                site.receive_round(2)
+            site.answer(2, {names.METRICS: metrics(2, dice=0.9)})
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        for name in run.sites:
+            found = [line for line in lines(verify(sites[name].folder)) if "status.json" not in line]
+            assert found == []  # status.json is missing: no daemon ran; every message holds
+
+
+def test_all_omitted_sends_the_previous_model_again_and_says_so(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north"], quorum=1, tolerance=0.9999)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        site = ScriptedSite(federation, "north")
+        site.consent()
+        first = site.receive_round(1)
+        site.answer(1, {names.SITE_MODEL: first.read_bytes(), names.METRICS: metrics(1)})
+        verdict = site.verdict(1)
+        assert verdict.status == "omitted"
+        assert verdict.score is not None and "does not exceed the tolerance 0.9999" in verdict.reason
+        assert site.receive_round(2).read_bytes() == first.read_bytes()
+        site.answer(2, {names.METRICS: metrics(2)})
+        assert aggregator.wait(WAIT_S) == 0
+        assert "no model was accepted" in federation.output(federation.aggregator)
+
+
+def test_a_forged_answer_is_refused_and_kept_aside(tmp_path: Path) -> None:
+    """A manifest signed by another key counts as an answer that is omitted; its files stay in quarantine."""
+    run = run_configuration(sites=["north", "south"], quorum=2)
+    with Federation(tmp_path, run, images=5) as federation:
+        federation.start_aggregator()
+        north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
+        for site in (north, south):
+            site.consent()
+        models = {site.name: site.receive_round(1).read_bytes() for site in (north, south)}
+        north.channel._key = SigningKey(b"\x07" * 32)  # the forger has the folder, not the key
+        for site in (north, south):
+            site.answer(1, {names.SITE_MODEL: models[site.name], names.METRICS: metrics(1)})
+        assert south.verdict(1).status == "accepted"
+        assert "is signed by an unknown key" in north.verdict(1).reason
+        quarantine = federation.aggregator / "sites" / "north" / "quarantine" / Place("update", RUN, 1).path
+        assert "is signed by an unknown key" in (quarantine / "reason.txt").read_text()
+
+
+def test_a_late_site_is_told_so_recorded_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north", "south"], quorum=1, rounds=2, round_deadline_hours=3 / 3600)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
+        for site in (north, south):
+            site.consent()
+        model = north.receive_round(1).read_bytes()
+        south.receive_round(1)
+        answer: Files = {names.SITE_MODEL: model, names.METRICS: metrics(1)}
+        north.answer(1, answer)
+        assert north.verdict(1).status == "accepted"
+        south.answer(1, answer)  # the round has closed without it
+        assert south.verdict(1).status == "late"
+        for site in (north, south):
+            site.receive_round(2)
+            site.answer(2, {names.SITE_MODEL: model, names.METRICS: metrics(2)})
+        assert [site.verdict(2).status for site in (north, south)] == ["accepted", "accepted"]
+        assert (federation.aggregator / "sites/south/mirror" / Place("update", RUN, 1).path / names.MANIFEST).exists()
+        for site in (north, south):
+            site.receive_round(3)
+            site.answer(3, {names.METRICS: metrics(3)})
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+
+
+def test_the_best_aggregate_is_chosen_not_the_last(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north"], quorum=1, rounds=2)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        site = ScriptedSite(federation, "north")
+        site.consent()
+        models = []
+        for round_no, dice in ((1, 0.1), (2, 0.8), (3, 0.6)):  # of the aggregates 0, 1 and 2
+            models.append(received := site.receive_round(round_no))
+            files: Files = {names.METRICS: metrics(round_no, dice)}
+            if round_no < 3:
+                files[names.SITE_MODEL] = changed(received, shifted)
+            site.answer(round_no, files)
+            site.verdict(round_no)
+        assert aggregator.wait(WAIT_S) == 0
+        consent = site.channel.message(Place("consent", RUN))
+        assert consent is not None
+        site.receive(final := Place("final", RUN), consent.digest)
+        assert site.channel.path(final, names.FINAL_MODEL).read_bytes() == models[1].read_bytes()
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_consent_is_needed(tmp_path: Path, agrees: bool) -> None:
+    """A site that declines gets nothing more; without a quorum of yes the run is given up, with the reason."""
+    run = run_configuration(sites=["north", "south"], quorum=1, rounds=1)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
+        south.consent(False)
+        north.consent(agrees)
+        if agrees:
+            model = north.receive_round(1).read_bytes()
+            north.answer(1, {names.SITE_MODEL: model, names.METRICS: metrics(1)})
+            north.verdict(1)
+            north.receive_round(2)
+            north.answer(2, {names.METRICS: metrics(2)})
+            assert aggregator.wait(WAIT_S) == 0
+        else:
+            assert aggregator.wait(WAIT_S) == 1
+            assert "only 0 of 2 sites agreed" in federation.output(federation.aggregator)
+        assert {entry.name for entry in south.folder.list(f"runs/{RUN}")} == {"offer", "consent"}
+
+
+def test_stop_closes_the_run_with_the_best_so_far(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north", "south"], quorum=2, rounds=3)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
+        for site in (north, south):
+            site.consent()
+        model = north.receive_round(1)
+        north.answer(1, {names.SITE_MODEL: model, names.METRICS: metrics(1)})
+        stop = federation.start("aggregator.cli", "stop", RUN, work=federation.aggregator)
+        assert stop.wait(WAIT_S) == 0
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        assert south.receive_round(1) and south.verdict(1).status == "late"
+        assert (federation.aggregator / "runs" / RUN / "final" / names.FINAL_MODEL).read_bytes() == model.read_bytes()
