@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
@@ -35,16 +36,12 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     """
     configuration = read_configuration(work)
     run = parse_yaml(run_yaml.read_bytes(), RunConfiguration, str(run_yaml))
-    _check_together(work, run, configuration, run_yaml)
+    _check_run(work, run, configuration, run_yaml)
+    task, method = task_named(run.task), method_named(run.method)
+    options = task.options(run.task_options)
+    samples = task.open_images(work / configuration.heldout[run.task], options)
     log_to(work / "log.txt")
     compute_deterministically(configuration.threads)
-
-    task = task_named(run.task)
-    method = method_named(run.method)
-    options = task.options(run.task_options)
-    check_record(run.augmentation, Augmentation, f"{run_yaml}, augmentation")
-    check_record(run.split, SplitPlan, f"{run_yaml}, split")
-    samples = task.open_images(work / configuration.heldout[run.task], options)
 
     model = task.build_model(options, seed_for(run.seed, "initial model"))
     tensors = method.shared_tensors(model)
@@ -79,17 +76,28 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     )
 
 
-def _check_together(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration, run_yaml: Path) -> None:
-    """What neither file can know alone.
+def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration, run_yaml: Path) -> None:
+    """What RUN.yaml cannot know alone.
 
     Raises:
-        ConfigurationError: an unknown site, no held-out images for the task, or another run still open.
+        ConfigurationError: every problem: sites, task, method and their options, held-out images, open runs.
     """
     problems = [
         f"{run_yaml}: sites: {site} is not in {work / FILE}; add it there or correct the name"
         for site in run.sites
         if site not in configuration.sites
     ]
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: task_named(run.task).options(run.task_options),
+        lambda: method_named(run.method),
+        lambda: check_record(run.augmentation, Augmentation, "augmentation"),
+        lambda: check_record(run.split, SplitPlan, "split"),
+    )
+    for check in checks:
+        try:
+            check()
+        except ConfigurationError as error:
+            problems += [f"{run_yaml}: {problem}" for problem in error.problems]
     if run.task not in configuration.heldout:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "

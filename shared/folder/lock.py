@@ -16,9 +16,13 @@ def work_lock(work: Path) -> Iterator[None]:
     """Hold a work directory until the block ends, however it ends.
 
     Raises:
-        StandingError: another daemon holds it.
+        StandingError: there is no such directory, or another daemon holds it.
     """
-    work.mkdir(parents=True, exist_ok=True)
+    if not work.is_dir():
+        raise StandingError(
+            f"{work}: there is no such work directory; name it with --work, or make it with "
+            "`dropfed-aggregator init` or `dropfed-site join`"
+        )
     try:
         with FileLock(work / "daemon.lock", timeout=0):
             yield

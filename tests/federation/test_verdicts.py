@@ -49,8 +49,8 @@ def without_one(tensors: dict[str, np.ndarray]) -> None:
 
 
 def shifted(tensors: dict[str, np.ndarray]) -> None:
-    for name in tensors:
-        tensors[name] = tensors[name] * np.float32(1.5)
+    for name, tensor in tensors.items():
+        tensors[name] = tensor * np.float32(1.5)
 
 
 BAD: dict[str, tuple[Callable[[Path], Files], str]] = {

@@ -1,0 +1,258 @@
+"""Bad input gives sentences with a remedy, before training starts where it can be known before; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aggregator.cli import main as aggregator
+from shared.audit.cli import main as audit
+from shared.exchange.records import dump_yaml
+from site_client.cli import main as site
+from tests.federation.running import WAIT_S, Federation, run_configuration
+
+
+def run(command: object, *arguments: object, password: str | None = None) -> Result:
+    environment = {"DROPFED_PASSWORD": password} if password else {}
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments], env=environment)  # type: ignore[arg-type]
+    assert "Traceback" not in result.output, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with Federation(tmp_path_factory.mktemp("federation"), images=8) as federation:
+        yield federation
+
+
+# --- the PI -----------------------------------------------------------------------------------------------------
+
+
+def test_every_problem_of_a_run_is_named_at_once(federation: Federation, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.yaml"
+    path.write_text("run: Bad Name\ntask: octa_segmentation\nsites: []\nrounds: many\nseed: -1\ncolour: blue\n")
+    result = run(aggregator, "launch", path, "--work", federation.aggregator)
+    assert result.exit_code == 2
+    lines = result.output.splitlines()
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    for key in ("run", "method", "sites", "rounds", "seed", "colour"):
+        assert any(line.startswith(f"{path}: {key}: ") for line in lines), (key, lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"task": "heart_segmentation"}, "octa_segmentation"),
+        ({"method": "magic"}, "there is no method magic; use one of mean"),
+        ({"task_options": {"widths": [4, 8], "dropuot": 0.1}}, "dropuot"),
+        ({"augmentation": {"contrast": [3.0, 0.5]}}, "contrast"),
+        ({"split": {"train": 0.9}}, "must add up to 1"),
+        ({"task": "heart_segmentation", "method": "magic"}, "there is no method magic"),
+        ({"sites": ["north", "atlantis"], "quorum": 1}, "atlantis is not in"),
+    ],
+)
+def test_a_run_that_cannot_work_is_refused_before_anything_is_offered(
+    federation: Federation, tmp_path: Path, changes: dict[str, object], sentence: str
+) -> None:
+    path = tmp_path / "RUN.yaml"
+    path.write_bytes(dump_yaml(run_configuration(**changes)))
+    result = run(aggregator, "launch", path, "--work", federation.aggregator)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert not list((federation.aggregator / "runs").glob("*/run.yaml"))
+
+
+def test_held_out_images_are_checked_before_anything_is_offered(federation: Federation, tmp_path: Path) -> None:
+    work = tmp_path / "aggregator"
+    shutil.copytree(federation.aggregator, work)
+    (tmp_path / "heldout" / "images").mkdir(parents=True)
+    federation.change(work / "aggregator.yaml", heldout={"octa_segmentation": str(tmp_path / "heldout")})
+    result = run(aggregator, "launch", work / "RUN.yaml", "--work", work)
+    assert result.exit_code != 0
+    assert "images" in result.output
+    federation.change(work / "aggregator.yaml", heldout={})
+    assert "has no folder for octa_segmentation" in run(aggregator, "launch", work / "RUN.yaml", "--work", work).output
+
+
+def test_commands_in_an_empty_directory_say_what_to_do(tmp_path: Path) -> None:
+    run_yaml = tmp_path / "RUN.yaml"
+    run_yaml.write_text("run: x\n")
+    assert "dropfed-aggregator init" in run(aggregator, "launch", run_yaml, "--work", tmp_path / "none").output
+    assert "no run was launched here" in run(aggregator, "status", "--work", tmp_path).output
+    assert "there is no run x" in run(aggregator, "stop", "x", "--work", tmp_path).output
+    assert "dropfed-site join" in run(site, "check", "--work", tmp_path).output
+    assert "dropfed-site run" in run(site, "status", "--work", tmp_path).output
+    assert "is not a folder" in run(audit, "verify", tmp_path / "none").output
+    (tmp_path / "empty").mkdir()
+    assert "holds nothing of a drop folder" in run(audit, "verify", tmp_path / "empty").output
+
+
+def test_init_refuses_names_and_addresses_it_cannot_use(tmp_path: Path) -> None:
+    result = run(
+        aggregator, "init", "--work", tmp_path / "a", "--federation", "Retina", "--site", "aggregator=http://x/"
+    )
+    assert result.exit_code == 2
+    assert {line.split(":")[0] for line in result.output.splitlines()} == {"Retina", "aggregator"}
+    assert "must be NAME=URL" in run(aggregator, "init", "--federation", "retina", "--site", "north").output
+
+
+# --- the hospital's IT ------------------------------------------------------------------------------------------
+
+
+def test_join_names_every_problem_of_an_invite(tmp_path: Path) -> None:
+    invite = tmp_path / "invite.json"
+    assert "cannot be read" in run(site, "join", invite, "--work", tmp_path / "w", password="x").output
+    invite.write_text(json.dumps({"federation": "retina", "site": "NORTH", "url": 5}))
+    result = run(site, "join", invite, "--work", tmp_path / "w", password="x")
+    assert result.exit_code == 2
+    for key in ("site", "url", "user", "aggregator_key", "enrolment_secret"):
+        assert f"{invite}: {key}: " in result.output
+
+
+class LoginPage(BaseHTTPRequestHandler):
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b"<html><body>Please log in</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PROPFIND = do_PUT = do_HEAD = do_OPTIONS = _answer  # noqa: N815  (http.server's names)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def joined(federation: Federation, work: Path) -> Path:
+    """A copy of north's work directory, to spoil."""
+    shutil.copytree(federation.site("north"), work)
+    return work
+
+
+def test_check_says_what_is_wrong_with_password_server_and_address(federation: Federation, tmp_path: Path) -> None:
+    work = joined(federation, tmp_path / "site")
+    assert run(site, "check", "--work", work).exit_code == 0
+    wrong = run(site, "check", "--work", work, password="wrong-password")
+    assert wrong.exit_code == 1
+    assert "problem" in wrong.output and "password" in wrong.output
+    assert "wrong-password" not in wrong.output
+
+    (work / "password").chmod(0o644)
+    assert f"chmod 600 {work / 'password'}" in run(site, "check", "--work", work).output
+    (work / "password").chmod(0o600)
+
+    federation.change(work / "site.yaml", url="http://cloud.example.org/dav/")
+    assert "https" in run(site, "check", "--work", work).output
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), LoginPage)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        federation.change(work / "site.yaml", url=f"http://127.0.0.1:{server.server_port}/dav/")
+        assert "WebDAV" in run(site, "check", "--work", work).output
+    finally:
+        server.shutdown()
+        server.server_close()
+    federation.change(work / "site.yaml", url=f"http://127.0.0.1:{server.server_port}/dav/")
+    assert run(site, "check", "--work", work).exit_code == 1  # nobody listens there now
+
+
+def test_check_lists_every_problem_of_the_images(federation: Federation, tmp_path: Path) -> None:
+    work, data = joined(federation, tmp_path / "site"), tmp_path / "data"
+    shutil.copytree(federation.root / "data" / "north", data)
+    images = sorted((data / "images").iterdir())
+    (data / "masks" / images[0].name).unlink()
+    images[1].write_bytes(b"not an image")
+    shutil.copyfile(images[2], data / "masks" / "stray.png")
+    federation.change(work / "site.yaml", data={"octa_segmentation": str(data)})
+    result = run(site, "check", "--work", work)
+    assert result.exit_code == 1
+    problems = [line for line in result.output.splitlines() if line.startswith("problem")]
+    for name in (images[0].name, images[1].name, "stray.png"):
+        assert any(name in problem for problem in problems), (name, problems)
+
+
+def test_settings_name_every_problem_at_once(federation: Federation, tmp_path: Path) -> None:
+    work = joined(federation, tmp_path / "site")
+    federation.change(work / "site.yaml", threads=0, devise="cpu", policy={"consent": "maybe"})
+    result = run(site, "run", "--once", "--work", work)
+    assert result.exit_code == 2
+    for key in ("threads", "devise", "policy.consent"):
+        assert f"site.yaml: {key}: " in result.output
+
+
+# --- daemons that live on ---------------------------------------------------------------------------------------
+
+
+def status_of(federation: Federation, name: str) -> dict[str, object]:
+    try:
+        return dict(json.loads((federation.site(name) / "status.json").read_bytes())["body"])
+    except FileNotFoundError:
+        return {}
+
+
+def test_a_missing_mask_holds_the_site_up_until_it_is_there(tmp_path: Path) -> None:
+    """The daemon says what is missing, stays alive, and the run goes on once the file is there."""
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1)) as federation:
+        mask = sorted((tmp_path / "data" / "north" / "masks").iterdir())[0]
+        mask.rename(tmp_path / mask.name)
+        daemon, aggregator_process = federation.start_site("north"), federation.start_aggregator()
+        federation.wait_until(lambda: mask.stem in str(status_of(federation, "north").get("trouble")), "the trouble")
+        assert daemon.poll() is None
+        (tmp_path / mask.name).rename(mask)
+        assert aggregator_process.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        federation.wait_for_finals()
+        federation.wait_until(lambda: status_of(federation, "north").get("trouble") is None, "the end of the trouble")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
+    """The site's disk is too small for the model: nothing is lost, and the run goes on once there is room."""
+    run = run_configuration(sites=["north"], quorum=1, task_options={"image_size": 32})  # a model of 32 MB
+    with Federation(tmp_path, run) as federation:
+        disk = federation.site("north")
+        kept = tmp_path / "kept"
+        shutil.copytree(disk, kept)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m,mode=700", "tmpfs", disk], check=False)
+        if mounted.returncode != 0:
+            pytest.skip("this machine does not allow mounting")
+        try:
+            shutil.copytree(kept, disk, dirs_exist_ok=True)
+            daemon, aggregator_process = federation.start_site("north"), federation.start_aggregator()
+            federation.wait_until(
+                lambda: "is full" in federation.output(disk) and daemon.poll() is None, "the full disk to be told"
+            )
+            subprocess.run(["mount", "-o", "remount,size=500m", disk], check=True)
+            assert aggregator_process.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+            federation.wait_for_finals()
+            federation.stop_all()
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_the_password_may_come_late(tmp_path: Path) -> None:
+    """A daemon with a wrong password tells it and goes on trying; the file's new content is used at the next start."""
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1)) as federation:
+        password = federation.site("north") / "password"
+        right = password.read_bytes()
+        password.write_bytes(b"wrong-password")
+        daemon = federation.start_site("north")
+        federation.wait_until(
+            lambda: "password" in federation.output(federation.site("north")), "the trouble to be told"
+        )
+        assert daemon.poll() is None
+        assert "wrong-password" not in federation.output(federation.site("north"))
+        federation.stop_all()
+        password.write_bytes(right)
+        federation.run_to_the_end()
