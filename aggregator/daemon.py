@@ -279,9 +279,12 @@ def _verdict(
     elif round_no > run.rounds:
         status, reason = "validated", "the closing round trains nothing"
     elif weight is None:
-        status, reason = "omitted", f"score {scored.score} does not exceed the tolerance {run.tolerance}"
+        status, reason = (
+            "omitted",
+            f"score {float(scored.score or 0):.4f} does not exceed the tolerance {run.tolerance}",
+        )
     else:
-        status, reason = "accepted", f"score {scored.score} exceeds the tolerance {run.tolerance}"
+        status, reason = "accepted", f"score {float(scored.score or 0):.4f} exceeds the tolerance {run.tolerance}"
     return Verdict.model_validate(
         {
             "run": run.run,

@@ -16,9 +16,9 @@ from aggregator.tolerance import HeldOutSet
 from shared.errors import ConfigurationError
 from shared.exchange.records import RunConfiguration, check_record, parse_yaml
 from shared.exchange.signing import SigningKey
+from shared.learning.compute import prepare_compute
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
-from shared.learning.determinism import compute_deterministically
 from shared.learning.methods import method_named
 from shared.learning.model_files import save_tensors
 from shared.learning.seeds import seed_for
@@ -41,14 +41,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     options = task.options(run.task_options)
     samples = task.open_images(work / configuration.heldout[run.task], options)
     log_to(work / "log.txt")
-    compute_deterministically(configuration.threads)
-
-    model = task.build_model(options, seed_for(run.seed, "initial model"))
-    tensors = method.shared_tensors(model)
-    store = RunStore(work, run.run)
-    store.begin(run, tensors)
-    if not store.aggregate_path(0).exists():
-        save_tensors(model, tensors, store.aggregate_path(0))
+    prepare_compute("cpu", configuration.threads)
 
     key = SigningKey.at(work / KEY_FILE)
     news = threading.Event()
@@ -64,6 +57,13 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         )
         for name in sorted(run.sites)
     ]
+    model = task.build_model(options, seed_for(run.seed, "initial model"))
+    tensors = method.shared_tensors(model)
+    store = RunStore(work, run.run)
+    store.begin(run, tensors)
+    if not store.aggregate_path(0).exists():
+        save_tensors(model, tensors, store.aggregate_path(0))
+
     logging.getLogger(__name__).info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
     return Daemon(
         store,

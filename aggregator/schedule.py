@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.exchange.records import RoundConfiguration, RunConfiguration, Seeds
 from shared.learning.schedules import cyclic_learning_rate
-from shared.learning.seeds import seed_for
+from shared.learning.seeds import seed_for, split_seed
 
 
 def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:
@@ -19,8 +19,7 @@ def round_configuration(run: RunConfiguration, round_no: int, site: str) -> Roun
         epochs=run.epochs if round_no <= run.rounds else 0,
         learning_rate=cyclic_learning_rate(round_no - 1, initial=rate.initial, factor=rate.factor, period=rate.period),
         batch_size=run.batch_size,
-        # One split for the whole run: an image that trained in one round must never validate in another.
-        seeds=Seeds(split=seed_for(run.seed, site, "split"), training=seed_for(run.seed, round_no, site, "training")),
+        seeds=Seeds(split=split_seed(run.seed, site), training=seed_for(run.seed, round_no, site, "training")),
         split=run.split,
         augmentation=run.augmentation,
     )

@@ -162,8 +162,6 @@ class Site:
 
     def _enrol(self) -> bool:
         """Accept the site's card, then say in the folder who takes part under which keys."""
-        readme = README_TEXT.encode()
-        self._folder.create(names.README, readme)
         try:
             card_bytes = self._folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
         except NotFoundError:
@@ -177,6 +175,7 @@ class Site:
             )
         except PoisonError as error:
             return self._pause_for(error)
+        readme = README_TEXT.encode()
         federation = Federation(
             federation=self._invite.federation,
             site=self.name,
@@ -188,6 +187,7 @@ class Site:
         path = self._home / "mirror" / names.FEDERATION
         if not path.exists():
             write_file(path, self._key.sign(federation.model_dump()))
+        self._folder.create(names.README, readme)
         self._folder.create(names.FEDERATION, path.read_bytes())
         write_file(path.with_name(names.README), readme)
         write_file(path.with_name(names.SITE_CARD), card_bytes)

@@ -77,7 +77,7 @@ def _check(work: Path) -> None:
 def run(work: Path, once: bool, duration: str | None) -> None:
     """Run the daemon. Ctrl-C or TERM stops it cleanly; the next start goes on where it was."""
     from shared.folder.lock import work_lock  # noqa: PLC0415  (keeps --help instant)
-    from shared.learning.determinism import compute_deterministically  # noqa: PLC0415
+    from shared.learning.compute import prepare_compute  # noqa: PLC0415
     from shared.logs import log_to  # noqa: PLC0415
     from site_client.configuration import open_folder, read_configuration  # noqa: PLC0415
     from site_client.daemon import Daemon  # noqa: PLC0415
@@ -87,7 +87,7 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     with work_lock(work):
         configuration = read_configuration(work)
         log_to(work / "log.txt")
-        compute_deterministically(configuration.threads)
+        prepare_compute(configuration.device, configuration.threads)
         folder = open_folder(work, configuration)
         daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
         for number in (signal.SIGINT, signal.SIGTERM):

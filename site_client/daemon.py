@@ -18,6 +18,7 @@ from shared.exchange.weights import check_tensors, max_file_bytes
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.retrying import RetryingFolder
+from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from site_client import rounds, store
 from site_client.configuration import SiteConfiguration
@@ -232,8 +233,8 @@ class Daemon:
             except DropfedError as error:
                 agrees, reason = False, "; ".join(str(error).splitlines())[:1000]
             else:
-                # The split's seed first travels with round 1; the counts are the same for any seed.
-                images = split_counts(trainer.open_dataset(split_seed=0), self._configuration.policy)
+                dataset = self._dataset_of(trainer, split_seed(configuration.seed, self._configuration.site))
+                images = split_counts(dataset, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
         self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())}, Place("offer", run))
         logger.info("run %s: %s, %s", run, "agreed" if agrees else "declined", reason)
@@ -280,11 +281,11 @@ class Daemon:
             configuration, tensors, self._work / data, self._configuration.policy, self._configuration.device
         )
 
-    def _dataset_of(self, trainer: Trainer, split_seed: int) -> Dataset:
+    def _dataset_of(self, trainer: Trainer, seed: int) -> Dataset:
         """The hospital's images, read once per run."""
-        key = (trainer.run.run, split_seed)
+        key = (trainer.run.run, seed)
         if self._dataset is None or self._dataset[0] != key:
-            self._dataset = (key, trainer.open_dataset(split_seed))
+            self._dataset = (key, trainer.open_dataset(seed))
         return self._dataset[1]
 
 

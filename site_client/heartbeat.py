@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Literal
 
 from shared.errors import DropfedError
 from shared.exchange.channel import Channel
 from shared.exchange.names import STATUS, Place
-from shared.exchange.records import Status, now_text
+from shared.exchange.records import Phase, Status, now_text
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
@@ -23,8 +22,6 @@ from site_client.configuration import SiteConfiguration
 logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0  # between two heartbeats while nothing but progress changes
-
-Phase = Literal["idle", "asked for consent", "receiving", "training", "sending", "waiting", "trouble", "stopped"]
 
 
 class Heartbeat:

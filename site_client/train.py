@@ -55,15 +55,15 @@ class Trainer:
         if method.shared_tensors(model) != self.tensors:
             raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
 
-    def open_dataset(self, split_seed: int) -> Dataset:
-        """Read the hospital's images.
+    def open_dataset(self, seed: int) -> Dataset:
+        """Read the hospital's images, divided by the run's split and this seed.
 
         Raises:
             DataError: every problem found.
         """
         task = task_named(self.run.task)
         split = check_record(self.run.split, SplitPlan, "split")
-        return task.open_dataset(self.data, task.options(self.run.task_options), split, split_seed)
+        return task.open_dataset(self.data, task.options(self.run.task_options), split, seed)
 
     def work(
         self,

@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 
 from aggregator.configuration import FILE as AGGREGATOR_FILE
-from aggregator.schedule import round_configuration
 from aggregator.setup import initialise
 from deploy.local.report import federation_report, site_scores
 from shared.commands import Commands
@@ -38,6 +37,7 @@ from shared.exchange.records import RunConfiguration, check_record, dump_yaml
 from shared.folder.durable import hash_file, write_file
 from shared.learning.data.splits import SplitPlan
 from shared.learning.data.synthetic_octa import STYLES, write_site
+from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
@@ -124,7 +124,7 @@ def _heldout(data: Path | None, sites: Sequence[SiteData], run: RunConfiguration
     first = sites[0]
     task = task_named(TASK)
     split = check_record(run.split, SplitPlan, "split")
-    seed = round_configuration(run, 1, first.name).seeds.split
+    seed = split_seed(run.seed, first.name)
     dataset = task.open_dataset(first.root, task.options(run.task_options), split, seed)
     chosen = {sample.id for sample in dataset.validation[:HELDOUT_IMAGES]}
     for kind in ("images", "masks"):
@@ -289,12 +289,12 @@ def _finish(run: RunConfiguration, seconds: float) -> None:
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     write_file(HOME / "report.md", federation_report(work, run).encode())
-    table = Table(title="Dice on each site's own test images (mean)", title_justify="left")
+    console.print("\nDice on each site's own test images, mean over images")
+    table = Table()
     for column in ("site", "test images", "before", "after"):
         table.add_column(column, justify="left" if column == "site" else "right")
     for site, score in scores.items():
         table.add_row(site, _shown(score["test_images"]), _shown(score["dice_before"]), _shown(score["dice_after"]))
-    console.print()
     console.print(table)
     console.print(f"{run.rounds} rounds in {seconds:.0f} s", markup=False)
     console.print(f"  drop folders   {HOME / 'folders'}/")

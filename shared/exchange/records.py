@@ -105,6 +105,9 @@ class SiteCard(Record):
     created: Time
 
 
+Phase = Literal["asked for consent", "receiving", "training", "sending", "waiting", "trouble", "stopped"]
+
+
 class Status(Record):
     """``status.json``: the site's heartbeat, and the last message it knows of either side."""
 
@@ -113,7 +116,7 @@ class Status(Record):
     federation: Name
     site: Name
     time: Time
-    phase: Literal["idle", "asked for consent", "receiving", "training", "sending", "waiting", "trouble", "stopped"]
+    phase: Phase
     run: Name | None
     round: Count
     progress_percent: Annotated[int, Field(ge=0, le=100)]

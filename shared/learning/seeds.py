@@ -29,3 +29,8 @@ def seed_for(run_seed: int, *purpose: int | str) -> int:
         text = str(part).encode()
         digest.update(f"{kind}:{len(text)}:".encode() + text)
     return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def split_seed(run_seed: int, site: str) -> int:
+    """The seed of a site's split, one for the whole run: what trained in one round must never validate in another."""
+    return seed_for(run_seed, site, "split")

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.errors import ConfigurationError
+from shared.exchange.records import check_record
 from shared.learning.data.augmentation import augment
 from shared.learning.data.images import SMALLEST_SIDE, read_pairs
 from shared.learning.data.splits import SplitPlan, split_images
@@ -70,13 +70,7 @@ class OctaSegmentation:
     selection_score = "dice"
 
     def options(self, raw: Mapping[str, object]) -> OctaOptions:
-        try:
-            return OctaOptions.model_validate(dict(raw))
-        except ValidationError as error:
-            known = ", ".join(OctaOptions.model_fields)
-            raise ConfigurationError(
-                [_sentence(problem["loc"], problem["msg"], known) for problem in error.errors()]
-            ) from error
+        return check_record(raw, OctaOptions, "task_options")
 
     def build_model(self, options: OctaOptions, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -259,11 +253,3 @@ def _evaluation(images: int, losses: Sequence[float], correct: Sequence[float], 
 
 def _device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
-
-
-def _sentence(location: Sequence[int | str], message: str, known: str) -> str:
-    """One pydantic problem as a sentence that names the option and the remedy."""
-    key = ".".join(str(part) for part in location)
-    if message == "Extra inputs are not permitted":
-        return f"task options, {key}: there is no such option; the options are: {known}."
-    return f"task options, {key}: {message.removeprefix('Value error, ')}."

@@ -1,0 +1,27 @@
+"""How this process computes: device, threads, determinism."""
+
+from __future__ import annotations
+
+import torch
+
+from shared.errors import StandingError
+
+
+def prepare_compute(device: str, threads: int) -> None:
+    """Set up this process's arithmetic; call once, before any model is built.
+
+    On the CPU the same inputs then give the same bytes; on a GPU they need not.
+
+    Args:
+        device: cpu, cuda or cuda:N.
+        threads: CPU threads of one operation, >= 1. Sums may round differently with another number.
+
+    Raises:
+        StandingError: the device is not there.
+    """
+    if device != "cpu":
+        wanted = torch.device(device).index or 0
+        if wanted >= torch.cuda.device_count():
+            raise StandingError(f"device: {device} is not on this machine; set `device: cpu`, or mend the driver")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(device == "cpu")

@@ -1,0 +1,138 @@
+"""What is left when a run has ended: the archive, the folder, and nothing that should not be there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shared.audit.verify import lines, verify
+from shared.exchange import names
+from shared.folder.durable import hash_file, write_file
+from shared.folder.local import LocalFolder
+from tests.federation.running import RUN, WAIT_S, Federation
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with Federation(tmp_path_factory.mktemp("finished")) as federation:
+        federation.run_to_the_end()
+        federation.stop_all()
+        yield federation
+
+
+def files_below(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): hash_file(path)[1] for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_folder_holds_exactly_the_closed_list(finished: Federation) -> None:
+    """Two rounds (one trains, one closes): every file of the protocol and no other."""
+    round_1 = {
+        "to_site/config.yaml",
+        "to_site/global.safetensors",
+        "from_site/metrics.csv",
+        "from_site/model.safetensors",
+    }
+    round_2 = {"to_site/config.yaml", "to_site/global.safetensors", "from_site/metrics.csv"}
+    messages = {
+        "offer/run.yaml",
+        "offer/tensors.yaml",
+        "consent/consent.json",
+        "final/card.json",
+        "final/model.safetensors",
+        *(f"rounds/0001/{name}" for name in round_1 | {"verdict/verdict.json"}),
+        *(f"rounds/0002/{name}" for name in round_2 | {"verdict/verdict.json"}),
+    }
+    manifests = {f"{name.rsplit('/', 1)[0]}/manifest.json" for name in messages}
+    expected = {f"runs/{RUN}/{name}" for name in messages | manifests} | names.ROOT_FILES
+    for site in finished.run.sites:
+        assert set(files_below(finished.folder(site))) == expected
+
+
+def test_no_secret_no_path_and_no_image_name_leaves_the_site(finished: Federation) -> None:
+    """No password, enrolment secret or private key is in a folder, log or status; nor is anything of the data."""
+    secrets = [b"aggregator-password", *(f"{site}-password".encode() for site in finished.run.sites)]
+    for site in finished.run.sites:
+        invite = json.loads((finished.aggregator / "invites" / f"{site}.json").read_bytes())
+        secrets += [invite["enrolment_secret"].encode(), (finished.site(site) / "signing.key").read_bytes()]
+    private = [str(finished.root).encode()]
+    private += [path.stem.encode() for path in (finished.root / "data").rglob("*.png")]
+    logs = [*finished.root.rglob("output.txt"), *finished.root.rglob("log.txt"), *finished.root.rglob("status.json")]
+    for path in (*(finished.root / "folders").rglob("*"), *logs):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [secret for secret in secrets if secret in content], path
+            if path.is_relative_to(finished.root / "folders"):
+                assert not [text for text in private if text in content], path
+
+
+def test_secrets_are_readable_by_their_owner_only(finished: Federation) -> None:
+    owned = [finished.aggregator / "signing.key", *(finished.aggregator / "invites").iterdir()]
+    owned += [finished.site(site) / name for site in finished.run.sites for name in ("signing.key", "password")]
+    assert [oct(path.stat().st_mode & 0o777) for path in owned] == ["0o600"] * len(owned)
+
+
+def test_the_work_directory_is_the_archive(finished: Federation) -> None:
+    run = finished.aggregator / "runs" / RUN
+    for name in ("rounds/0000/aggregate.safetensors", "rounds/0001/aggregate.safetensors", "final/model.safetensors"):
+        assert (run / name).stat().st_size > 0
+    for site in finished.run.sites:
+        archive = finished.aggregator / "sites" / site / "mirror"
+        assert files_below(archive).items() <= files_below(finished.folder(site)).items()
+        assert (archive / f"runs/{RUN}/rounds/0001/from_site/model.safetensors").exists()
+        assert (archive / f"runs/{RUN}/rounds/0002/from_site/metrics.csv").exists()
+
+
+def test_launching_a_finished_run_again_changes_nothing(finished: Federation) -> None:
+    before = files_below(finished.root / "folders")
+    assert finished.start_aggregator().wait(WAIT_S) == 0
+    assert files_below(finished.root / "folders") == before
+
+
+def test_one_name_is_one_configuration(finished: Federation) -> None:
+    changed = finished.root / "CHANGED.yaml"
+    changed.write_bytes(yaml.safe_dump(finished.run.model_dump() | {"seed": 99}).encode())
+    process = finished.start("aggregator.cli", "launch", str(changed), work=finished.aggregator)
+    assert process.wait(WAIT_S) == 2
+    assert "was begun with another configuration" in finished.output(finished.aggregator)
+
+
+def test_status_tells_the_end(finished: Federation) -> None:
+    process = finished.start("aggregator.cli", "status", "--json", work=finished.aggregator)
+    assert process.wait(WAIT_S) == 0
+    text = (finished.aggregator / "output.txt").read_text()
+    state = json.loads(text[text.rindex('{\n  "run"') :])
+    assert (state["state"], state["round"], state["rounds"]) == ("ended", 1, 1)
+    assert {site["phase"] for site in state["sites"].values()} == {"finished"}
+
+
+@pytest.mark.timeout(600)
+def test_batch_jobs_end_at_the_same_bytes_and_a_second_run_follows(finished: Federation, tmp_path: Path) -> None:
+    """Site daemons as jobs of a few seconds, over and over: each goes on where the last one stopped.
+
+    Then the same folders carry a second run, and every chain of both still holds.
+    """
+    with Federation(tmp_path) as federation:
+        aggregator = federation.start_aggregator()
+        jobs = 0
+        while not all(federation.has_final(site) for site in federation.run.sites):
+            slices = [federation.start_site(site, "--for", "4s") for site in federation.run.sites]
+            assert [process.wait(WAIT_S) for process in slices] == [0, 0], federation.output(federation.site("north"))
+            jobs += 1
+            assert jobs < 60
+        assert aggregator.wait(WAIT_S) == 0
+        assert federation.final_sha256() == finished.final_sha256()
+
+        second = federation.run.model_dump() | {"run": "second-run", "seed": 3}
+        write_file(federation.aggregator / "RUN.yaml", yaml.safe_dump(second).encode())
+        aggregator = federation.start_aggregator()
+        while aggregator.poll() is None:
+            slices = [federation.start_site(site, "--once") for site in federation.run.sites]
+            assert [process.wait(WAIT_S) for process in slices] == [0, 0]
+        assert aggregator.returncode == 0
+        for site in federation.run.sites:
+            assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
+            assert (federation.folder(site) / "runs/second-run/final/manifest.json").exists()
