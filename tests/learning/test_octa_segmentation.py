@@ -84,11 +84,11 @@ def test_every_wrong_option_is_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
         TASK.options({"image_size": 8, "widths": [8, 0], "dropout": 1.0, "group_pattern": "(", "colour": True})
     for sentence in (
-        "image_size: Input should be greater than or equal to 32",
+        "image_size: input should be greater than or equal to 32",
         "widths: each width must be between 1 and 2048",
-        "dropout: Input should be less than 1",
+        "dropout: input should be less than 1",
         "group_pattern: is not a regular expression",
-        "colour: there is no such option; the options are: image_size, widths, dropout, group_pattern",
+        "colour: is not a known key; remove it or use one of image_size, widths, dropout, group_pattern",
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 5
