@@ -19,7 +19,7 @@ def record(name: str, command: str, figures: dict[str, object]) -> Path:
     content = {
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else ""),
+        "commit": COMMIT,
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),
@@ -45,3 +45,7 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor()
+
+
+# Taken when the benchmark starts: a long one must not claim a commit that came later.
+COMMIT = _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else "")
