@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shared.exchange.records import TensorList
-from shared.exchange.weights import Array, reading, write_tensors
+from shared.exchange.weights import Array, read_tensor, write_tensors
 
 
 def combine(target: Path, tensors: TensorList, models: Mapping[Path, float]) -> None:
@@ -21,8 +21,7 @@ def combine(target: Path, tensors: TensorList, models: Mapping[Path, float]) -> 
     def weighted_sum(name: str) -> Array:
         total = np.zeros(tensors.tensors[name].shape, dtype=np.float64)
         for path in sorted(models):
-            with reading(path) as tensor:
-                total += models[path] * tensor(name).astype(np.float64)
+            total += models[path] * read_tensor(path, name).astype(np.float64)
         return total.astype(np.float32)
 
     write_tensors(target, tensors, weighted_sum)

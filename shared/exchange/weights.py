@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +52,11 @@ def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array
             file.write(np.ascontiguousarray(array).astype("<f4", copy=False).tobytes())
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[Callable[[str], Array]]:
-    """Open a checked tensor file; the function given returns one tensor at a time."""
+def read_tensor(path: Path, name: str) -> Array:
+    """One tensor of a checked file. Opened anew each time, so that no more than it stays mapped in memory."""
     with safe_open(path, framework="numpy") as file:
-        yield file.get_tensor
+        tensor: Array = file.get_tensor(name)
+    return tensor
 
 
 def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
@@ -81,7 +80,7 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
                 if part.get_dtype() != expected.dtype or part.get_shape() != expected.shape:
                     found = f"{part.get_dtype()}{part.get_shape()}"
                     raise PoisonError(shown_as, f"{name} is {found}, not {expected.dtype}{expected.shape}")
-                if not np.isfinite(file.get_tensor(name)).all():
+                if not np.isfinite(read_tensor(path, name)).all():
                     raise PoisonError(shown_as, f"{name} holds a value that is not finite")
     except (SafetensorError, OSError) as error:
         raise PoisonError(shown_as, f"is not a safetensors file ({error})") from None

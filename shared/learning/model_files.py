@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from shared.exchange.records import TensorList
-from shared.exchange.weights import reading, write_tensors
+from shared.exchange.weights import read_tensor, write_tensors
 
 
 def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
@@ -20,6 +20,6 @@ def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
 def load_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
     """Copy the listed tensors of a checked file into the model's state; the rest of the state stays."""
     state = model.state_dict()
-    with reading(path) as tensor, torch.no_grad():
+    with torch.no_grad():
         for name in tensors.tensors:
-            state[name].copy_(torch.from_numpy(tensor(name)))
+            state[name].copy_(torch.from_numpy(read_tensor(path, name)))
