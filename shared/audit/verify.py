@@ -34,6 +34,8 @@ from shared.exchange.trust import (
     open_status,
 )
 from shared.folder.contract import Folder
+from shared.folder.durable import hash_file
+from shared.folder.local import LocalFolder
 
 UNKNOWN = "unknown"
 _DEPTH = 6  # runs/RUN/rounds/0001/to_site/FILE
@@ -291,6 +293,8 @@ class _Verification:
         return None
 
     def _hash(self, path: str, size: int) -> str:
+        if isinstance(self._folder, LocalFolder):
+            return hash_file(self._folder.locate(path))[1]
         with tempfile.TemporaryDirectory(prefix="dropfed-audit-") as scratch:
             return self._folder.download(path, Path(scratch) / "payload", size=size)
 

@@ -54,11 +54,6 @@ def temporary_name(name: str) -> str:
     return f".{name}.writing"
 
 
-def is_temporary(name: str) -> bool:
-    """Tell whether ``name`` is one that ``writing`` may have left behind after a crash."""
-    return name.startswith(".") and name.endswith(".writing")
-
-
 def read_private(path: Path) -> bytes:
     """Read a file that holds a secret.
 

@@ -12,11 +12,11 @@ from typing import BinaryIO
 
 from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, StandingError
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
-from shared.folder.durable import BLOCK, disk_trouble, is_temporary, sync_folder, temporary_name, write_file, writing
+from shared.folder.durable import BLOCK, disk_trouble, sync_folder, temporary_name, write_file, writing
 
 
 class LocalFolder(Folder):
-    """A drop folder below ``root``, which must exist. Names beginning with '.' and ending in '.writing' are hidden."""
+    """A drop folder below ``root``, which must exist. Its listings show everything, for an auditor's sake."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -25,7 +25,7 @@ class LocalFolder(Folder):
         return f"LocalFolder({str(self.root)!r})"
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        file = self._locate(path)
+        file = self.locate(path)
         with self._translated(path):
             if not file.is_file():
                 raise NotFoundError(f"{path} is not in {self.root}.")
@@ -36,7 +36,7 @@ class LocalFolder(Folder):
         return content
 
     def download(self, path: str, target: Path, *, size: int) -> str:
-        file = self._locate(path)
+        file = self.locate(path)
         digest = hashlib.sha256()
         with self._translated(path):
             if not file.is_file():
@@ -55,12 +55,12 @@ class LocalFolder(Folder):
         return digest.hexdigest()
 
     def upload(self, path: str, source: Path) -> None:
-        target = self._locate(path)
+        target = self.locate(path)
         with self._translated(path), source.open("rb") as stream, self._making(target) as copy:
             shutil.copyfileobj(stream, copy, BLOCK)
 
     def create(self, path: str, content: bytes) -> None:
-        target = self._locate(path)
+        target = self.locate(path)
         with self._translated(path):
             if self._holds(target, path, content):
                 return
@@ -78,12 +78,12 @@ class LocalFolder(Folder):
             sync_folder(target.parent)
 
     def overwrite(self, path: str, content: bytes) -> None:
-        target = self._locate(path)
+        target = self.locate(path)
         with self._translated(path), self._making(target) as file:
             file.write(content)
 
     def list(self, path: str) -> list[Entry]:
-        folder = self._locate(path) if path else self.root
+        folder = self.locate(path) if path else self.root
         entries: dict[str, Entry] = {}
         with self._translated(path):
             if not path:
@@ -92,8 +92,6 @@ class LocalFolder(Folder):
                 raise NotFoundError(f"{path} is not a folder in {self.root}.")
             with os.scandir(folder) as found:
                 for item in found:
-                    if is_temporary(item.name):
-                        continue
                     if len(entries) == MAX_ENTRIES:
                         raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
                     is_folder = item.is_dir(follow_symlinks=False)
@@ -112,7 +110,7 @@ class LocalFolder(Folder):
         with writing(target) as file:
             yield file
 
-    def _locate(self, path: str) -> Path:
+    def locate(self, path: str) -> Path:
         """Return where ``path`` lies on disk.
 
         Raises:

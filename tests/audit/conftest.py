@@ -1,0 +1,136 @@
+"""A real drop folder: a whole run of one training round, played through the two ends' own code, with tiny tensors."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.setup import initialise
+from aggregator.site import Site, read_invite
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Kind, Place
+from shared.exchange.records import Consent, FinalCard, TensorList, TensorShape, Verdict, dump_yaml
+from shared.exchange.signing import SigningKey, canonical
+from shared.exchange.tables import MetricsRow, write_metrics
+from shared.exchange.trust import Correspondent
+from shared.exchange.weights import write_tensors
+from shared.folder.local import LocalFolder
+from site_client.configuration import read_configuration
+from site_client.heartbeat import Heartbeat
+from site_client.setup import join
+from site_client.setup import read_invite as read_invite_file
+from tests.federation.running import run_configuration
+
+RUN = "octa-1"
+TENSORS = TensorList(tensors={"a": TensorShape(dtype="F32", shape=[3, 2]), "b": TensorShape(dtype="F32", shape=[1])})
+
+
+class Played:
+    """Both ends of one folder below ``home``; the folder itself is ``drop``."""
+
+    def __init__(self, home: Path) -> None:
+        self.drop = home / "drop"
+        self.drop.mkdir()
+        folder = LocalFolder(self.drop)
+        work, north = home / "aggregator", home / "north"
+        initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+        join(north, read_invite_file(work / "invites" / "north.json"), data=None, url=None, password=None)
+        folder.create(names.SITE_CARD, (north / "mirror" / names.SITE_CARD).read_bytes())
+        key = SigningKey.at(work / "signing.key")
+        site = Site(
+            work / "sites" / "north",
+            folder,
+            invite=read_invite(work, "north"),
+            key=key,
+            stop=threading.Event(),
+            longest_pause_s=0.01,
+            on_news=lambda: None,
+        )
+        assert site._work()
+        assert site.channel is not None
+        self.card_digest = site.card_digest
+        self.aggregator_key = key.public
+        self.aggregator = site.channel
+        own_key = SigningKey.at(north / "signing.key")
+        peer = Correspondent("retina", "north", AGGREGATOR, key.public)
+        self.site = Channel(north, folder, me="north", key=own_key, peer=peer)
+        self._heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
+        self._model = home / "model.safetensors"
+
+    def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
+        """One side seals and publishes a message, the other accepts it, and the site's heart beats."""
+        place = Place(kind, RUN, round_no)
+        sender, reader = (self.site, self.aggregator) if place.is_from_site else (self.aggregator, self.site)
+        of_round = round_no if answered in ("round", "update") else 0
+        message = reader.message(Place(answered, RUN, of_round)) if answered else None
+        in_reply_to = message.digest if message else self.card_digest
+        sender.seal(place, files, in_reply_to=in_reply_to)
+        sender.publish()
+        manifest = reader.notice(place)
+        assert manifest is not None
+        assert reader.fetch(place, manifest, answers=(in_reply_to,), max_bytes=1 << 20) is not None
+        self._heartbeat.beat("waiting", self.site, now=True)
+
+    def model(self, value: float) -> Path:
+        write_tensors(self._model, TENSORS, lambda name: np.full(TENSORS.tensors[name].shape, value, dtype=np.float32))
+        return self._model
+
+    def offer_and_consent(self) -> None:
+        run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1))
+        self.send("offer", 0, {names.RUN_CONFIGURATION: run, names.TENSORS: dump_yaml(TENSORS)}, None)
+        consent = Consent(run=RUN, agrees=True, reason="yes", images={"train": "12"})
+        self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
+
+    def round(self, round_no: int, trains: bool) -> None:
+        self.send(
+            "round",
+            round_no,
+            {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: self.model(0.5)},
+            "consent",
+        )
+        row = MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})
+        files: dict[str, bytes | Path] = {names.METRICS: write_metrics([row])}
+        if trains:
+            files[names.SITE_MODEL] = self.model(0.25)
+        self.send("update", round_no, files, "round")
+        verdict = Verdict(
+            run=RUN,
+            round=round_no,
+            site="north",
+            status="accepted",
+            score="0.9",
+            tolerance="0.3",
+            weight="1.0",
+            reason="ok",
+        )
+        self.send("verdict", round_no, {names.VERDICT: canonical(verdict.model_dump())}, "update")
+
+    def finish(self) -> None:
+        card = FinalCard(
+            run=RUN,
+            task="octa_segmentation",
+            method="mean",
+            chosen_round=1,
+            score_name="dice",
+            validation={"1": "0.5"},
+            took_part={"1": ["north"]},
+            reason="best",
+        )
+        self.send(
+            "final", 0, {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: self.model(0.25)}, "consent"
+        )
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A finished run. Tests copy ``drop`` before they touch it."""
+    run = Played(tmp_path_factory.mktemp("played"))
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    run.finish()
+    return run

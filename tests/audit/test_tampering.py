@@ -1,0 +1,207 @@
+"""Every byte of a tampered folder is noticed, and the finding names the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.local.webdav_server import EmbeddedServer
+from shared.audit.cli import main
+from shared.audit.verify import Finding, verify
+from shared.exchange.names import Place
+from shared.exchange.signing import SigningKey
+from shared.folder.local import LocalFolder
+from tests.audit.conftest import RUN, Played
+
+slow = settings(deadline=None, max_examples=150)
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def findings(folder: Path) -> list[Finding]:
+    return verify(LocalFolder(folder)).findings
+
+
+@contextmanager
+def changed(path: Path) -> Iterator[None]:
+    """Put a file back after the block: quicker than a copy of the whole folder for each example."""
+    content = path.read_bytes()
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def copy(played: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("copy") / "north"
+    shutil.copytree(played.drop, target)
+    return target
+
+
+def test_an_untouched_folder_holds(copy: Path) -> None:
+    audit = verify(LocalFolder(copy))
+    assert audit.findings == []
+    assert audit.messages == 9  # offer, consent, two rounds of three, final
+    assert audit.in_progress == []
+
+
+@slow
+@given(st.data())
+def test_a_flipped_bit_is_noticed(copy: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(files_of(copy)))
+    content = (copy / name).read_bytes()
+    position = data.draw(st.integers(0, len(content) - 1))
+    bit = data.draw(st.integers(0, 7))
+    with changed(copy / name):
+        (copy / name).write_bytes(content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :])
+        assert name in {finding.file for finding in findings(copy)}
+
+
+def test_every_byte_of_every_record_counts(copy: Path) -> None:
+    """Not a sample: each single byte of the signed records, one after the other."""
+    for name in ("federation.json", "site.json", "status.json", Place("verdict", RUN, 1).manifest):
+        content = (copy / name).read_bytes()
+        with changed(copy / name):
+            for position in range(len(content)):
+                (copy / name).write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+                audit = verify(LocalFolder(copy))
+                assert name in {finding.file for finding in audit.findings}, position
+
+
+@slow
+@given(st.data())
+def test_a_truncated_or_longer_file_is_noticed(copy: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(files_of(copy)))
+    content = (copy / name).read_bytes()
+    with changed(copy / name):
+        if data.draw(st.booleans()):
+            (copy / name).write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+        else:
+            (copy / name).write_bytes(content + data.draw(st.binary(min_size=1, max_size=20)))
+        assert name in {finding.file for finding in findings(copy)}
+
+
+def test_two_swapped_files_are_noticed(copy: Path) -> None:
+    """Every pair of files with different content."""
+    names = files_of(copy)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            one, other = (copy / first).read_bytes(), (copy / second).read_bytes()
+            if one == other:
+                continue
+            with changed(copy / first), changed(copy / second):
+                (copy / first).write_bytes(other)
+                (copy / second).write_bytes(one)
+                assert {first, second} & {finding.file for finding in findings(copy)}, (first, second)
+
+
+def test_every_removed_file_is_noticed(copy: Path) -> None:
+    for name in files_of(copy):
+        with changed(copy / name):
+            (copy / name).unlink()
+            assert name in {finding.file for finding in findings(copy)}, name
+
+
+@pytest.mark.parametrize("foreign", ["notes.txt", ".hidden", ".x.writing", "manifest.json.new", "MODEL.pt", "a b.csv"])
+def test_an_added_file_is_noticed_wherever_it_lies(copy: Path, foreign: str) -> None:
+    folders = {copy, *(path for path in copy.rglob("*") if path.is_dir())}
+    for folder in folders:
+        path = folder / foreign
+        path.write_bytes(b"x")
+        try:
+            assert path.relative_to(copy).as_posix() in {finding.file for finding in findings(copy)}
+        finally:
+            path.unlink()
+
+
+@pytest.mark.parametrize("foreign", ["extra", f"runs/{RUN}/extra", "runs/Upper", f"runs/{RUN}/rounds/1", ".git"])
+def test_an_added_folder_is_noticed(copy: Path, foreign: str) -> None:
+    (copy / foreign).mkdir()
+    try:
+        assert foreign in {finding.file for finding in findings(copy)}
+    finally:
+        (copy / foreign).rmdir()
+
+
+def test_a_removed_message_is_noticed(copy: Path, tmp_path: Path) -> None:
+    """A whole directory at a time, the newest included: status.json speaks of it."""
+    for place in (Place("offer", RUN), Place("update", RUN, 1), Place("verdict", RUN, 2), Place("final", RUN)):
+        shutil.move(copy / place.path, tmp_path / "kept")
+        try:
+            assert findings(copy), place
+        finally:
+            shutil.move(tmp_path / "kept", copy / place.path)
+    assert findings(copy) == []
+
+
+def test_a_message_signed_by_a_stranger_is_noticed(copy: Path) -> None:
+    manifest = copy / Place("update", RUN, 1).manifest
+    body = json.loads(manifest.read_bytes())["body"]
+    with changed(manifest):
+        manifest.write_bytes(SigningKey(b"\x09" * 32).sign(body))
+        found = {finding.file: finding.what for finding in findings(copy)}
+        assert "unknown key" in found[Place("update", RUN, 1).manifest]
+
+
+def test_a_pinned_key_tells_a_folder_made_by_a_stranger(played: Played, copy: Path) -> None:
+    assert verify(LocalFolder(copy), aggregator_key=played.aggregator_key).findings == []
+    (finding,) = verify(LocalFolder(copy), aggregator_key="0" * 64).findings
+    assert finding.file == "federation.json"
+
+
+def test_a_message_on_its_way_is_no_finding_while_the_run_is_open(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    upload = run.drop / Place("round", RUN, 2).path
+    upload.mkdir(parents=True)
+    (upload / "config.yaml").write_bytes(b"round: 2\n")
+    audit = verify(LocalFolder(run.drop))
+    assert (audit.findings, audit.in_progress) == ([], [Place("round", RUN, 2).path])
+
+
+def cli(*arguments: object) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"DROPFED_PASSWORD": "secret"})
+    assert "Traceback" not in result.output
+    return result.exit_code, result.output.splitlines()
+
+
+def test_the_command_says_one_line_when_all_holds_and_one_per_finding_otherwise(copy: Path) -> None:
+    code, lines = cli("verify", copy)
+    assert (code, len(lines)) == (0, 1)
+    assert "every signature, hash, chain and name holds" in lines[0]
+    with changed(copy / "README.txt"):
+        (copy / "README.txt").write_bytes(b"something else")
+        code, lines = cli("verify", copy)
+        assert (code, len(lines)) == (1, 1)
+        assert lines[0].startswith("README.txt: ")
+        code, lines = cli("verify", copy, "--json")
+        (result,) = json.loads("\n".join(lines)).values()
+        assert (code, result["holds"]) == (1, False)
+        assert [finding["file"] for finding in result["findings"]] == ["README.txt"]
+
+
+def test_the_command_reads_a_folder_over_webdav(copy: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(copy, root / "north")
+    server = EmbeddedServer(root, {"north": "secret"}, "other-secret")
+    server.start()
+    try:
+        assert cli("verify", server.url_of("north"), "--user", "north")[0] == 0
+        (root / "north" / "site.json").write_bytes(b"{}")
+        code, lines = cli("verify", server.url_of("north"), "--user", "north")
+        assert code == 1
+        assert any(line.startswith("site.json: ") for line in lines)
+    finally:
+        server.stop()
