@@ -93,8 +93,19 @@ def _check_header(path: Path, shown_as: str) -> None:
         if not 0 < size <= MAX_HEADER_BYTES:
             raise PoisonError(shown_as, "is not a safetensors file (no header of a reasonable size)")
         header = file.read(size)
-    if b'"__metadata__"' in header:
+    try:
+        entries = json.loads(header, object_pairs_hook=_without_repeats)
+        has_more = any(set(entry) != {"dtype", "shape", "data_offsets"} for entry in entries.values())
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        raise PoisonError(shown_as, "is not a safetensors file (its header is not one)") from None
+    if has_more:
         raise PoisonError(shown_as, "carries free text beside its tensors")
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
 
 
 def _count(shape: list[int]) -> int:

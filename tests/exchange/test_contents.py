@@ -1,0 +1,256 @@
+"""Payloads: YAML records, tensor files, tables. Hostile until checked."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save
+
+from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.exchange.records import RunConfiguration, TensorList, TensorShape, dump_yaml, parse_yaml
+from shared.exchange.signing import SigningKey
+from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
+from shared.exchange.trust import open_yaml
+from shared.exchange.weights import check_tensors, max_file_bytes, read_tensor, write_tensors
+from tests.federation.running import run_configuration
+
+# --- YAML -------------------------------------------------------------------------------------------------------
+
+RUN = dump_yaml(run_configuration()).decode()
+
+
+def test_a_run_reads_back() -> None:
+    assert parse_yaml(RUN.encode(), RunConfiguration, "RUN.yaml") == run_configuration()
+
+
+@given(
+    rounds=st.integers(1, 9998),
+    seed=st.integers(0, 2**63 - 1),
+    tolerance=st.floats(0, 0.999),
+    hours=st.floats(1e-6, 1e6),
+    run=st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True),
+)
+def test_any_run_reads_back(rounds: int, seed: int, tolerance: float, hours: float, run: str) -> None:
+    changes = {"rounds": rounds, "seed": seed, "tolerance": tolerance, "round_deadline_hours": hours, "run": run}
+    configuration = run_configuration(**changes)
+    assert parse_yaml(dump_yaml(configuration), RunConfiguration, "RUN.yaml") == configuration
+
+
+def test_a_number_with_an_exponent_is_a_number() -> None:
+    text = RUN.replace("tolerance: 0.01", "tolerance: 1e-4")
+    assert parse_yaml(text.encode(), RunConfiguration, "RUN.yaml").tolerance == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: &x [1]\nb: *x\n", "alias"),
+        ("run: a\nrun: b\n", "twice"),
+        ("run: !!python/object/apply:os.system [ls]\n", "plain YAML"),
+        ("- 1\n", "key: value"),
+        ("run: [", "plain YAML"),
+        ("\x00", "plain YAML"),
+        ("run: " + "[" * 5000, "plain YAML"),
+        (RUN + "colour: blue\n", "colour: is not a known key"),
+        (RUN.replace("tolerance: 0.01", "tolerance: .nan"), "tolerance"),
+        (RUN.replace("tolerance: 0.01", "tolerance: .inf"), "tolerance"),
+        (RUN.replace("rounds: 1", "rounds: '1'"), "rounds"),
+        (RUN.replace("- south", "- north"), "named twice"),
+        (RUN.replace("quorum: 2", "quorum: 3"), "quorum"),
+    ],
+)
+def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_yaml(text.encode(), RunConfiguration, "RUN.yaml")
+    assert all(problem.startswith("RUN.yaml: ") for problem in caught.value.problems)
+    assert reason in str(caught.value)
+    with pytest.raises(PoisonError):
+        open_yaml(text.encode(), RunConfiguration, "run.yaml")
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------
+
+TENSORS = TensorList(
+    tensors={"a.weight": TensorShape(dtype="F32", shape=[3, 4]), "b": TensorShape(dtype="F32", shape=[])}
+)
+GOOD = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.array(7, dtype=np.float32)}
+
+
+def check(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    check_tensors(path, TENSORS, "model.safetensors")
+
+
+def test_tensors_read_back_in_the_common_format(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    for path in (first, second):
+        write_tensors(path, TENSORS, GOOD.__getitem__)
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_size <= max_file_bytes(TENSORS)
+    check_tensors(first, TENSORS, "model.safetensors")
+    found = load_file(first)
+    assert all(np.array_equal(found[name], GOOD[name]) for name in GOOD)
+    assert np.array_equal(read_tensor(first, "a.weight"), GOOD["a.weight"])
+    check(tmp_path / "3", save(GOOD))
+
+
+def test_one_tensor_is_asked_for_at_a_time(tmp_path: Path) -> None:
+    sizes = []
+
+    def tensor(name: str) -> np.ndarray:
+        sizes.append((tmp_path / ".x.writing").stat().st_size)
+        return np.zeros((1000, 1000), dtype=np.float32)
+
+    many = TensorList(tensors={f"t{n}": TensorShape(dtype="F32", shape=[1000, 1000]) for n in range(4)})
+    write_tensors(tmp_path / "x", many, tensor)
+    assert sizes == sorted(sizes)
+    assert sizes[-1] >= 3 * 4_000_000  # the three before it are on disk already
+
+
+def test_a_wrong_array_is_never_written(tmp_path: Path) -> None:
+    for wrong in (np.zeros((4, 3), dtype=np.float32), np.zeros((3, 4))):
+        with pytest.raises(ValueError, match="weight"):
+            write_tensors(tmp_path / "x", TENSORS, lambda name, wrong=wrong: wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def header_of(content: dict[str, object], data: bytes = b"\x00" * 52) -> bytes:
+    text = json.dumps(content).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+ENTRIES: dict[str, object] = {
+    "a.weight": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]},
+    "b": {"dtype": "F32", "shape": [], "data_offsets": [48, 52]},
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (save({"a.weight": GOOD["a.weight"]}), "does not hold the run's tensors"),
+        (save(GOOD | {"c": GOOD["b"]}), "does not hold the run's tensors"),
+        (save(GOOD | {"a.weight": GOOD["a.weight"].T.copy()}), "a.weight is F32[4, 3]"),
+        (save(GOOD | {"b": GOOD["b"].astype(np.float64)}), "b is F64"),
+        (save(GOOD | {"b": np.array(7)}), "b is I64"),
+        (save(GOOD, metadata={"patient": "x"}), "free text"),
+        (save(GOOD)[:-1], "not a safetensors file"),
+        (save(GOOD) + b"\x00", "not a safetensors file"),
+        (b"", "not a safetensors file"),
+        (pickle.dumps(GOOD), "not a safetensors file"),
+        (struct.pack("<Q", 2**63) + b"{}", "no header of a reasonable size"),
+        (header_of({"a.weight": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 48]}}), "safetensors"),
+        (header_of({"a.weight": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 2**60]}}), "safetensors"),
+    ],
+)
+def test_a_bad_tensor_file_is_poison(tmp_path: Path, content: bytes, reason: str) -> None:
+    with pytest.raises(PoisonError) as caught:
+        check(tmp_path / "x", content)
+    assert caught.value.file == "model.safetensors"
+    assert reason in caught.value.reason
+
+
+def test_free_text_cannot_hide_behind_an_escape(tmp_path: Path) -> None:
+    """``__metadata__`` may be spelt with JSON escapes; it is still free text."""
+    text = json.dumps(ENTRIES | {"__metadata__": {"patient": "x"}}).replace("__metadata__", "\\u005f_metadata__")
+    content = struct.pack("<Q", len(text)) + text.encode() + b"\x00" * 52
+    with pytest.raises(PoisonError, match="free text"):
+        check(tmp_path / "x", content)
+
+
+def test_free_text_cannot_hide_in_a_tensors_entry_or_behind_a_repeated_key(tmp_path: Path) -> None:
+    noted = ENTRIES | {"b": {"dtype": "F32", "shape": [], "data_offsets": [48, 52], "patient": "x"}}
+    with pytest.raises(PoisonError):
+        check(tmp_path / "x", header_of(noted))
+    text = json.dumps(ENTRIES).replace('"b":', '"b": {"patient": "x"}, "b":')
+    with pytest.raises(PoisonError):
+        check(tmp_path / "x", struct.pack("<Q", len(text)) + text.encode() + b"\x00" * 52)
+
+
+@given(position=st.integers(0, 11), value=st.sampled_from([np.nan, np.inf, -np.inf]))
+def test_one_value_that_is_not_finite_is_poison(
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: float
+) -> None:
+    spoilt = {name: array.copy() for name, array in GOOD.items()}
+    spoilt["a.weight"].flat[position] = value
+    with pytest.raises(PoisonError, match="not finite"):
+        check(tmp_path_factory.getbasetemp() / "spoilt", save(spoilt))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+rows = st.lists(
+    st.builds(
+        MetricsRow,
+        round_no=st.integers(1, 9999),
+        epoch=st.integers(0, 1000),
+        split=st.sampled_from(["train", "validation", "test"]),
+        images=st.integers(0, 10**9 - 1).map(str) | st.just("fewer than 5"),
+        learning_rate=st.floats(1e-9, 10),
+        loss=numbers,
+        scores=st.fixed_dictionaries({"dice_mean": numbers, "dice_std": numbers}),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(rows)
+def test_a_table_reads_back(table: list[MetricsRow]) -> None:
+    assert read_metrics(write_metrics(table), "metrics.csv") == table
+
+
+HEADER = "round,epoch,split,images,learning_rate,loss,dice_mean,dice_std\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        HEADER.replace("loss", "lost"),
+        HEADER.replace("dice_mean", "=cmd_mean"),
+        HEADER.replace("dice_mean,dice_std", "dice_std,dice_mean"),
+        HEADER + "1,0,test,10,0.1,0.5,0.5\n",
+        HEADER + "1,0,test,10,0.1,0.5,nan,0.1\n",
+        HEADER + "1,0,test,10,0.1,0.5,=1+1,0.1\n",
+        HEADER + "1,0,holdout,10,0.1,0.5,0.5,0.1\n",
+        HEADER + "1,0,test,ten,0.1,0.5,0.5,0.1\n",
+        HEADER + "1,0,test,10,,0.5,0.5,0.1\n",
+        HEADER + "-1,0,test,10,0.1,0.5,0.5,0.1\n",
+        HEADER + "1,0,test,10,0.1,0.5,0.5,1e999\n",
+        HEADER + "1,0,test,١٠,0.1,0.5,0.5,0.1\n",
+        HEADER + "1,0,test,10,0.1,0.5,0.5,0.1\n" * 40_000,
+    ],
+)
+def test_anything_else_is_not_a_table(content: str) -> None:
+    with pytest.raises(PoisonError, match="is not a metrics table"):
+        read_metrics(content.encode(), "metrics.csv")
+
+
+# --- keys -------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "signing.key"
+    key = SigningKey.at(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert SigningKey.at(path).public == key.public
+    path.chmod(0o640)
+    with pytest.raises(StandingError, match="chmod 600"):
+        SigningKey.at(path)
+    path.chmod(0o600)
+    path.write_text("not a key")
+    with pytest.raises(StandingError, match="does not hold a dropfed key"):
+        SigningKey.at(path)
+
+
+settings.register_profile("default", deadline=None)
+settings.load_profile("default")

@@ -1,0 +1,182 @@
+"""The only door: one test per step of the order that trust.py states, each refusing by that step alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.errors import PoisonError
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, Place, place_at
+from shared.exchange.records import FileEntry, Head, Manifest
+from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed, parse_canonical
+from shared.exchange.trust import Correspondent, Message, check_file
+
+NORTH = SigningKey(b"\x01" * 32)
+STRANGER = SigningKey(b"\x02" * 32)
+PLACE = Place("update", "octa-1", 3)
+HEAD = Head(seq=4, digest="aa" * 32)
+REPLY = "bb" * 32
+READER = Correspondent("retina", "north", "north", NORTH.public)
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    entry = FileEntry(size=3, sha256=digest_of(b"abc"))
+    body = Manifest(
+        kind="update",
+        federation="retina",
+        site="north",
+        sender="north",
+        run="octa-1",
+        round=3,
+        seq=5,
+        previous=HEAD.digest,
+        in_reply_to=REPLY,
+        created="2026-11-21T09:30:00Z",
+        files={"metrics.csv": entry, "model.safetensors": entry},
+    ).model_dump()
+    return body | changes
+
+
+def open_bytes(content: bytes, place: Place = PLACE) -> Message:
+    return READER.open(content, place, head=HEAD, answers=(REPLY,))
+
+
+def test_a_right_manifest_passes() -> None:
+    message = open_bytes(NORTH.sign(manifest()))
+    assert message.head == Head(seq=5, digest=message.digest)
+
+
+FILES = manifest()["files"]
+
+
+@pytest.mark.parametrize(
+    ("step", "content", "reason"),
+    [
+        ("size", NORTH.sign(manifest()) + b" " * MAX_RECORD_BYTES, "more than"),
+        ("hash", NORTH.sign(manifest()) + b"\n", "canonical"),
+        ("hash", NORTH.sign(manifest()).replace(b":", b": ", 1), "canonical"),
+        ("signature", NORTH.sign(manifest()).replace(b'"seq":5', b'"seq":6'), "signature does not hold"),
+        ("signature", STRANGER.sign(manifest()), "unknown key"),
+        ("sender", NORTH.sign(manifest(protocol=2)), "well-formed"),
+        ("sender", NORTH.sign(manifest(federation="other")), "was written for"),
+        ("sender", NORTH.sign(manifest(site="south")), "was written for"),
+        ("sender", NORTH.sign(manifest(sender=AGGREGATOR)), "was written for"),
+        ("run", NORTH.sign(manifest(run="octa-2")), "belongs to run"),
+        ("round", NORTH.sign(manifest(round=2)), "belongs elsewhere"),
+        ("round", NORTH.sign(manifest(kind="consent")), "belongs elsewhere"),
+        ("reply", NORTH.sign(manifest(in_reply_to="cc" * 32)), "does not answer"),
+        ("reply", NORTH.sign(manifest(in_reply_to=None)), "does not answer"),
+        ("chain", NORTH.sign(manifest(seq=4)), "breaks the chain"),
+        ("chain", NORTH.sign(manifest(seq=6)), "breaks the chain"),
+        ("chain", NORTH.sign(manifest(previous="cc" * 32)), "breaks the chain"),
+        ("contents", NORTH.sign(manifest(files={})), "lists files"),
+        ("contents", NORTH.sign(manifest(files=FILES | {"extra.py": FILES["metrics.csv"]})), "lists files"),
+        ("contents", NORTH.sign(manifest(files=FILES | {"../escape": FILES["metrics.csv"]})), "lists files"),
+        ("contents", NORTH.sign(manifest(note="hello")), "well-formed"),
+    ],
+)
+def test_each_step_refuses(step: str, content: bytes, reason: str) -> None:
+    with pytest.raises(PoisonError) as caught:
+        open_bytes(content)
+    assert reason in caught.value.reason, step
+    assert caught.value.file == PLACE.manifest
+
+
+def test_the_aggregators_places_are_not_the_sites() -> None:
+    with pytest.raises(PoisonError, match="does not write"):
+        open_bytes(NORTH.sign(manifest(kind="verdict")), Place("verdict", "octa-1", 3))
+
+
+def test_a_payload_must_have_its_size_and_hash() -> None:
+    message = open_bytes(NORTH.sign(manifest()))
+    check_file(message, "metrics.csv", 3, digest_of(b"abc"))
+    with pytest.raises(PoisonError, match="has 4 bytes"):
+        check_file(message, "metrics.csv", 4, digest_of(b"abc"))
+    with pytest.raises(PoisonError, match="SHA-256"):
+        check_file(message, "metrics.csv", 3, digest_of(b"abd"))
+
+
+@given(st.data())
+def test_no_other_bytes_than_the_signed_ones_are_accepted(data: st.DataObject) -> None:
+    content = bytearray(NORTH.sign(manifest()))
+    position = data.draw(st.integers(0, len(content) - 1))
+    content[position] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(PoisonError):
+        open_bytes(bytes(content))
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abcé", max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text("abcxyzé\U0001f600", max_size=5), json_values, max_size=5))
+def test_canonical_json_reads_back_and_is_unique(value: dict[str, Any]) -> None:
+    content = canonical(value)
+    assert parse_canonical(content) == value
+    assert open_signed(NORTH.sign(value)) == (value, NORTH.public)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a":1.0}',
+        b'{"a":NaN}',
+        b'{"a":1,"a":2}',
+        b'{"b":1,"a":2}',
+        b"[1]",
+        b"",
+        b"\xff",
+        b'{"a":1e3}',
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_anything_else_is_not_canonical(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"canonical|only integers"):
+        parse_canonical(content)
+
+
+run_names = st.from_regex(NAME_PATTERN, fullmatch=True).filter(str.isascii)
+places = st.builds(Place, st.sampled_from(["round", "update", "verdict"]), run_names, st.integers(1, 9999)) | st.builds(
+    Place, st.sampled_from(["offer", "consent", "final"]), run_names
+)
+
+
+@given(places)
+def test_a_place_reads_back_from_its_path(place: Place) -> None:
+    assert place_at(place.path) == place
+
+
+@settings(max_examples=300)
+@given(st.text("runsoferAZ/.0123_\\ -é\n", max_size=60))
+def test_only_a_places_own_path_names_it(path: str) -> None:
+    place = place_at(path)
+    assert place is None or place.path == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/../offer",
+        "runs/Upper/offer",
+        "runs/a/rounds/0000/to_site",
+        "runs/a/rounds/00001/to_site",
+        "runs/a/rounds/1/to_site",
+        "runs/a/rounds/٠٠٠١/to_site",
+        f"runs/{'a' * 65}/offer",
+        "runs/a/offer/x",
+        "/runs/a/offer",
+        "runs/.a/offer",
+        "runs/a\n/offer",
+    ],
+)
+def test_other_paths_name_nothing(path: str) -> None:
+    assert place_at(path) is None
