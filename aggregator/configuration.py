@@ -7,12 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import Name
-from shared.exchange.records import Record, parse_yaml
+from shared.exchange.records import Record
 from shared.folder.contract import Folder
-from shared.folder.durable import read_private
 from shared.folder.webdav import WebDavFolder
+from shared.settings import read_password, read_settings
 
 FILE = "aggregator.yaml"
 
@@ -42,14 +41,7 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
     Raises:
         ConfigurationError: it is missing, or every problem in it.
     """
-    path = work / FILE
-    try:
-        content = path.read_bytes()
-    except OSError:
-        raise ConfigurationError(
-            [f"{path}: cannot be read; run `dropfed-aggregator init` or name the work directory with --work"]
-        ) from None
-    return parse_yaml(content, AggregatorConfiguration, str(path))
+    return read_settings(work / FILE, AggregatorConfiguration, "run `dropfed-aggregator init`")
 
 
 def open_folder(work: Path, access: SiteAccess) -> Folder:
@@ -58,8 +50,5 @@ def open_folder(work: Path, access: SiteAccess) -> Folder:
     Raises:
         StandingError: the password file is missing or readable by others, or the address is unusable.
     """
-    try:
-        password = read_private(work / access.password_file).decode().strip("\r\n")
-    except UnicodeDecodeError:
-        raise StandingError(f"{access.password_file} does not hold text: put the password there") from None
-    return WebDavFolder(access.url, access.user, password, ca_file=work / access.ca_file if access.ca_file else None)
+    ca_file = work / access.ca_file if access.ca_file else None
+    return WebDavFolder(access.url, access.user, read_password(work / access.password_file), ca_file=ca_file)

@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import Name
-from shared.exchange.records import Digest, Record, parse_yaml
+from shared.exchange.records import Digest, Record
 from shared.folder.contract import Folder
-from shared.folder.durable import read_private
 from shared.folder.webdav import WebDavFolder
+from shared.settings import read_password, read_settings
 
 FILE = "site.yaml"
 PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
@@ -52,31 +51,15 @@ def read_configuration(work: Path) -> SiteConfiguration:
     Raises:
         ConfigurationError: it is missing, or every problem in it.
     """
-    path = work / FILE
-    try:
-        content = path.read_bytes()
-    except OSError:
-        raise ConfigurationError(
-            [f"{path}: cannot be read; run `dropfed-site join INVITE` or name the work directory with --work"]
-        ) from None
-    return parse_yaml(content, SiteConfiguration, str(path))
+    return read_settings(work / FILE, SiteConfiguration, "run `dropfed-site join INVITE`")
 
 
 def open_folder(work: Path, configuration: SiteConfiguration) -> Folder:
-    """Connect to the hospital's folder.
+    """Connect to the hospital's folder, with the password of the environment or of the password file.
 
     Raises:
         StandingError: no password, a password file that others can read, or an unusable address.
     """
+    password = os.environ.get(PASSWORD_VARIABLE) or read_password(work / configuration.password_file)
     ca_file = work / configuration.ca_file if configuration.ca_file else None
-    return WebDavFolder(configuration.url, configuration.user, _password(work, configuration), ca_file=ca_file)
-
-
-def _password(work: Path, configuration: SiteConfiguration) -> str:
-    if from_environment := os.environ.get(PASSWORD_VARIABLE):
-        return from_environment
-    path = work / configuration.password_file
-    try:
-        return read_private(path).decode().strip("\r\n")
-    except UnicodeDecodeError:
-        raise StandingError(f"{path} does not hold text: put the password there") from None
+    return WebDavFolder(configuration.url, configuration.user, password, ca_file=ca_file)

@@ -1,0 +1,39 @@
+"""How both daemons read what belongs to their own machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shared.errors import ConfigurationError, StandingError
+from shared.exchange.records import AnyRecord, parse_yaml
+from shared.folder.durable import read_private
+
+
+def read_settings(path: Path, kind: type[AnyRecord], remedy: str) -> AnyRecord:
+    """Read a YAML file of settings.
+
+    Args:
+        remedy: how such a file is made, for who has none.
+
+    Raises:
+        ConfigurationError: it cannot be read, or every problem in it.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise ConfigurationError(
+            [f"{path}: cannot be read; {remedy}, or name the work directory with --work"]
+        ) from None
+    return parse_yaml(content, kind, str(path))
+
+
+def read_password(path: Path) -> str:
+    """Read a password from a file that only its owner may read; a line break at its end does not count.
+
+    Raises:
+        StandingError: missing, readable by others, or not text.
+    """
+    try:
+        return read_private(path).decode().strip("\r\n")
+    except UnicodeDecodeError:
+        raise StandingError(f"{path} does not hold text: put the password there") from None
