@@ -78,6 +78,7 @@ class Site:
         self._longest_pause_s = longest_pause_s
         self._on_news = on_news
         self._awaited: Awaited | None = None
+        self._is_troubled = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
         self._open_channel()
@@ -117,27 +118,30 @@ class Site:
             self._on_news()
 
     def _work(self) -> bool:
-        """Do what can be done now; return whether anything happened."""
+        """Do what can be done now; return whether anything happened. One site's trouble is told and waited out."""
         try:
-            if self.channel is None:
-                return self._enrol()
-            if self.channel.has_unpublished:
-                self.channel.publish()
-                return True
-            awaited = self._awaited
-            return awaited is not None and self._receive(self.channel, awaited)
+            happened = self._step()
         except Stopped:
             raise
-        except OSError as error:
-            return self._pause_for(disk_trouble(error, self._home))
-        except DropfedError as error:
-            return self._pause_for(error)
+        except (DropfedError, OSError) as error:
+            trouble = disk_trouble(error, self._home) if isinstance(error, OSError) else error
+            self._note_trouble(trouble)
+            self._is_troubled = True
+            self._stop.wait(self._longest_pause_s)
+            return False
+        if self._is_troubled:
+            self._is_troubled = False
+            self._note_trouble(None)
+        return happened
 
-    def _pause_for(self, error: DropfedError) -> bool:
-        """One site's trouble is told and waited out; the others go on."""
-        self._note_trouble(error)
-        self._stop.wait(self._longest_pause_s)
-        return False
+    def _step(self) -> bool:
+        if self.channel is None:
+            return self._enrol()
+        if self.channel.has_unpublished:
+            self.channel.publish()
+            return True
+        awaited = self._awaited
+        return awaited is not None and self._receive(self.channel, awaited)
 
     def _receive(self, channel: Channel, awaited: Awaited) -> bool:
         if channel.is_settled(awaited.place):
@@ -166,15 +170,12 @@ class Site:
             card_bytes = self._folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
         except NotFoundError:
             return False
-        try:
-            card = open_site_card(
-                card_bytes,
-                federation=self._invite.federation,
-                site=self.name,
-                secret=self._invite.enrolment_secret,
-            )
-        except PoisonError as error:
-            return self._pause_for(error)
+        card = open_site_card(
+            card_bytes,
+            federation=self._invite.federation,
+            site=self.name,
+            secret=self._invite.enrolment_secret,
+        )
         readme = README_TEXT.encode()
         federation = Federation(
             federation=self._invite.federation,
@@ -191,7 +192,6 @@ class Site:
         self._folder.create(names.FEDERATION, path.read_bytes())
         write_file(path.with_name(names.README), readme)
         write_file(path.with_name(names.SITE_CARD), card_bytes)
-        self._note_trouble(None)
         logger.info("%s is enrolled", self.name)
         self._open_channel()
         return True

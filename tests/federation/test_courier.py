@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -59,3 +60,32 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     assert site.channel.message(place) == accepted
     assert site.channel.refusal(place) is None
     assert site.channel.path(place, names.CONSENT).exists()
+
+
+def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path) -> None:
+    """A card that does not know the invite's secret is not accepted; the right one ends the trouble."""
+    work, drop = tmp_path / "aggregator", tmp_path / "drop"
+    drop.mkdir()
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    invite = read_invite_file(work / "invites" / "north.json")
+    for name, secret in (("impostor", "00" * 32), ("north", invite.enrolment_secret)):
+        told = invite.model_copy(update={"enrolment_secret": secret})
+        join(tmp_path / name, told, data=None, url=None, password=None)
+    site = Site(
+        work / "sites" / "north",
+        LocalFolder(drop),
+        invite=read_invite(work, "north"),
+        key=SigningKey.at(work / "signing.key"),
+        stop=threading.Event(),
+        longest_pause_s=0.01,
+        on_news=lambda: None,
+    )
+    trouble = work / "sites" / "north" / "trouble.txt"
+    shutil.copyfile(tmp_path / "impostor" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
+    assert not site._work()
+    assert "does not prove knowledge of the invite's secret" in trouble.read_text()
+    assert site.channel is None
+    shutil.copyfile(tmp_path / "north" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
+    assert site._work()
+    assert site.channel is not None
+    assert not trouble.exists()
