@@ -1,0 +1,60 @@
+"""``make demo``, as a process: on synthetic images, and on a folder of images with one sub-folder per site."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from shared.audit.verify import verify
+from shared.folder.durable import hash_file
+from shared.folder.local import LocalFolder
+from shared.learning.data.synthetic_octa import STYLES, write_site
+
+
+def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.local.demo", "--rounds", "1", "--image-size", "32", *options]
+    return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> None:
+    (tmp_path / "demo-run" / "old").mkdir(parents=True)
+    result = demo(tmp_path, "--sites", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    run = tmp_path / "demo-run"
+    assert not (run / "old").exists()
+    summary = json.loads((run / "summary.json").read_bytes())
+    assert set(summary) == {"sites", "final_sha256", "rounds", "seconds"}
+    assert summary["final_sha256"] == hash_file(run / "final" / "model.safetensors")[1]
+    assert summary["rounds"] == 1
+    assert set(summary["sites"]) == {"north", "south"}
+    for site, scores in summary["sites"].items():
+        assert set(scores) == {"dice_before", "dice_after", "test_images"}
+        assert scores["test_images"] == 5
+        assert 0 <= scores["dice_before"] <= 1 and 0 <= scores["dice_after"] <= 1
+        assert verify(LocalFolder(run / "folders" / site)).findings == []
+    assert "| 1 | north | accepted |" in (run / "report.md").read_text()
+    for shown in ("north", "Dice", "demo-run/folders", "demo-run/final/model.safetensors", "dropfed-audit verify"):
+        assert shown in result.stdout
+
+
+def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_set(tmp_path: Path) -> None:
+    for number, site in enumerate(("clinic-a", "clinic-b")):
+        write_site(tmp_path / "data" / site, style=STYLES[number], images=8, size=40, seed=number)
+    result = demo(tmp_path, "--data", "data")
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())
+    # Two test images each: too few for a score to leave the site.
+    withheld = {"dice_before": None, "dice_after": None, "test_images": None}
+    assert summary["sites"] == {"clinic-a": withheld, "clinic-b": withheld}
+    assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
+
+
+def test_bad_data_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "data" / "Bad Name" / "images").mkdir(parents=True)
+    result = demo(tmp_path, "--data", "data")
+    assert result.returncode == 2
+    assert result.stderr.strip().endswith("use lower-case letters, digits, '-', '_' and '.'")
+    (tmp_path / "empty").mkdir()
+    assert "has no sub-folder with images/ and masks/" in demo(tmp_path, "--data", "empty").stderr
