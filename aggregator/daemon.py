@@ -22,7 +22,7 @@ from aggregator.tolerance import HeldOutSet
 from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import MAX_RECORD_BYTES, Place
+from shared.exchange.names import Place
 from shared.exchange.records import RunConfiguration, Verdict, decimal_text, dump_yaml
 from shared.exchange.signing import canonical
 from shared.exchange.weights import max_file_bytes
@@ -153,7 +153,7 @@ class Daemon:
         if channel is None or (offer := channel.message(Place("offer", run))) is None:
             return None
         if channel.message(Place("consent", run)) is None:
-            return Awaited(Place("consent", run), offer.digest, MAX_RECORD_BYTES)
+            return Awaited(Place("consent", run), offer.digest)
         owed = []
         for round_no in range(self._store.round_no, 0, -1):
             if channel.message(update := Place("update", run, round_no)) is not None:

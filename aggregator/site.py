@@ -44,7 +44,7 @@ class Awaited:
 
     place: Place
     in_reply_to: str
-    max_bytes: int
+    max_weights_bytes: int = 0
     missed: tuple[tuple[Place, str], ...] = ()  # older messages that may still come, with what they answer
 
 
@@ -152,12 +152,14 @@ class Site:
         if channel.skips_messages(awaited.place, manifest):
             for place, in_reply_to in awaited.missed:
                 if (older := channel.notice(place)) is not None:
-                    self._fetch(channel, place, older, in_reply_to, awaited.max_bytes)
-        return self._fetch(channel, awaited.place, manifest, awaited.in_reply_to, awaited.max_bytes)
+                    self._fetch(channel, place, older, in_reply_to, awaited.max_weights_bytes)
+        return self._fetch(channel, awaited.place, manifest, awaited.in_reply_to, awaited.max_weights_bytes)
 
-    def _fetch(self, channel: Channel, place: Place, manifest: bytes, in_reply_to: str, max_bytes: int) -> bool:
+    def _fetch(self, channel: Channel, place: Place, manifest: bytes, in_reply_to: str, max_weights_bytes: int) -> bool:
         try:
-            return channel.fetch(place, manifest, answers=(in_reply_to,), max_bytes=max_bytes) is not None
+            return (
+                channel.fetch(place, manifest, answers=(in_reply_to,), max_weights_bytes=max_weights_bytes) is not None
+            )
         except PoisonError as error:
             channel.refuse(place, error, manifest)
             return True

@@ -30,7 +30,6 @@ from site_client.train import Trainer, split_counts
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.2  # between two looks after something happened; doubles up to the configured longest pause
-OFFER_BYTES = 16 * MAX_RECORD_BYTES
 
 
 class Daemon:
@@ -191,7 +190,7 @@ class Daemon:
             if (manifest := self._channel.notice(place)) is not None:
                 self._heartbeat.beat("receiving", self._channel, place)
                 fetched = self._channel.fetch(
-                    place, manifest, answers=self._answers(place), max_bytes=self._max_bytes(place)
+                    place, manifest, answers=self._answers(place), max_weights_bytes=self._max_weights_bytes(place)
                 )
                 if fetched is not None:
                     self._looked = False
@@ -209,9 +208,9 @@ class Daemon:
         consent = self._channel.message(Place("consent", place.run))
         return (consent.digest,) if consent else ()
 
-    def _max_bytes(self, place: Place) -> int:
+    def _max_weights_bytes(self, place: Place) -> int:
         if place.kind == "offer":
-            return OFFER_BYTES
+            return 0
         return max_file_bytes(store.offer(self._channel, place.run)[1])
 
     # --- answering -----------------------------------------------------------------------------------------

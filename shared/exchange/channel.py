@@ -22,6 +22,7 @@ from shared.exchange.names import (
     OPTIONAL,
     REQUIRED,
     RUNS,
+    WEIGHTS,
     Place,
     place_at,
 )
@@ -160,13 +161,13 @@ class Channel:
             return None
 
     def fetch(
-        self, place: Place, manifest: bytes, *, answers: Collection[str | None], max_bytes: int
+        self, place: Place, manifest: bytes, *, answers: Collection[str | None], max_weights_bytes: int
     ) -> Message | None:
         """Verify a noticed manifest, bring its payloads into the mirror, verify them, and accept the message.
 
         Args:
             answers: digests of our messages one of which it must answer; None stands for none.
-            max_bytes: no payload may be larger; records are held to ``MAX_RECORD_BYTES`` when read.
+            max_weights_bytes: no tensor file may be larger; everything else is at most ``MAX_RECORD_BYTES``.
 
         Returns:
             The message, or None when something failed that a second look may cure (a torn read).
@@ -183,8 +184,9 @@ class Channel:
             return None
         for name, entry in sorted(message.manifest.files.items()):
             path = f"{place.path}/{name}"
-            if entry.size > max_bytes:
-                raise PoisonError(path, f"has {entry.size} bytes, at most {max_bytes} are expected")
+            most = max_weights_bytes if name in WEIGHTS else MAX_RECORD_BYTES
+            if entry.size > most:
+                raise PoisonError(path, f"has {entry.size} bytes, at most {most} are expected")
             sha256 = ""
             try:
                 sha256 = self._folder.download(path, self.path(place, name), size=entry.size)

@@ -40,6 +40,8 @@ VERDICT = "verdict.json"
 CARD = "card.json"
 FINAL_MODEL = "model.safetensors"
 
+WEIGHTS = frozenset({GLOBAL_MODEL, SITE_MODEL, FINAL_MODEL})
+
 MAX_RECORD_BYTES = 1 << 20  # manifests, tables, YAML and JSON
 MAX_ROUND = 9999
 

@@ -72,7 +72,7 @@ class Played:
         sender.publish()
         manifest = reader.notice(place)
         assert manifest is not None
-        assert reader.fetch(place, manifest, answers=(in_reply_to,), max_bytes=1 << 20) is not None
+        assert reader.fetch(place, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
         self._heartbeat.beat("waiting", self.site, now=True)
 
     def model(self, value: float) -> Path:

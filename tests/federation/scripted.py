@@ -46,7 +46,7 @@ class ScriptedSite:
         while time.monotonic() < deadline:
             manifest = self.channel.notice(place)
             if manifest is not None:
-                message = self.channel.fetch(place, manifest, answers=answers, max_bytes=MODEL_BYTES)
+                message = self.channel.fetch(place, manifest, answers=answers, max_weights_bytes=MODEL_BYTES)
                 if message is not None:
                     return message
             time.sleep(0.05)

@@ -51,7 +51,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     hospital.seal(place, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
     hospital.publish()
 
-    site.attend(Awaited(place, offer.digest, names.MAX_RECORD_BYTES))
+    site.attend(Awaited(place, offer.digest))
     assert site._work()  # receives
     accepted = site.channel.message(place)
     assert accepted is not None
