@@ -112,7 +112,7 @@ class Channel:
             return sealed
         required = REQUIRED[place.kind]
         if not required <= set(files) <= required | OPTIONAL.get(place.kind, frozenset()):
-            raise ValueError(f"{sorted(files)} is not what a {place.kind} holds")
+            raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")
         for name, content in files.items():
             _place_file(self.path(place, name), content)
         manifest = Manifest(

@@ -1,0 +1,170 @@
+"""Two ends of one folder: seal and publish one way, fetch and verify the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.errors import PassingError, PoisonError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Correspondent
+from shared.folder.local import LocalFolder
+
+KEYS = {AGGREGATOR: SigningKey(b"\x01" * 32), "north": SigningKey(b"\x02" * 32)}
+OFFER, CONSENT = Place("offer", "r"), Place("consent", "r")
+FILES: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: b"run: r\n", names.TENSORS: b"tensors: {}\n"}
+
+
+class Flaky(LocalFolder):
+    """A folder that fails once, after its n-th change was made: the answer is lost, the change is not."""
+
+    def __init__(self, root: Path, fails_after: int) -> None:
+        super().__init__(root)
+        self._left = fails_after
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise PassingError("the connection broke")
+
+    def upload(self, path: str, source: Path) -> None:
+        super().upload(path, source)
+        self._count()
+
+    def create(self, path: str, content: bytes) -> None:
+        super().create(path, content)
+        self._count()
+
+
+def channel(home: Path, me: str, folder: LocalFolder) -> Channel:
+    other = "north" if me == AGGREGATOR else AGGREGATOR
+    peer = Correspondent("retina", "north", other, KEYS[other].public)
+    return Channel(home / me, folder, me=me, key=KEYS[me], peer=peer)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LocalFolder:
+    (tmp_path / "drop").mkdir()
+    return LocalFolder(tmp_path / "drop")
+
+
+def receive(reader: Channel, place: Place, *answers: str | None) -> object:
+    manifest = reader.notice(place)
+    assert manifest is not None
+    return reader.fetch(place, manifest, answers=answers or (None,), max_weights_bytes=100)
+
+
+def test_a_message_arrives_and_is_answered(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    offer = aggregator.seal(OFFER, FILES, in_reply_to=None)
+    assert north.notice(OFFER) is None
+    aggregator.publish()
+    assert receive(north, OFFER) == offer
+    consent = north.seal(CONSENT, {names.CONSENT: b"{}"}, in_reply_to=offer.digest)
+    north.publish()
+    assert receive(aggregator, CONSENT, offer.digest) == consent
+    assert (aggregator.own_head, aggregator.peer_head) == (offer.head, consent.head)
+    again = channel(tmp_path, AGGREGATOR, folder)  # the mirror is the memory
+    assert (again.own_head, again.peer_head) == (offer.head, consent.head)
+
+
+def test_a_sealed_message_stays_as_it_is(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator = channel(tmp_path, AGGREGATOR, folder)
+    first = aggregator.seal(OFFER, FILES, in_reply_to=None)
+    changed: dict[str, bytes | Path] = dict.fromkeys(FILES, b"other")
+    assert aggregator.seal(OFFER, changed, in_reply_to=None) == first
+    assert aggregator.path(OFFER, names.TENSORS).read_bytes() == FILES[names.TENSORS]
+
+
+@pytest.mark.parametrize("files", [{}, {names.TENSORS: b""}, FILES | {"patients.csv": b""}, FILES | {"../x": b""}])
+def test_only_the_closed_list_is_ever_sealed(
+    tmp_path: Path, folder: LocalFolder, files: dict[str, bytes | Path]
+) -> None:
+    with pytest.raises(ValueError, match="is not what belongs into"):
+        channel(tmp_path, AGGREGATOR, folder).seal(OFFER, files, in_reply_to=None)
+    assert not (tmp_path / AGGREGATOR / "mirror").exists()
+
+
+@pytest.mark.parametrize("fails_after", [1, 2, 3])
+def test_an_interrupted_publish_is_repeated_to_the_same_end(
+    tmp_path: Path, folder: LocalFolder, fails_after: int
+) -> None:
+    aggregator = channel(tmp_path, AGGREGATOR, Flaky(folder.root, fails_after))
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    with pytest.raises(PassingError):
+        aggregator.publish()
+    channel(tmp_path, AGGREGATOR, folder).publish()  # a new process
+    for name in (*FILES, names.MANIFEST):
+        sent = folder.read(f"{OFFER.path}/{name}", max_bytes=10_000)
+        assert sent == aggregator.path(OFFER, name).read_bytes()
+    assert [entry.name for entry in folder.list(OFFER.path)] == sorted([*FILES, names.MANIFEST])
+
+
+def test_a_torn_payload_is_fetched_again(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    payload = folder.root / OFFER.path / names.TENSORS
+    right = payload.read_bytes()
+    payload.write_bytes(right[:-1] + b"x")
+    assert receive(north, OFFER) is None
+    assert north.message(OFFER) is None
+    payload.write_bytes(right)
+    assert receive(north, OFFER) is not None
+
+
+def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    (folder.root / OFFER.path / names.TENSORS).write_bytes(b"tensors: [] ")
+    assert receive(north, OFFER) is None
+    with pytest.raises(PoisonError, match="SHA-256") as caught:
+        receive(north, OFFER)
+    north.refuse(OFFER, caught.value, b"manifest")
+    for reader in (north, channel(tmp_path, "north", folder)):
+        assert "SHA-256" in str(reader.refusal(OFFER))
+        assert reader.is_settled(OFFER)
+        assert reader.message(OFFER) is None
+    kept = tmp_path / "north" / "quarantine" / OFFER.path
+    assert (kept / names.TENSORS).read_bytes() == b"tensors: [] "
+    assert (kept / names.MANIFEST).read_bytes() == b"manifest"
+
+
+def test_a_record_larger_than_its_bound_is_never_fetched(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    large = b" " * (names.MAX_RECORD_BYTES + 1)
+    aggregator.seal(OFFER, {names.RUN_CONFIGURATION: large, names.TENSORS: b""}, in_reply_to=None)
+    aggregator.publish()
+    with pytest.raises(PoisonError, match="at most"):
+        receive(north, OFFER)
+    assert not (north.mirror / OFFER.path / names.RUN_CONFIGURATION).exists()
+
+
+def test_messages_that_were_skipped_are_noticed(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    second = Place("offer", "s")
+    aggregator.seal(second, FILES, in_reply_to=None)
+    aggregator.publish()
+    manifest = north.notice(second)
+    assert manifest is not None
+    assert north.skips_messages(second, manifest)
+    assert receive(north, second) is None
+    assert receive(north, OFFER) is not None
+    assert not north.skips_messages(second, manifest)
+    assert receive(north, second) is not None
+
+
+def test_an_accepted_message_is_never_refused(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    offer = aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    assert receive(north, OFFER) == offer
+    assert receive(north, OFFER) == offer  # again: nothing changes, nothing breaks the chain
+    with pytest.raises(ValueError, match="was accepted"):
+        north.refuse(OFFER, PoisonError("x", "y"), b"")
