@@ -11,7 +11,7 @@ from shared.errors import DataError, DropfedError, NotFoundError, PoisonError, S
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place, is_name
-from shared.exchange.records import Consent
+from shared.exchange.records import Consent, Phase
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation
 from shared.exchange.weights import check_tensors, max_file_bytes
@@ -65,6 +65,7 @@ class Daemon:
         self._channel = Channel(work, self._folder, me=configuration.site, key=key, peer=peer)
         self._card_published = False
         self._looked = False
+        self._resting: Phase = "waiting"
         self._dataset: tuple[tuple[str, int], Dataset] | None = None
 
     def run(self, *, once: bool = False) -> None:
@@ -82,7 +83,7 @@ class Daemon:
                 elif once:
                     break
                 else:
-                    self._heartbeat.beat("waiting", self._channel)
+                    self._heartbeat.beat(self._resting, self._channel)
                     self._stop.wait(pause_s)
                     self._looked = False
                     pause_s = min(2 * pause_s, self._configuration.poll_seconds)
@@ -220,10 +221,12 @@ class Daemon:
         judgement = judge(self._configuration.policy, configuration, store.decision(self._work, run))
         images = {}
         if judgement.answer == "ask":
-            if self._heartbeat.phase != "asked for consent":
-                logger.warning("run %s asks for consent: `dropfed-site approve %s` or `decline %s`", run, run, run)
-            self._heartbeat.beat("asked for consent", self._channel, Place("offer", run))
+            if self._resting != "asked for consent":
+                command = f"dropfed-site approve {run} --work {self._work}"
+                logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
+            self._resting = "asked for consent"
             return False
+        self._resting = "waiting"
         agrees, reason = judgement.answer == "yes", judgement.reason
         if agrees:
             trainer = self._trainer(run)

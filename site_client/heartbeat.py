@@ -58,7 +58,7 @@ class Heartbeat:
             federation=self._configuration.federation,
             site=self._configuration.site,
             time=now_text(),
-            phase="trouble" if self.trouble and phase == "waiting" else phase,
+            phase="trouble" if self.trouble and phase in ("waiting", "asked for consent") else phase,
             run=place.run if place else None,
             round=place.round_no if place else 0,
             progress_percent=percent,
