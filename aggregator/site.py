@@ -125,6 +125,8 @@ class Site:
             raise
         except (DropfedError, OSError) as error:
             trouble = disk_trouble(error, self._home) if isinstance(error, OSError) else error
+            if not self._is_troubled:
+                logger.error("%s: %s", self.name, trouble)
             self._note_trouble(trouble)
             self._is_troubled = True
             self._stop.wait(self._longest_pause_s)
@@ -217,7 +219,6 @@ class Site:
         if error is None:
             path.unlink(missing_ok=True)
         elif not path.exists() or path.read_text() != str(error):
-            logger.error("%s: %s", self.name, error)
             write_file(path, str(error).encode())
 
 
