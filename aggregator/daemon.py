@@ -23,7 +23,8 @@ from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
-from shared.exchange.records import RunConfiguration, Verdict, decimal_text, dump_yaml
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RunConfiguration, Verdict, decimal_text
 from shared.exchange.signing import canonical
 from shared.exchange.weights import max_file_bytes
 from shared.folder.durable import disk_trouble, link_file

@@ -14,7 +14,8 @@ from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, runs_in
 from aggregator.tolerance import HeldOutSet
 from shared.errors import ConfigurationError
-from shared.exchange.records import RunConfiguration, check_record, parse_yaml
+from shared.exchange.reading import check_record, parse_yaml
+from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.learning.compute import prepare_compute
 from shared.learning.data.augmentation import Augmentation

@@ -9,7 +9,8 @@ from pathlib import Path
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
 from shared.errors import ConfigurationError
 from shared.exchange.names import AGGREGATOR, is_name
-from shared.exchange.records import Invite, dump_yaml
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 

@@ -24,8 +24,8 @@ from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Name, Place
+from shared.exchange.reading import AnyRecord, dump_yaml, parse_yaml
 from shared.exchange.records import (
-    AnyRecord,
     Consent,
     Count,
     DecimalText,
@@ -35,8 +35,6 @@ from shared.exchange.records import (
     Sentence,
     TensorList,
     Verdict,
-    dump_yaml,
-    parse_yaml,
 )
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, read_metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shared.errors import ConfigurationError, StandingError
-from shared.exchange.records import AnyRecord, parse_yaml
+from shared.exchange.reading import AnyRecord, parse_yaml
 from shared.folder.durable import read_private
 
 

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from shared.errors import ConfigurationError
 from shared.exchange import names
-from shared.exchange.records import Invite, SiteCard, dump_yaml, now_text, problems_in
+from shared.exchange.reading import dump_yaml, problems_in
+from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
 from shared.folder.durable import write_file
 from site_client.configuration import FILE, SiteConfiguration

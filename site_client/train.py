@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from shared.errors import ConfigurationError
-from shared.exchange.records import RoundConfiguration, RunConfiguration, TensorList, check_record
+from shared.exchange.reading import check_record
+from shared.exchange.records import RoundConfiguration, RunConfiguration, TensorList
 from shared.exchange.tables import MetricsRow, Split, write_metrics
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan

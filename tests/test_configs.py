@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from aggregator.configuration import AggregatorConfiguration
-from shared.exchange.records import RunConfiguration, check_record, parse_yaml
+from shared.exchange.reading import check_record, parse_yaml
+from shared.exchange.records import RunConfiguration
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_named

@@ -33,7 +33,8 @@ from deploy.local.report import federation_report, site_scores
 from shared.commands import Commands
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
-from shared.exchange.records import RunConfiguration, check_record, dump_yaml
+from shared.exchange.reading import check_record, dump_yaml
+from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.learning.data.splits import SplitPlan
 from shared.learning.data.synthetic_octa import STYLES, write_site

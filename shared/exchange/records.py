@@ -7,15 +7,11 @@ so that canonical bytes do not depend on anybody's float printing. YAML records 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from shared.errors import ConfigurationError
 from shared.exchange.names import MAX_ROUND, Kind, Name
 
 
@@ -43,9 +39,6 @@ class Record(BaseModel):
     """Base: unknown keys refused, types never coerced, values never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 
 
 class FileEntry(Record):
@@ -244,81 +237,6 @@ class FinalCard(Record):
     reason: Sentence
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases (they can expand without bound) and without repeated keys."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("uses an alias (*name); write the value out")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
-        if repeated:
-            raise yaml.YAMLError(f"says {', '.join(repeated)} twice; keep one")
-        return super().construct_mapping(node, deep=deep)
-
-
-# YAML 1.1 reads 1e-4 as text; people who write it mean the number.
-_PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
-def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
-    """Read a YAML record.
-
-    Raises:
-        ConfigurationError: every problem, each with file, key and what is expected.
-    """
-    try:
-        value = yaml.load(content, _PlainLoader)  # noqa: S506  (a SafeLoader made stricter)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigurationError([f"{file}: is not plain YAML: {_one_line(error)}"]) from None
-    if not isinstance(value, dict):
-        raise ConfigurationError([f"{file}: must hold `key: value` lines; see configs/ for examples"])
-    return check_record(value, kind, file)
-
-
-def check_record(value: Mapping[str, Any], kind: type[AnyRecord], file: str) -> AnyRecord:
-    """Check parsed values against a record.
-
-    Raises:
-        ConfigurationError: every problem, each with file, key and what is expected.
-    """
-    try:
-        return kind.model_validate(value)
-    except (ValidationError, RecursionError) as error:
-        raise ConfigurationError(problems_in(error, kind, file)) from None
-
-
-def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], file: str) -> list[str]:
-    """One sentence for each problem pydantic found: file, key, what is wrong, what to do."""
-    if isinstance(error, RecursionError):
-        return [f"{file}: is nested too deeply; write it flat"]
-    known = ", ".join(kind.model_fields)
-    sentences = []
-    for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            text = f"{key}: is not a known key; remove it or use one of {known}"
-        elif problem["type"] == "missing":
-            text = f"{key}: is missing; add it"
-        elif key:
-            text = f"{key}: {message[:1].lower() + message[1:]} (found {_brief(problem['input'])}); correct it"
-        else:
-            text = message
-        sentences.append(f"{file}: {text}")
-    return sentences
-
-
-def dump_yaml(record: Record) -> bytes:
-    """YAML bytes of a record, keys in the order in which the record declares them."""
-    return yaml.safe_dump(record.model_dump(), sort_keys=False, allow_unicode=True, width=100).encode()
-
-
 def now_text() -> str:
     """The time now, UTC, to the second. Informs people; nothing is decided by it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -327,12 +245,3 @@ def now_text() -> str:
 def decimal_text(number: float) -> str:
     """The shortest text that reads back as exactly ``number``."""
     return repr(float(number))
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -37,15 +37,8 @@ from shared.exchange.names import (
     STATUS,
     Place,
 )
-from shared.exchange.records import (
-    AnyRecord,
-    Federation,
-    Head,
-    Manifest,
-    SiteCard,
-    Status,
-    parse_yaml,
-)
+from shared.exchange.reading import AnyRecord, parse_yaml
+from shared.exchange.records import Federation, Head, Manifest, SiteCard, Status
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
 

@@ -13,7 +13,8 @@ from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Kind, Place
-from shared.exchange.records import Consent, FinalCard, TensorList, TensorShape, Verdict, dump_yaml
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Consent, FinalCard, TensorList, TensorShape, Verdict
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent

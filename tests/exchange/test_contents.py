@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from shared.errors import ConfigurationError, PoisonError, StandingError
-from shared.exchange.records import RunConfiguration, TensorList, TensorShape, dump_yaml, parse_yaml
+from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.records import RunConfiguration, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml

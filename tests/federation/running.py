@@ -19,7 +19,8 @@ from pathlib import Path
 import yaml
 
 from aggregator.setup import initialise
-from shared.exchange.records import RunConfiguration, dump_yaml
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.learning.data.synthetic_octa import STYLES, write_site
 from site_client.configuration import Policy

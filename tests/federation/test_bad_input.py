@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
 from shared.audit.cli import main as audit
-from shared.exchange.records import dump_yaml
+from shared.exchange.reading import dump_yaml
 from site_client.cli import main as site
 from tests.federation.running import WAIT_S, Federation, run_configuration
 
@@ -117,6 +117,10 @@ def test_join_names_every_problem_of_an_invite(tmp_path: Path) -> None:
     assert result.exit_code == 2
     for key in ("site", "url", "user", "aggregator_key", "enrolment_secret"):
         assert f"{invite}: {key}: " in result.output
+    invite.write_text(json.dumps({"enrolment_secret": "cut-off-secr"}))
+    shown = run(site, "join", invite, "--work", tmp_path / "w", password="x").output
+    assert f"{invite}: enrolment_secret: " in shown
+    assert "cut-off-secr" not in shown
 
 
 class LoginPage(BaseHTTPRequestHandler):
@@ -185,11 +189,12 @@ def test_check_lists_every_problem_of_the_images(federation: Federation, tmp_pat
 
 def test_settings_name_every_problem_at_once(federation: Federation, tmp_path: Path) -> None:
     work = joined(federation, tmp_path / "site")
-    federation.change(work / "site.yaml", threads=0, devise="cpu", policy={"consent": "maybe"})
+    federation.change(work / "site.yaml", threads=0, devise="cpu", policy={"consent": "maybe", "tasc": []})
     result = run(site, "run", "--once", "--work", work)
     assert result.exit_code == 2
     for key in ("threads", "devise", "policy.consent"):
         assert f"site.yaml: {key}: " in result.output
+    assert "policy.tasc: is not a known key; remove it or use one of consent, tasks, methods," in result.output
 
 
 # --- daemons that live on ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.exchange.records import check_record
+from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import augment
 from shared.learning.data.images import SMALLEST_SIDE, read_pairs
 from shared.learning.data.splits import SplitPlan, split_images

@@ -1,0 +1,110 @@
+"""YAML and parsed values become records here, or sentences about what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from shared.errors import ConfigurationError
+from shared.exchange.records import Record
+
+AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases (they can expand without bound) and without repeated keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("uses an alias (*name); write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if repeated:
+            raise yaml.YAMLError(f"says {', '.join(repeated)} twice; keep one")
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 reads 1e-4 as text; people who write it mean the number.
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
+    """Read a YAML record.
+
+    Raises:
+        ConfigurationError: every problem, each with file, key and what is expected.
+    """
+    try:
+        value = yaml.load(content, _PlainLoader)  # noqa: S506  (a SafeLoader made stricter)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ConfigurationError([f"{file}: is not plain YAML: {_one_line(error)}"]) from None
+    if not isinstance(value, dict):
+        raise ConfigurationError([f"{file}: must hold `key: value` lines; see configs/ for examples"])
+    return check_record(value, kind, file)
+
+
+def check_record(value: Mapping[str, Any], kind: type[AnyRecord], file: str) -> AnyRecord:
+    """Check parsed values against a record.
+
+    Raises:
+        ConfigurationError: every problem, each with file, key and what is expected.
+    """
+    try:
+        return kind.model_validate(value)
+    except (ValidationError, RecursionError) as error:
+        raise ConfigurationError(problems_in(error, kind, file)) from None
+
+
+def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], file: str) -> list[str]:
+    """One sentence for each problem pydantic found: file, key, what is wrong, what to do."""
+    if isinstance(error, RecursionError):
+        return [f"{file}: is nested too deeply; write it flat"]
+    sentences = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            text = f"{key}: is not a known key; remove it{_known_keys(kind, problem['loc'])}"
+        elif problem["type"] == "missing":
+            text = f"{key}: is missing; add it"
+        elif key:
+            found = "" if "secret" in key else f" (found {_brief(problem['input'])})"
+            text = f"{key}: {message[:1].lower() + message[1:]}{found}; correct it"
+        else:
+            text = message
+        sentences.append(f"{file}: {text}")
+    return sentences
+
+
+def dump_yaml(record: Record) -> bytes:
+    """YAML bytes of a record, keys in the order in which the record declares them."""
+    return yaml.safe_dump(record.model_dump(), sort_keys=False, allow_unicode=True, width=100).encode()
+
+
+def _known_keys(kind: type[BaseModel], location: Sequence[int | str]) -> str:
+    """The keys that may stand where an unknown one was found, as the end of a sentence."""
+    for part in location[:-1]:
+        field = kind.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if not isinstance(inner, type) or not issubclass(inner, BaseModel):
+            return ""
+        kind = inner
+    return f" or use one of {', '.join(kind.model_fields)}"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
