@@ -300,5 +300,5 @@ def _as_trouble(error: DropfedError | OSError, work: Path) -> DropfedError:
         more = f" (and {count - 1} more; `dropfed-site check` lists them)" if count > 1 else ""
         return StandingError(f"{error.problems[0]}{more}")
     if isinstance(error, PoisonError):
-        return StandingError(f"{error}: not followed; tell the aggregator's people")
+        return PoisonError(error.file, f"{error.reason}: not followed; tell the aggregator's people")
     return error

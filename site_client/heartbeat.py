@@ -2,6 +2,8 @@
 
 It says where the site stands and the last message it knows of either side, so that an auditor notices when the
 newest message of a folder was removed. It never holds up the work: one that cannot be sent is dropped.
+
+What stands in the way is told in full in the work directory only: it may name images or paths, and those never leave.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import logging
 import time
 from pathlib import Path
 
-from shared.errors import DropfedError
+from shared.errors import DropfedError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import STATUS, Place
 from shared.exchange.records import Phase, Status, now_text
@@ -21,6 +23,7 @@ from site_client.configuration import SiteConfiguration
 
 logger = logging.getLogger(__name__)
 
+PUBLIC_TROUBLE = "something at the site needs attention; its own status says what"
 EVERY_S = 5.0  # between two heartbeats while nothing but progress changes
 
 
@@ -34,6 +37,7 @@ class Heartbeat:
     def __init__(self, work: Path, configuration: SiteConfiguration, folder: Folder, key: SigningKey) -> None:
         self.phase: Phase | None = None
         self.trouble: str | None = None
+        self._public_trouble: str | None = None
         self._path = work / STATUS
         self._configuration = configuration
         self._folder = folder
@@ -43,6 +47,8 @@ class Heartbeat:
     def note_trouble(self, error: DropfedError | None) -> None:
         """Remember what stands in the way, or that nothing does any more."""
         self.trouble = " ".join(str(error).split())[:1000] if error else None
+        # A refused message is the folder's matter, and told as it is; all else stays here.
+        self._public_trouble = self.trouble if isinstance(error, PoisonError) else PUBLIC_TROUBLE if error else None
 
     def beat(
         self, phase: Phase, channel: Channel, place: Place | None = None, *, percent: int = 0, now: bool = False
@@ -66,9 +72,9 @@ class Heartbeat:
             own_head=channel.published_head,
             aggregator_head=channel.peer_head,
         )
-        content = self._key.sign(status.model_dump())
+        public = status.model_copy(update={"trouble": self._public_trouble})
         try:
-            write_file(self._path, content)
-            self._folder.overwrite(STATUS, content)
+            write_file(self._path, self._key.sign(status.model_dump()))
+            self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
         except (DropfedError, OSError) as error:
             logger.debug("heartbeat not sent: %s", error)

@@ -215,6 +215,9 @@ def test_a_missing_mask_holds_the_site_up_until_it_is_there(tmp_path: Path) -> N
         daemon, aggregator_process = federation.start_site("north"), federation.start_aggregator()
         federation.wait_until(lambda: mask.stem in str(status_of(federation, "north").get("trouble")), "the trouble")
         assert daemon.poll() is None
+        shared = federation.folder("north") / "status.json"
+        federation.wait_until(lambda: b"needs attention" in shared.read_bytes(), "the trouble in the folder")
+        assert mask.stem.encode() not in shared.read_bytes()  # a file's name may be a patient's
         (tmp_path / mask.name).rename(mask)
         assert aggregator_process.wait(WAIT_S) == 0, federation.output(federation.aggregator)
         federation.wait_for_finals()
