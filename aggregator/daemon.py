@@ -15,7 +15,6 @@ from pathlib import Path
 from aggregator import rounds
 from aggregator.combine import combine
 from aggregator.results import choose_final
-from aggregator.schedule import round_configuration
 from aggregator.site import Awaited, Site
 from aggregator.store import RunStore, Scored, consent_of, metrics_of
 from aggregator.tolerance import HeldOutSet
@@ -29,6 +28,7 @@ from shared.exchange.signing import canonical
 from shared.exchange.weights import max_file_bytes
 from shared.folder.durable import disk_trouble, link_file
 from shared.learning.methods.contract import Method
+from shared.learning.schedules import round_configuration
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from shared.exchange.weights import check_tensors, max_file_bytes
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.retrying import RetryingFolder
+from shared.learning.schedules import round_configuration
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from site_client import rounds, store
@@ -247,6 +248,8 @@ class Daemon:
         channel = self._channel
         configuration = store.round_configuration(channel, place)
         trainer = self._trainer(place.run)
+        if configuration != round_configuration(trainer.run, place.round_no, self._configuration.site):
+            raise PoisonError(f"{place.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
         received = channel.path(place, names.GLOBAL_MODEL)
         check_tensors(received, trainer.tensors, f"{place.path}/{names.GLOBAL_MODEL}")
         dataset = self._dataset_of(trainer, configuration.seeds.split)

@@ -1,6 +1,9 @@
-"""Learning rates as functions of the round."""
+"""What a round asks of a site, as a function of the run that was agreed to: nothing else may be asked."""
 
 from __future__ import annotations
+
+from shared.exchange.records import RoundConfiguration, RunConfiguration, Seeds
+from shared.learning.seeds import seed_for, split_seed
 
 
 def cyclic_learning_rate(round_index: int, *, initial: float = 0.1, factor: float = 0.1, period: int = 3) -> float:
@@ -20,3 +23,21 @@ def cyclic_learning_rate(round_index: int, *, initial: float = 0.1, factor: floa
     if round_index < 0 or initial <= 0 or factor <= 0 or period < 1:
         raise ValueError("cyclic_learning_rate needs round_index >= 0, initial > 0, factor > 0 and period >= 1")
     return float(initial * factor ** (round_index % period))
+
+
+def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:
+    """The configuration of one site's round; the closing round (``run.rounds`` + 1) has no epochs.
+
+    Args:
+        round_no: 1-based.
+    """
+    rate = run.learning_rate
+    return RoundConfiguration(
+        round=round_no,
+        epochs=run.epochs if round_no <= run.rounds else 0,
+        learning_rate=cyclic_learning_rate(round_no - 1, initial=rate.initial, factor=rate.factor, period=rate.period),
+        batch_size=run.batch_size,
+        seeds=Seeds(split=split_seed(run.seed, site), training=seed_for(run.seed, round_no, site, "training")),
+        split=run.split,
+        augmentation=run.augmentation,
+    )

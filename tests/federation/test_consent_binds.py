@@ -1,0 +1,65 @@
+"""A site does what it agreed to and nothing else: a real site daemon, an aggregator played by the test."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from aggregator.site import Awaited, Site, read_invite
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RoundConfiguration
+from shared.exchange.signing import SigningKey
+from shared.folder.local import LocalFolder
+from shared.learning.methods import mean
+from shared.learning.model_files import save_tensors
+from shared.learning.schedules import round_configuration
+from shared.learning.tasks import task_named
+from tests.federation.running import RUN, TASK, TINY, Federation, run_configuration
+
+
+def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north"], quorum=1)
+    with Federation(tmp_path, run) as federation:
+        daemon = federation.start_site("north")
+        aggregator = Site(
+            federation.aggregator / "sites" / "north",
+            LocalFolder(federation.folder("north")),
+            invite=read_invite(federation.aggregator, "north"),
+            key=SigningKey.at(federation.aggregator / "signing.key"),
+            stop=threading.Event(),
+            longest_pause_s=0.05,
+            on_news=lambda: None,
+        )
+        federation.wait_until(lambda: aggregator._work() and aggregator.channel is not None, "the site's card")
+        channel = aggregator.channel
+        assert channel is not None
+        task = task_named(TASK)
+        model = task.build_model(task.options(TINY), seed=1)
+        tensors = mean.shared_tensors(model)
+        offer_files: dict[str, bytes | Path] = {
+            names.RUN_CONFIGURATION: dump_yaml(run),
+            names.TENSORS: dump_yaml(tensors),
+        }
+        offer = channel.seal(Place("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
+        place = Place("consent", RUN)
+        aggregator.attend(Awaited(place, offer.digest))
+        federation.wait_until(lambda: not aggregator._work() and channel.message(place) is not None, "the consent")
+        consent = channel.message(place)
+        assert consent is not None
+
+        agreed = round_configuration(run, 1, "north")
+        asked = RoundConfiguration.model_validate(agreed.model_dump() | {"epochs": 900})
+        save_tensors(model, tensors, tmp_path / "global.safetensors")
+        files: dict[str, bytes | Path] = {
+            names.ROUND_CONFIGURATION: dump_yaml(asked),
+            names.GLOBAL_MODEL: tmp_path / "global.safetensors",
+        }
+        channel.seal(Place("round", RUN, 1), files, in_reply_to=consent.digest)
+        channel.publish()
+        status = federation.folder("north") / names.STATUS
+        sentence = b"config.yaml: asks for something else than was agreed to"
+        federation.wait_until(lambda: sentence in status.read_bytes(), "the refusal")
+        assert daemon.poll() is None
+        assert channel.notice(Place("update", RUN, 1)) is None
