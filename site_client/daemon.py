@@ -13,7 +13,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place, is_name
 from shared.exchange.records import Consent, Phase
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import Correspondent, open_federation
+from shared.exchange.trust import Correspondent, open_federation, open_site_card
 from shared.exchange.weights import check_tensors, max_file_bytes
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, write_file
@@ -132,8 +132,7 @@ class Daemon:
     def _act(self, action: rounds.Action) -> bool:
         match action:
             case rounds.PublishCard():
-                self._folder.create(names.SITE_CARD, (self._channel.mirror / names.SITE_CARD).read_bytes())
-                self._card_published = True
+                self._publish_card()
             case rounds.ReadFederation():
                 return self._read_federation()
             case rounds.Publish():
@@ -154,6 +153,22 @@ class Daemon:
                 return False
         return True
 
+    def _publish_card(self) -> None:
+        """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held."""
+        path = self._channel.mirror / names.SITE_CARD
+        if path.exists():
+            self._folder.create(names.SITE_CARD, path.read_bytes())
+        else:
+            content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+            configuration = self._configuration
+            open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
+            write_file(path, content)
+        if self._channel.own_head.seq == 0:
+            for run in filter(is_name, self._folders_in(names.RUNS)):
+                updates = [Place("update", run, place.round_no) for place in self._rounds_of(run)]
+                self._channel.adopt([Place("consent", run), *updates])
+        self._card_published = True
+
     def _read_federation(self) -> bool:
         """Accept the aggregator's list of keys once it is there, if it names ours."""
         self._looked = True
@@ -173,8 +188,8 @@ class Daemon:
     # --- looking -------------------------------------------------------------------------------------------
 
     def _offers(self) -> list[Place]:
-        known = {place.run for place in self._channel.places()}
-        return [Place("offer", run) for run in self._folders_in(names.RUNS) if is_name(run) and run not in known]
+        offers = [Place("offer", run) for run in self._folders_in(names.RUNS) if is_name(run)]
+        return [offer for offer in offers if self._channel.message(offer) is None]
 
     def _rounds_of(self, run: str) -> list[Place]:
         numbers = [int(name) for name in self._folders_in(f"{names.RUNS}/{run}/rounds") if name.isdecimal()]

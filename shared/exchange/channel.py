@@ -11,7 +11,7 @@ Beside the mirror lies **quarantine**, with what was refused and why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from shared.errors import NotFoundError, PoisonError
@@ -76,10 +76,6 @@ class Channel:
         """Our last message known to be in the folder."""
         known = [message for message in self._from(self._me) if message.manifest.seq <= (self._published or 0)]
         return max((message.head for message in known), key=lambda head: head.seq, default=Head())
-
-    def places(self) -> list[Place]:
-        """Where every sealed or accepted message lies."""
-        return list(self._sealed)
 
     def last_from_peer(self) -> Message | None:
         """The other side's last accepted message."""
@@ -150,6 +146,30 @@ class Channel:
                 self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
                 self._published = message.manifest.seq
                 logger.info("%s: published %s", self._me.site, message.place.path)
+
+    def adopt(self, places: Iterable[Place]) -> None:
+        """Take back what we sealed and published at ``places`` but no longer have: a lost mirror never forks the chain.
+
+        Raises:
+            PoisonError: what lies there is not ours, or not whole.
+        """
+        found = []
+        for place in places:
+            manifest = self.notice(place) if self.message(place) is None else None
+            if manifest is not None:
+                found.append((self._me.open_out_of_order(manifest, place), manifest))
+        for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
+            for name, entry in message.manifest.files.items():
+                path = self.path(message.place, name)
+                check_file(
+                    message,
+                    name,
+                    entry.size,
+                    self._folder.download(f"{message.place.path}/{name}", path, size=entry.size),
+                )
+            write_file(self.path(message.place, MANIFEST), manifest)
+            self._sealed[message.place] = message
+            logger.warning("%s: took %s back from the folder", self._me.site, message.place.path)
 
     # --- notice, fetch, verify -----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +137,25 @@ def test_batch_jobs_end_at_the_same_bytes_and_a_second_run_follows(finished: Fed
         for site in federation.run.sites:
             assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
             assert (federation.folder(site) / "runs/second-run/final/manifest.json").exists()
+
+
+def test_a_site_that_lost_its_disk_but_not_its_key_goes_on_without_forking(tmp_path: Path) -> None:
+    """Only settings, key and password come back from a backup; what the site had answered it takes from the folder."""
+    with Federation(tmp_path) as federation:
+        federation.run_to_the_end()
+        federation.stop_all()
+        home, lost = federation.site("north"), tmp_path / "lost"
+        home.rename(lost)
+        home.mkdir()
+        for name in ("site.yaml", "signing.key", "password"):
+            shutil.copy2(lost / name, home / name)
+        second = federation.run.model_dump() | {"run": "second-run", "seed": 3}
+        write_file(federation.aggregator / "RUN.yaml", yaml.safe_dump(second).encode())
+        for site in federation.run.sites:
+            federation.start_site(site)
+        assert federation.start_aggregator().wait(WAIT_S) == 0, federation.output(home)
+        final = home / "mirror/runs/second-run/final/manifest.json"
+        federation.wait_until(final.exists, "the final model of the second run")
+        federation.stop_all()
+        assert files_below(lost / "mirror").items() <= files_below(home / "mirror").items()
+        assert list(lines(verify(LocalFolder(federation.folder("north"))))) == []
