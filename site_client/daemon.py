@@ -80,7 +80,7 @@ class Daemon:
             while not self._stop.is_set():
                 action = rounds.decide(self._facts())
                 if self._act_or_tell(action, must_succeed=once):
-                    pause_s = FIRST_PAUSE_S
+                    pause_s = pause_s if self._looked else FIRST_PAUSE_S
                 elif once:
                     break
                 else:
@@ -112,9 +112,9 @@ class Daemon:
     # --- actions -------------------------------------------------------------------------------------------
 
     def _act_or_tell(self, action: rounds.Action, *, must_succeed: bool) -> bool:
-        """Do an action and return whether anything happened; what stands in the way is told, not fatal."""
+        """Do an action and return whether to go on at once; what stands in the way is told, not fatal."""
         try:
-            happened = self._act(action)
+            goes_on = self._act(action)
         except Stopped:
             raise
         except (DropfedError, OSError) as error:
@@ -125,11 +125,12 @@ class Daemon:
                 logger.error("%s", trouble)
             self._heartbeat.note_trouble(trouble)
             return False
-        if happened and not isinstance(action, rounds.Wait):
+        if goes_on and not self._looked:
             self._heartbeat.note_trouble(None)
-        return happened
+        return goes_on
 
     def _act(self, action: rounds.Action) -> bool:
+        """Do an action. ``_looked`` is true afterwards only if it was a look that found nothing new."""
         match action:
             case rounds.PublishCard():
                 self._publish_card()
@@ -146,11 +147,13 @@ class Daemon:
             case rounds.LookAt(places):
                 return self._look_for(list(places))
             case rounds.AnswerOffer(run):
-                return self._answer_offer(run)
+                if not self._answer_offer(run):
+                    return False
             case rounds.AnswerRound(run, round_no):
                 self._answer_round(Place("round", run, round_no))
             case rounds.Wait():
                 return False
+        self._looked = False
         return True
 
     def _publish_card(self) -> None:
@@ -202,7 +205,7 @@ class Daemon:
             return []
 
     def _look_for(self, places: list[Place]) -> bool:
-        """Fetch the first of these messages that is there. Returns True: the facts have changed either way."""
+        """Fetch the first of these messages that is there; if there is none, we have looked. Always goes on."""
         for place in places:
             if (manifest := self._channel.notice(place)) is not None:
                 self._heartbeat.beat("receiving", self._channel, place)

@@ -19,7 +19,7 @@ from shared.audit.verify import Finding, verify
 from shared.exchange.names import Place
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
-from tests.audit.conftest import RUN, Played
+from tests.played import RUN, Played
 
 slow = settings(deadline=None, max_examples=150)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -264,3 +265,15 @@ def test_the_password_may_come_late(tmp_path: Path) -> None:
         federation.stop_all()
         password.write_bytes(right)
         federation.run_to_the_end()
+
+
+def test_a_trouble_is_told_once_however_often_it_is_met(tmp_path: Path) -> None:
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1)) as federation:
+        mask = sorted((tmp_path / "data" / "north" / "masks").iterdir())[0]
+        mask.rename(tmp_path / mask.name)
+        federation.start_site("north")
+        federation.start_aggregator()
+        north = federation.site("north")
+        federation.wait_until(lambda: "has no mask" in federation.output(north), "the trouble")
+        time.sleep(3)  # it is met ten times meanwhile
+        assert federation.output(north).count("has no mask") == 1

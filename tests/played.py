@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
@@ -124,14 +123,3 @@ class Played:
         self.send(
             "final", 0, {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: self.model(0.25)}, "consent"
         )
-
-
-@pytest.fixture(scope="session")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """A finished run. Tests copy ``drop`` before they touch it."""
-    run = Played(tmp_path_factory.mktemp("played"))
-    run.offer_and_consent()
-    run.round(1, trains=True)
-    run.round(2, trains=False)
-    run.finish()
-    return run

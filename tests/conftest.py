@@ -1,0 +1,18 @@
+"""Fixtures that more than one folder of tests uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.played import Played
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A finished run. Tests copy ``drop`` before they touch it."""
+    run = Played(tmp_path_factory.mktemp("played"))
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    run.finish()
+    return run
