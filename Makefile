@@ -6,7 +6,7 @@ BIN = .venv/bin
 READY = .venv/ready
 CODE = aggregator site_client shared deploy
 
-demo-options = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
+demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
 .PHONY: help demo test lint coverage setup lock clean
@@ -15,7 +15,7 @@ demo-options = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)
 help:      ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
 
-demo: $(READY)      ## a whole federation on this machine; ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= change it
+demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= change it
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
 test: $(READY)      ## all tests

@@ -16,18 +16,19 @@ from aggregator import rounds
 from aggregator.combine import combine
 from aggregator.results import choose_final
 from aggregator.site import Awaited, Site
-from aggregator.store import RunStore, Scored, consent_of, metrics_of
+from aggregator.store import RunStore, Scored, consent_of, metrics_of, training_images
 from aggregator.tolerance import HeldOutSet
 from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import RunConfiguration, Verdict, decimal_text
+from shared.exchange.records import Reliability, RunConfiguration, Verdict, decimal_text
 from shared.exchange.signing import canonical
+from shared.exchange.trust import open_yaml
 from shared.exchange.weights import max_file_bytes
 from shared.folder.durable import disk_trouble, link_file
-from shared.learning.methods.contract import Method
+from shared.learning.methods.contract import Contribution, Method
 from shared.learning.schedules import round_configuration
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Daemon:
     ) -> None:
         self._store = store
         self._run = store.configuration()
-        self._tensors = store.tensors()
+        self._tensors = store.sharing().shared
         self._sites = {site.name: site for site in sites}
         self._heldout = heldout
         self._method = method
@@ -226,18 +227,42 @@ class Daemon:
         """The tolerance check of one answer."""
         channel, place = self._channels[site], Place("update", self._run.run, round_no)
         if (refusal := channel.refusal(place)) is not None:
-            return Scored(score=None, reason=refusal)
-        model = f"{place.path}/{names.SITE_MODEL}"
+            return Scored(score=None, theta=None, reason=refusal)
+        trains = round_no <= self._run.rounds
         try:
+            self._check_files(channel, place, trains)
             metrics_of(channel, self._run.run, round_no)
-            if round_no > self._run.rounds:
-                return Scored(score=None, reason="")
-            if not channel.path(place, names.SITE_MODEL).exists():
-                raise PoisonError(model, "is missing from the answer")
-            score = self._heldout.score(channel.path(place, names.SITE_MODEL), self._tensors, model)
+            theta = self._theta(channel, place)
+            model = f"{place.path}/{names.SITE_MODEL}"
+            score = self._heldout.score(channel.path(place, names.SITE_MODEL), model) if trains else None
         except PoisonError as error:
-            return Scored(score=None, reason=str(error)[:1000])
-        return Scored(score=decimal_text(score), reason="")
+            return Scored(score=None, theta=None, reason=str(error)[:1000])
+        return Scored(score=_text(score), theta=_text(theta), reason="")
+
+    def _check_files(self, channel: Channel, place: Place, trains: bool) -> None:
+        """Demand of an answer what this round and this method have it hold, and nothing more.
+
+        Raises:
+            PoisonError: naming the file.
+        """
+        message = channel.message(place)
+        found = set(message.manifest.files) if message else set()
+        for name, is_due in ((names.SITE_MODEL, trains), (names.RELIABILITY, self._method.sends_reliability)):
+            if is_due and name not in found:
+                raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
+            if not is_due and name in found:
+                raise PoisonError(f"{place.path}/{name}", "was not asked for")
+
+    def _theta(self, channel: Channel, place: Place) -> float | None:
+        """The site's θ in (0, 1], where the method has it sent.
+
+        Raises:
+            PoisonError: the file is no well-formed reliability record.
+        """
+        if not self._method.sends_reliability:
+            return None
+        content = channel.path(place, names.RELIABILITY).read_bytes()
+        return open_yaml(content, Reliability, f"{place.path}/{names.RELIABILITY}").theta
 
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
         participants = self._store.participants(round_no)
@@ -245,11 +270,15 @@ class Daemon:
         accepted = sorted(
             site for site, scored in scores.items() if scored and scored.score and self._passes(scored.score)
         )
-        weights = self._method.weights(accepted) if accepted else {}
+        weights = self._method.weights({site: self._contribution(site, scores[site]) for site in accepted})
         return {
             site: _verdict(self._run, round_no, site, scored=scored, weight=weights.get(site))
             for site, scored in scores.items()
         }
+
+    def _contribution(self, site: str, scored: Scored | None) -> Contribution:
+        theta = float(scored.theta) if scored and scored.theta else None
+        return Contribution(images=training_images(self._channels[site], self._run.run), theta=theta)
 
     def _passes(self, score: str) -> bool:
         return float(score) > self._run.tolerance
@@ -294,10 +323,15 @@ def _verdict(
             "status": status,
             "score": scored.score if scored else None,
             "tolerance": decimal_text(run.tolerance),
-            "weight": decimal_text(weight) if weight is not None else None,
+            "theta": scored.theta if scored else None,
+            "weight": _text(weight),
             "reason": reason,
         }
     )
+
+
+def _text(number: float | None) -> str | None:
+    return None if number is None else decimal_text(number)
 
 
 class _Waiting:

@@ -13,18 +13,24 @@ from aggregator.setup import KEY_FILE
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, runs_in
 from aggregator.tolerance import HeldOutSet
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DataError
+from shared.exchange import names
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.learning.compute import prepare_compute
-from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
-from shared.learning.methods import method_named
-from shared.learning.model_files import save_tensors
+from shared.learning.methods import method_named, method_options
+from shared.learning.methods.sharing import sharing
+from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import task_named
 from shared.logs import log_to
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = "weights"
+"""Where in the work directory published weights, such as ImageNet's, are looked for first."""
 
 
 def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
@@ -40,7 +46,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     _check_run(work, run, configuration, run_yaml)
     task, method = task_named(run.task), method_named(run.method)
     options = task.options(run.task_options)
-    samples = task.open_images(work / configuration.heldout[run.task], options)
+    heldout_folder = work / configuration.heldout[run.task]
+    images = task.open_images(heldout_folder, options)
     log_to(work / "log.txt")
     prepare_compute("cpu", configuration.threads)
 
@@ -58,18 +65,31 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         )
         for name in sorted(run.sites)
     ]
-    model = task.build_model(options, seed_for(run.seed, "initial model"))
-    tensors = method.shared_tensors(model)
+    model = task.build_model(options, len(images.classes), seed_for(run.seed, "initial model"))
     store = RunStore(work, run.run)
-    store.begin(run, tensors)
+    division = sharing(task, method, model)
     if not store.aggregate_path(0).exists():
-        save_tensors(model, tensors, store.aggregate_path(0))
+        task.load_initial_weights(model, options, [work / WEIGHTS])
+        store.begin(run, division)
+        if division.start:
+            save_tensors(model, division.beginning, store.start)
+        save_tensors(model, division.shared, store.aggregate_path(0))
+    else:
+        store.begin(run, division)
+        if division.start:
+            load_tensors(model, division.beginning, store.start)
+    heldout = HeldOutSet(task, model, images, division, seed_for(run.seed, "held-out set"))
+    try:
+        score = heldout.score(store.aggregate_path(0), names.GLOBAL_MODEL)
+    except ValueError as error:
+        raise DataError([f"{heldout_folder}: {error}; add images to this held-out set"]) from None
 
-    logging.getLogger(__name__).info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
+    logger.info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
+    logger.info("the initial model scores %.3f on the held-out set; the tolerance is %g", score, run.tolerance)
     return Daemon(
         store,
         sites,
-        heldout=HeldOutSet(task, model, samples),
+        heldout=heldout,
         method=method,
         score_name=task.selection_score,
         stop=stop,
@@ -90,8 +110,8 @@ def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfi
     ]
     checks: tuple[Callable[[], object], ...] = (
         lambda: task_named(run.task).options(run.task_options),
-        lambda: method_named(run.method),
-        lambda: check_record(run.augmentation, Augmentation, "augmentation"),
+        lambda: method_options(method_named(run.method), run.method_options),
+        lambda: task_named(run.task).augmentation(run.augmentation),
         lambda: check_record(run.split, SplitPlan, "split"),
     )
     for check in checks:

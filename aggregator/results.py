@@ -38,10 +38,9 @@ def choose_final(store: RunStore, channels: Mapping[str, Channel], run: RunConfi
 
     Without any validation score the newest aggregate is chosen, and the card says so.
     """
-    column = f"{score_name}_mean"
     means: dict[int, float] = {}
     for aggregate, by_site in received_model_rows(store, channels, "validation").items():
-        scores = [score for row in by_site.values() if (score := row.scores.get(column)) is not None]
+        scores = [score for row in by_site.values() if (score := row.scores.get(score_name)) is not None]
         if scores:
             means[aggregate] = fmean(scores)
     newest = max(n for n in range(store.round_no + 1) if store.aggregate_path(n).exists())

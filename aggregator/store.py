@@ -1,6 +1,6 @@
 """What the aggregator remembers of one run: files in its work directory, nothing else.
 
-    runs/RUN/run.yaml  tensors.yaml           what was offered, byte for byte
+    runs/RUN/run.yaml  tensors.yaml  [start.safetensors]     what was offered, byte for byte
     runs/RUN/rounds/0000/aggregate.safetensors       the first global model
     runs/RUN/rounds/0007/opened.json          who takes part
     runs/RUN/rounds/0007/scores/SITE.json     a site's score, or why its answer is refused
@@ -33,7 +33,7 @@ from shared.exchange.records import (
     Record,
     RunConfiguration,
     Sentence,
-    TensorList,
+    Sharing,
     Verdict,
 )
 from shared.exchange.signing import canonical
@@ -49,9 +49,10 @@ class Opened(Record):
 
 
 class Scored(Record):
-    """``scores/SITE.json``: a score in [0, 1], or None and the reason why there is none."""
+    """``scores/SITE.json``: a score in [0, 1] and the site's θ, or None and the reason why there is none."""
 
     score: DecimalText | None
+    theta: DecimalText | None
     reason: Sentence
 
 
@@ -77,13 +78,13 @@ class RunStore:
 
     # --- what was offered ----------------------------------------------------------------------------------
 
-    def begin(self, configuration: RunConfiguration, tensors: TensorList) -> None:
+    def begin(self, configuration: RunConfiguration, sharing: Sharing) -> None:
         """Fix the run's configuration.
 
         Raises:
             ConfigurationError: a run of this name was begun with another one.
         """
-        for name, record in ((names.TENSORS, tensors), (names.RUN_CONFIGURATION, configuration)):
+        for name, record in ((names.TENSORS, sharing), (names.RUN_CONFIGURATION, configuration)):
             content = dump_yaml(record)
             path = self.home / name
             if not path.exists():
@@ -98,14 +99,22 @@ class RunStore:
         path = self.home / names.RUN_CONFIGURATION
         return parse_yaml(path.read_bytes(), RunConfiguration, str(path))
 
-    def tensors(self) -> TensorList:
-        """The tensors that travel in this run."""
+    def sharing(self) -> Sharing:
+        """What travels in this run and what stays."""
         path = self.home / names.TENSORS
-        return parse_yaml(path.read_bytes(), TensorList, str(path))
+        return parse_yaml(path.read_bytes(), Sharing, str(path))
+
+    @property
+    def start(self) -> Path:
+        """What sites begin with and keep, where there is such."""
+        return self.home / names.START
 
     def offer_files(self) -> dict[str, bytes | Path]:
         """Payloads of the offer."""
-        return {name: (self.home / name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)}
+        files: dict[str, bytes | Path] = {
+            name: (self.home / name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)
+        }
+        return files | ({names.START: self.start} if self.start.exists() else {})
 
     # --- rounds --------------------------------------------------------------------------------------------
 
@@ -215,6 +224,13 @@ def consent_of(channel: Channel, run: str) -> Consent | None:
         return open_record(path.read_bytes(), Consent, f"{place.path}/{names.CONSENT}")
     except PoisonError as error:
         return Consent(run=run, agrees=False, reason=str(error)[:1000], images={})
+
+
+def training_images(channel: Channel, run: str) -> int:
+    """How many images a site said it trains on; of "fewer than 5" the most that can be, 4."""
+    consent = consent_of(channel, run)
+    text = consent.images.get("train", "0") if consent else "0"
+    return int(text) if text.isdecimal() else int(text.rsplit(" ", 1)[1]) - 1
 
 
 def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:

@@ -1,36 +1,48 @@
 """The tolerance check: a site's model enters the aggregate only if it scores on data the aggregator holds.
 
-Lo et al. 2021: score > tolerance, strictly, accuracy by default. Names, shapes, dtypes and finiteness are
-checked before anything computes with the file.
+Lo et al. 2021: score > tolerance, strictly. Where whole models travel, the score is the task's own, accuracy for a
+segmentation; where part of the model stays at the sites, a linear probe's on the shared part's features. Names, shapes,
+dtypes and finiteness are checked before anything computes with the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
 
-from shared.exchange.records import TensorList
+from shared.exchange.records import Sharing
 from shared.exchange.weights import check_tensors
 from shared.learning.model_files import load_tensors
-from shared.learning.tasks.contract import Sample, Task
+from shared.learning.objectives import CrossEntropy
+from shared.learning.probe import probe_score
+from shared.learning.tasks.contract import Collection, Task
+from shared.learning.training import evaluate
 
 
 class HeldOutSet:
-    """The aggregator's labelled images and one model to score with."""
+    """The aggregator's labelled images and one model to score with.
 
-    def __init__(self, task: Task, model: nn.Module, samples: Sequence[Sample]) -> None:
+    Args:
+        seed: decides the probe's folds.
+    """
+
+    def __init__(self, task: Task, model: nn.Module, images: Collection, sharing: Sharing, seed: int) -> None:
         self._task = task
         self._model = model
-        self._samples = samples
+        self._images = images
+        self._sharing = sharing
+        self._seed = seed
 
-    def score(self, file: Path, tensors: TensorList, shown_as: str) -> float:
-        """Mean accuracy in [0, 1] of a model file over the held-out images.
+    def score(self, file: Path, shown_as: str) -> float:
+        """The score in [0, 1] of a model file on the held-out images.
 
         Raises:
             PoisonError: the file does not hold exactly the run's tensors, all finite.
         """
-        check_tensors(file, tensors, shown_as)
-        load_tensors(self._model, tensors, file)
-        return self._task.evaluate(self._model, self._samples).scores["accuracy"].mean
+        check_tensors(file, self._sharing.shared, shown_as)
+        load_tensors(self._model, self._sharing.shared, file)
+        if not self._sharing.has_whole_model:
+            return probe_score(self._task, self._model, self._images, self._seed)
+        evaluation = evaluate(self._task, self._model, self._images.samples, CrossEntropy())
+        return evaluation.scores[self._task.tolerance_score].value or 0.0

@@ -26,12 +26,12 @@ def main() -> None:
 @main.command()
 @click.argument("invite", type=click.Path(path_type=Path))
 @WORK
-@click.option("--data", metavar="DIR", help="This hospital's images/ and masks/ for octa_segmentation.")
+@click.option("--data", metavar="TASK=DIR", multiple=True, help="This hospital's images for a task; for each task one.")
 @click.option("--url", help="Where the folder is reached from here, if not as the invite says.")
 @click.option(
     "--password-file", type=click.Path(path_type=Path, exists=True), help="Take the password from this file's text."
 )
-def join(invite: Path, work: Path, data: str | None, url: str | None, password_file: Path | None) -> None:
+def join(invite: Path, work: Path, data: tuple[str, ...], url: str | None, password_file: Path | None) -> None:
     """Set this site up from INVITE, the file the aggregator's people sent.
 
     Asks for the folder's password without echo, unless --password-file or DROPFED_PASSWORD gives it.
@@ -41,13 +41,13 @@ def join(invite: Path, work: Path, data: str | None, url: str | None, password_f
     from site_client.setup import read_invite  # noqa: PLC0415
 
     content = read_invite(invite)
+    folders = dict(_task_and_folder(text) for text in data)
     password = None
     if password_file is not None:
         password = password_file.read_text().strip("\r\n")
     elif not os.environ.get(PASSWORD_VARIABLE):
         password = click.prompt(f"password of {content.user}", hide_input=True)
-    data = str(Path(data).resolve()) if data else None
-    make_site(work, content, data=data, url=url, password=password)
+    make_site(work, content, data=folders, url=url, password=password)
     click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
     _check(work)
 
@@ -125,6 +125,58 @@ def status(work: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("run")
 @WORK
+def show(run: str, work: Path) -> None:
+    """Show what RUN asks of this site, and exactly what would leave it and what would stay."""
+    from site_client.offer import describe  # noqa: PLC0415  (keeps --help instant)
+
+    click.echo(describe(work, run))
+
+
+@main.command()
+@click.argument("images", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--model", type=click.Path(path_type=Path), required=True, help="A folder final/RUN of the work directory."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("predictions"), show_default=True, help="Where answers go."
+)
+def predict(images: Path, model: Path, out: Path) -> None:
+    """Say what the final model sees in IMAGES, a file or a folder, and how sure it is. Nothing leaves this machine."""
+    from site_client.final import open_final  # noqa: PLC0415  (keeps --help instant)
+    from site_client.predict import predict as write_predictions  # noqa: PLC0415
+
+    kept = open_final(model)
+    if not kept.card.personal_round:
+        click.echo("warning: no part of this model was ever trained at this site", err=True)
+    table, count = write_predictions(kept, images, out)
+    click.echo(f"{count} images: {table}")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--model", type=click.Path(path_type=Path), required=True, help="A folder final/RUN of the work directory."
+)
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def evaluate(folder: Path, model: Path, as_json: bool) -> None:
+    """Show how the final model does on FOLDER, labelled like this site's data. Nothing leaves this machine."""
+    from site_client.final import open_final  # noqa: PLC0415  (keeps --help instant)
+    from site_client.predict import evaluate_labelled  # noqa: PLC0415
+
+    evaluation = evaluate_labelled(open_final(model), folder)
+    scores: dict[str, float | None] = {"images": evaluation.images, "loss": evaluation.loss}
+    scores |= {name: score.value for name, score in sorted(evaluation.scores.items())}
+    if as_json:
+        click.echo(json.dumps(scores, indent=2))
+        return
+    for name, value in scores.items():
+        text = "absent" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+        click.echo(f"{name:28} {text}")
+
+
+@main.command()
+@click.argument("run")
+@WORK
 def approve(run: str, work: Path) -> None:
     """Agree to RUN, where the policy asks a person."""
     _decide(work, run, True)
@@ -145,6 +197,13 @@ def _decide(work: Path, run: str, agrees: bool) -> None:
     read_configuration(work)
     write_decision(work, run, agrees)
     click.echo(f"{run}: {'yes' if agrees else 'no'}; the daemon says so in the folder at its next look")
+
+
+def _task_and_folder(text: str) -> tuple[str, str]:
+    task, separator, folder = text.partition("=")
+    if not separator or not task or not folder:
+        raise ConfigurationError([f"--data {text}: must be TASK=DIR, as in dr_staging=/data/fundus"])
+    return task, str(Path(folder).resolve())
 
 
 def _seconds(text: str) -> float:

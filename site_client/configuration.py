@@ -12,6 +12,8 @@ from shared.exchange.names import Name
 from shared.exchange.records import Digest, Record
 from shared.folder.contract import Folder
 from shared.folder.webdav import WebDavFolder
+from shared.learning.methods import METHODS
+from shared.learning.tasks import TASK_NAMES
 from shared.settings import read_password, read_settings
 
 FILE = "site.yaml"
@@ -22,8 +24,8 @@ class Policy(Record):
     """What this hospital agrees to. ``consent: ask`` waits for `dropfed-site approve RUN`."""
 
     consent: Literal["ask", "auto"] = "ask"
-    tasks: list[Name] = ["octa_segmentation"]
-    methods: list[Name] = ["mean"]
+    tasks: list[Name] = list(TASK_NAMES)
+    methods: list[Name] = list(METHODS)
     max_epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 5
     minimum_count: Annotated[int, Field(ge=2, le=1000, description="smaller groups of images stay unnamed")] = 5
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from shared.errors import DataError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place, is_name
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Place, is_name
 from shared.exchange.records import Consent, Phase
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_site_card
@@ -23,10 +24,11 @@ from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from site_client import rounds, store
 from site_client.configuration import SiteConfiguration
+from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.policy import judge
 from site_client.setup import KEY_FILE
-from site_client.train import Trainer, split_counts
+from site_client.train import Files, Trainer, split_counts
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,7 @@ class Daemon:
             last=place,
             agreed=consent.agrees if consent else None,
             answered=place is not None and channel.message(Place("update", place.run, place.round_no)) is not None,
+            unkept=unkept_final(self._work, channel),
             looked=self._looked,
         )
 
@@ -151,6 +154,8 @@ class Daemon:
                     return False
             case rounds.AnswerRound(run, round_no):
                 self._answer_round(Place("round", run, round_no))
+            case rounds.KeepFinal(run):
+                self._keep_final(run)
             case rounds.Wait():
                 return False
         self._looked = False
@@ -230,8 +235,8 @@ class Daemon:
 
     def _max_weights_bytes(self, place: Place) -> int:
         if place.kind == "offer":
-            return 0
-        return max_file_bytes(store.offer(self._channel, place.run)[1])
+            return MAX_START_BYTES
+        return max_file_bytes(store.offer(self._channel, place.run)[1].shared)
 
     # --- answering -----------------------------------------------------------------------------------------
 
@@ -251,6 +256,7 @@ class Daemon:
             trainer = self._trainer(run)
             try:
                 trainer.check_offer()
+                self._check_start(trainer)
             except DropfedError as error:
                 agrees, reason = False, "; ".join(str(error).splitlines())[:1000]
             else:
@@ -261,6 +267,19 @@ class Daemon:
         logger.info("run %s: %s, %s", run, "agreed" if agrees else "declined", reason)
         return True
 
+    def _check_start(self, trainer: Trainer) -> None:
+        """Demand that the offer brings exactly what its list says we begin with.
+
+        Raises:
+            PoisonError: saying what is different.
+        """
+        run, beginning = trainer.run.run, trainer.sharing.beginning
+        start, shown_as = store.start(self._channel, run), f"{Place('offer', run).path}/{names.START}"
+        if (start is not None) != bool(beginning.tensors):
+            raise PoisonError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")
+        if start is not None:
+            check_tensors(start, beginning, shown_as)
+
     def _answer_round(self, place: Place) -> None:
         """Train from the sealed input alone, so that a crash repeats the work and ends at the same bytes."""
         channel = self._channel
@@ -269,7 +288,7 @@ class Daemon:
         if configuration != round_configuration(trainer.run, place.round_no, self._configuration.site):
             raise PoisonError(f"{place.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
         received = channel.path(place, names.GLOBAL_MODEL)
-        check_tensors(received, trainer.tensors, f"{place.path}/{names.GLOBAL_MODEL}")
+        check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.GLOBAL_MODEL}")
         dataset = self._dataset_of(trainer, configuration.seeds.split)
         logger.info("round %d: %d images to train on", place.round_no, len(dataset.train))
         self._heartbeat.beat("training", channel, place, now=True)
@@ -280,28 +299,38 @@ class Daemon:
             self._heartbeat.beat("training", channel, place, percent=percent)
 
         update = Place("update", place.run, place.round_no)
-        target = channel.path(update, names.SITE_MODEL)
+        files = Files(
+            received=received,
+            start=store.start(channel, place.run),
+            personal=store.newest_personal(self._work, channel, place.run, before=place.round_no),
+            trained=channel.path(update, names.SITE_MODEL),
+            kept=store.personal_path(self._work, place.run, place.round_no),
+        )
         began = time.monotonic()
-        metrics = trainer.work(dataset, configuration, received, target, on_progress)
-        logger.info("round %d: trained in %.0f s", place.round_no, time.monotonic() - began)
-        files: dict[str, bytes | Path] = {names.METRICS: metrics}
+        answer: dict[str, bytes | Path] = dict(trainer.work(dataset, configuration, files, on_progress))
+        logger.info("round %d: done in %.0f s", place.round_no, time.monotonic() - began)
         if configuration.epochs:
-            files[names.SITE_MODEL] = target
-        self._seal(update, files, place)
+            answer[names.SITE_MODEL] = files.trained
+        self._seal(update, answer, place)
 
-    def _seal(self, place: Place, files: dict[str, bytes] | dict[str, bytes | Path], answered: Place) -> None:
+    def _keep_final(self, run: str) -> None:
+        trainer = self._trainer(run)
+        dataset = self._dataset_of(trainer, split_seed(trainer.run.seed, self._configuration.site))
+        keep_final(self._work, self._channel, trainer, dataset)
+
+    def _seal(self, place: Place, files: Mapping[str, bytes | Path], answered: Place) -> None:
         message = self._channel.message(answered)
         self._channel.seal(place, dict(files), in_reply_to=message.digest if message else None)
 
     def _trainer(self, run: str) -> Trainer:
-        configuration, tensors = store.offer(self._channel, run)
+        configuration, sharing = store.offer(self._channel, run)
         data = self._configuration.data.get(configuration.task)
         if data is None:
             raise StandingError(
                 f"site.yaml: data: names no folder for {configuration.task}; add `data: {{{configuration.task}: DIR}}`"
             )
         return Trainer(
-            configuration, tensors, self._work / data, self._configuration.policy, self._configuration.device
+            configuration, sharing, self._work / data, self._configuration.policy, self._configuration.device
         )
 
     def _dataset_of(self, trainer: Trainer, seed: int) -> Dataset:

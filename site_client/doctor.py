@@ -11,7 +11,7 @@ from shared.errors import DataError, DropfedError, NotFoundError, PassingError, 
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES
 from shared.exchange.trust import open_federation
 from shared.folder.contract import Folder
-from shared.learning.tasks import task_named
+from shared.learning.tasks import TASK_NAMES, task_named
 from site_client.configuration import SiteConfiguration, open_folder
 
 
@@ -27,7 +27,8 @@ def examine(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
     """Look at the folder, the aggregator's key and the data; nothing is changed."""
     yield from _folder(work, configuration)
     if not configuration.data:
-        yield Finding("warning", "site.yaml: data: names no folder yet; add `data: {octa_segmentation: DIR}`")
+        tasks = " or ".join(TASK_NAMES)
+        yield Finding("warning", f"site.yaml: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
     for task, folder in configuration.data.items():
         yield from _data(task, work / folder)
 
@@ -59,10 +60,11 @@ def _aggregator(folder: Folder, configuration: SiteConfiguration) -> Finding:
 def _data(task_name: str, root: Path) -> Iterator[Finding]:
     try:
         task = task_named(task_name)
-        samples = task.open_images(root, task.options({}))
+        found = task.open_images(root, task.options({}))
     except DataError as error:
         yield from (Finding("problem", problem) for problem in error.problems)
     except DropfedError as error:
         yield Finding("problem", str(error))
     else:
-        yield Finding("ok", f"{task_name}: {len(samples)} images with masks in {root}")
+        classes = ", ".join(found.classes)
+        yield Finding("ok", f"{task_name}: {len(found.samples)} labelled images in {root}; classes: {classes}")

@@ -22,6 +22,7 @@ from shared.exchange.names import Place
 class SiteFacts:
     """``last``: where the aggregator's last accepted message lies; the next two speak of it.
 
+    ``unkept``: a run whose final model came but does not lie ready for use here yet.
     ``looked``: nothing newer was there when we last looked.
     """
 
@@ -31,6 +32,7 @@ class SiteFacts:
     last: Place | None = None
     agreed: bool | None = None
     answered: bool = False
+    unkept: str | None = None
     looked: bool = False
 
 
@@ -84,12 +86,19 @@ class AnswerRound:
 
 
 @dataclass(frozen=True)
+class KeepFinal:
+    """Put the final model together with this site's own parts, ready for use."""
+
+    run: str
+
+
+@dataclass(frozen=True)
 class Wait:
     """Nothing to do until something new is there."""
 
 
 Look = LookForOffer | LookForFirstRound | LookAt
-Action = PublishCard | ReadFederation | Publish | Look | AnswerOffer | AnswerRound | Wait
+Action = PublishCard | ReadFederation | Publish | Look | AnswerOffer | AnswerRound | KeepFinal | Wait
 
 
 def decide(site: SiteFacts) -> Action:
@@ -106,6 +115,8 @@ def decide(site: SiteFacts) -> Action:
         return AnswerOffer(site.last.run)
     if site.last is not None and site.last.kind == "round" and not site.answered:
         return AnswerRound(site.last.run, site.last.round_no)
+    if site.unkept is not None:
+        return KeepFinal(site.unkept)
     return Wait()
 
 

@@ -19,7 +19,7 @@ KEY_FILE = "signing.key"
 
 _HEAD = b"""\
 # What belongs to this hospital and never leaves it. Paths are relative to this folder.
-#   data:    by task, the folder with images/ and masks/, as in {octa_segmentation: /data/octa}
+#   data:    by task, the folder with this hospital's images, as in {octa_segmentation: /data/octa}
 #   policy:  consent: ask waits for `dropfed-site approve RUN`; auto agrees to what the lists below allow
 #   device:  cpu, cuda or cuda:0
 """
@@ -39,11 +39,13 @@ def read_invite(path: Path) -> Invite:
         raise ConfigurationError(problems_in(error, Invite, str(path))) from None
 
 
-def join(work: Path, invite: Invite, *, data: str | None, url: str | None, password: str | None) -> SiteConfiguration:
+def join(
+    work: Path, invite: Invite, *, data: dict[str, str], url: str | None, password: str | None
+) -> SiteConfiguration:
     """Make the work directory; what exists already is kept, so a repeated join changes nothing.
 
     Args:
-        data: the hospital's folder for ``octa_segmentation``, to be filled in by hand if None.
+        data: the hospital's folders by task; more can be filled in by hand.
         url: where the folder is reached from here, if elsewhere than the invite says.
         password: kept in a file that only its owner can read; None if it comes from elsewhere.
 
@@ -57,7 +59,7 @@ def join(work: Path, invite: Invite, *, data: str | None, url: str | None, passw
         url=url or invite.url,
         user=invite.user,
         aggregator_key=invite.aggregator_key,
-        data={"octa_segmentation": data} if data else {},
+        data=data,
     )
     if path.exists():
         raise ConfigurationError([f"{path}: is there already; edit it, or join in another directory with --work"])

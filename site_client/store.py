@@ -4,19 +4,24 @@ site.yaml  signing.key  password         made by ``join``; the last two readable
 mirror/                                  the folder as it was exchanged: what we sealed and what we accepted
 quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes or no
+personal/RUN/0007.safetensors            what stayed here (head, BatchNorm) with the answer to round 7
+final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 status.json                              the last heartbeat, also when it could not be sent
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place, is_name
-from shared.exchange.records import Consent, RoundConfiguration, RunConfiguration, TensorList
+from shared.exchange.records import Consent, RoundConfiguration, RunConfiguration, Sharing
 from shared.exchange.trust import open_record, open_yaml
 from shared.folder.durable import write_file
+
+logger = logging.getLogger(__name__)
 
 
 def write_decision(work: Path, run: str, agrees: bool) -> None:
@@ -36,7 +41,7 @@ def decision(work: Path, run: str) -> bool | None:
     return path.read_bytes() == b"yes" if path.exists() else None
 
 
-def offer(channel: Channel, run: str) -> tuple[RunConfiguration, TensorList]:
+def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
     """The contents of an accepted offer.
 
     Raises:
@@ -48,8 +53,36 @@ def offer(channel: Channel, run: str) -> tuple[RunConfiguration, TensorList]:
         RunConfiguration,
         f"{place.path}/{names.RUN_CONFIGURATION}",
     )
-    tensors = open_yaml(channel.path(place, names.TENSORS).read_bytes(), TensorList, f"{place.path}/{names.TENSORS}")
-    return configuration, tensors
+    sharing = open_yaml(channel.path(place, names.TENSORS).read_bytes(), Sharing, f"{place.path}/{names.TENSORS}")
+    return configuration, sharing
+
+
+def start(channel: Channel, run: str) -> Path | None:
+    """What an accepted offer has us begin with, or None if nothing is."""
+    path = channel.path(Place("offer", run), names.START)
+    return path if path.exists() else None
+
+
+def personal_path(work: Path, run: str, round_no: int) -> Path:
+    """Where what stayed here with the answer to a round lies."""
+    return work / "personal" / run / f"{round_no:04d}.safetensors"
+
+
+def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> Path | None:
+    """What stayed here with our newest trained answer to a round below ``before``; None if there is none.
+
+    Only a sealed answer counts, and what stays is written before the answer is sealed. So after a crash a head is never
+    a round ahead of the encoder it was trained with, nor behind it.
+    """
+    for round_no in range(before - 1, 0, -1):
+        update = channel.message(Place("update", run, round_no))
+        if update is not None and names.SITE_MODEL in update.manifest.files:
+            path = personal_path(work, run, round_no)
+            if path.exists():
+                return path
+            logger.warning("round %d: what stayed here then is lost with the disk; beginning anew", round_no)
+            return None
+    return None
 
 
 def consent(channel: Channel, run: str) -> Consent | None:

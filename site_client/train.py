@@ -1,4 +1,4 @@
-"""One round's work at the site: validate the received model, train, and write the answer's two files."""
+"""One round's work at the site: validate the received model, measure θ, train, and write what answers the round."""
 
 from __future__ import annotations
 
@@ -7,24 +7,50 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import nn
 
 from shared.errors import ConfigurationError
-from shared.exchange.reading import check_record
-from shared.exchange.records import RoundConfiguration, RunConfiguration, TensorList
+from shared.exchange import names
+from shared.exchange.reading import check_record, dump_yaml
+from shared.exchange.records import Quantiles, Reliability, RoundConfiguration, RunConfiguration, Sharing, TensorList
 from shared.exchange.tables import MetricsRow, Split, write_metrics
-from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
-from shared.learning.methods import method_named
+from shared.learning.methods import method_named, method_options
+from shared.learning.methods.sharing import sharing, staying
+from shared.learning.metrics import Score, ranking
 from shared.learning.model_files import load_tensors, save_tensors
+from shared.learning.reliability import Doubts, doubts
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Epoch, Evaluation
+from shared.learning.tasks.contract import Dataset, Evaluation
+from shared.learning.training import Epoch, evaluate, train_epoch
+from shared.learning.uncertainty import Threshold, youden_threshold
 from site_client.configuration import Policy
 from site_client.policy import count_text
 
 OnProgress = Callable[[int], None]
 """Called with percent done after every batch; raises ``Stopped`` to end the work."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where one round's tensors lie at the site.
+
+    Args:
+        received: the round's global model, checked.
+        start: what the offer had the site begin with, checked; None if nothing stays but the personal part.
+        personal: what stayed at the site after its last sealed round; None before the first.
+        trained: where the trained model goes; nothing is written there in a round without epochs.
+        kept: where what stays at the site goes, before ``trained``; nothing in a round without epochs.
+    """
+
+    received: Path
+    start: Path | None
+    personal: Path | None
+    trained: Path
+    kept: Path
 
 
 @dataclass(frozen=True)
@@ -37,7 +63,7 @@ class Trainer:
     """
 
     run: RunConfiguration
-    tensors: TensorList
+    sharing: Sharing
     data: Path
     policy: Policy
     device: str
@@ -48,12 +74,13 @@ class Trainer:
         Raises:
             ConfigurationError: unknown task, method or option, or other tensors than offered.
         """
-        task = task_named(self.run.task)
-        method = method_named(self.run.method)
-        check_record(self.run.augmentation, Augmentation, "augmentation")
+        task, method = task_named(self.run.task), method_named(self.run.method)
+        method_options(method, self.run.method_options)
+        task.augmentation(self.run.augmentation)
         check_record(self.run.split, SplitPlan, "split")
-        model = task.build_model(task.options(self.run.task_options), seed=0)
-        if method.shared_tensors(model) != self.tensors:
+        # Two classes stand for any number: what travels does not depend on it.
+        model = task.build_model(task.options(self.run.task_options), 2, seed=0)
+        if sharing(task, method, model) != self.sharing:
             raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
 
     def open_dataset(self, seed: int) -> Dataset:
@@ -66,55 +93,81 @@ class Trainer:
         split = check_record(self.run.split, SplitPlan, "split")
         return task.open_dataset(self.data, task.options(self.run.task_options), split, seed)
 
+    def model(self, classes: int, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
+        """The site's whole model: what it received, and what stays here; see ``Files``."""
+        task, method = task_named(self.run.task), method_named(self.run.method)
+        options = task.options(self.run.task_options)
+        model = task.build_model(options, classes, seed_for(self.run.seed, "initial model"))
+        if personal is not None:
+            load_tensors(model, staying(task, method, model), personal)
+        elif start is not None:
+            load_tensors(model, self.sharing.beginning, start)
+        load_tensors(model, self.sharing.shared, received)
+        return model.to(torch.device(self.device))
+
+    def stays(self, model: nn.Module) -> TensorList:
+        """What of a model stays at this site."""
+        return staying(task_named(self.run.task), method_named(self.run.method), model)
+
+    def threshold(self, model: nn.Module, dataset: Dataset) -> tuple[Threshold, Doubts, int]:
+        """θ of a model on the split that the run names, what it was measured on, and over how many images."""
+        task, method = task_named(self.run.task), method_named(self.run.method)
+        options = method_options(method, self.run.method_options)
+        samples = dataset.train if options.theta_from == "train" else dataset.validation
+        # λ does not enter the uncertainty: any round's objective reads a model alike.
+        objective = method.objective(options, 1, self.run.rounds)
+        found = doubts(task, model, samples, objective, seed_for(self.run.seed, "theta"))
+        return youden_threshold(found.uncertainty, found.wrong), found, len(samples)
+
     def work(
-        self,
-        dataset: Dataset,
-        configuration: RoundConfiguration,
-        received: Path,
-        target: Path,
-        on_progress: OnProgress,
-    ) -> bytes:
+        self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
+    ) -> dict[str, bytes]:
         """Work one round through.
 
-        Args:
-            received: the round's global model, checked.
-            target: where the trained model goes; nothing is written there in a round without epochs.
-
         Returns:
-            The bytes of ``metrics.csv``.
+            The small files of the answer by name: ``metrics.csv`` and, where the method asks for it,
+            ``reliability.yaml``.
 
         Raises:
             Stopped: by ``on_progress``.
         """
-        task = task_named(self.run.task)
-        model = task.build_model(task.options(self.run.task_options), seed=0)
-        load_tensors(model, self.tensors, received)
-        model.to(torch.device(self.device))
+        task, method = task_named(self.run.task), method_named(self.run.method)
+        model = self.model(len(dataset.classes), files.received, files.start, files.personal)
+        options = method_options(method, self.run.method_options)
+        objective = method.objective(options, configuration.round, self.run.rounds)
         table = _Table(configuration, self.policy)
-        table.add(0, "validation", task.evaluate(model, dataset.validation))
-        table.add(0, "test", task.evaluate(model, dataset.test))
-        optimizer = task.optimizer(model, configuration.learning_rate)
+        answer: dict[str, bytes] = {}
+        if method.sends_reliability:
+            answer[names.RELIABILITY] = dump_yaml(reliability(*self.threshold(model, dataset), self.policy))
+        table.add(0, "validation", evaluate(task, model, dataset.validation, objective))
+        table.add(0, "test", evaluate(task, model, dataset.test, objective))
+        optimizer = task.optimizer(model, task.options(self.run.task_options), configuration.learning_rate)
         for number in range(1, configuration.epochs + 1):
             epoch = Epoch(
                 learning_rate=configuration.learning_rate,
                 batch_size=configuration.batch_size,
                 seed=seed_for(configuration.seeds.training, number),
-                augmentation=check_record(configuration.augmentation, Augmentation, "augmentation"),
+                augmentation=task.augmentation(configuration.augmentation),
             )
             before = number - 1
 
             def on_batch(done: int, total: int, before: int = before) -> None:
                 on_progress(int(100 * (before + done / total) / configuration.epochs))
 
-            table.add(number, "train", task.train_epoch(model, optimizer, dataset.train, epoch, on_batch))
-            table.add(number, "validation", task.evaluate(model, dataset.validation))
+            trained = train_epoch(
+                task, model, optimizer, dataset.train, epoch=epoch, objective=objective, on_batch=on_batch
+            )
+            table.add(number, "train", trained)
+            table.add(number, "validation", evaluate(task, model, dataset.validation, objective))
         if configuration.epochs:
-            save_tensors(model, self.tensors, target)
-        return table.content()
+            save_tensors(model, self.stays(model), files.kept)
+            save_tensors(model, self.sharing.shared, files.trained)
+        answer[names.METRICS] = table.content()
+        return answer
 
 
 class _Table:
-    """The rows of ``metrics.csv``; splits of few images keep their scores to themselves."""
+    """The rows of ``metrics.csv``; scores over few images stay here."""
 
     def __init__(self, configuration: RoundConfiguration, policy: Policy) -> None:
         self._configuration = configuration
@@ -122,11 +175,7 @@ class _Table:
         self._rows: list[MetricsRow] = []
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
-        may_show = evaluation.images >= self._policy.minimum_count
-        scores: dict[str, float | None] = {}
-        for name, statistic in evaluation.scores.items():
-            scores[f"{name}_mean"] = _shown(statistic.mean, may_show)
-            scores[f"{name}_std"] = _shown(statistic.std, may_show)
+        loss = Score(evaluation.loss, evaluation.images)
         self._rows.append(
             MetricsRow(
                 round_no=self._configuration.round,
@@ -134,8 +183,8 @@ class _Table:
                 split=split,
                 images=count_text(evaluation.images, self._policy),
                 learning_rate=self._configuration.learning_rate,
-                loss=_shown(evaluation.loss, may_show),
-                scores=scores,
+                loss=_shown(loss, self._policy),
+                scores={name: _shown(score, self._policy) for name, score in evaluation.scores.items()},
             )
         )
 
@@ -143,9 +192,29 @@ class _Table:
         return write_metrics(self._rows)
 
 
-def _shown(value: float, may_show: bool) -> float | None:
-    """A score as it may leave; one that is not finite is absent."""
-    return value if may_show and math.isfinite(value) else None
+def _shown(score: Score, policy: Policy) -> float | None:
+    """A score as it may leave; one over few images, or that is not finite, is absent."""
+    if score.value is None or score.images < policy.minimum_count or not math.isfinite(score.value):
+        return None
+    return score.value
+
+
+def reliability(threshold: Threshold, found: Doubts, images: int, policy: Policy) -> Reliability:
+    """What of a site's θ and its uncertainties may leave.
+
+    θ itself always does: it is the method. Everything else is told only over as many images as the policy wants.
+    """
+    n, n_wrong = len(found.wrong), int(found.wrong.sum())
+    may_show = images >= policy.minimum_count
+    shares = np.quantile(found.uncertainty, (0.1, 0.25, 0.5, 0.75, 0.9)).round(2).tolist()
+    return Reliability(
+        theta=threshold.theta,
+        status=threshold.status,
+        n=count_text(n if may_show else 0, policy),
+        n_wrong=count_text(n_wrong if may_show else 0, policy),
+        auroc=ranking(found.uncertainty, found.wrong).auroc() if may_show else None,
+        quantiles=Quantiles(**dict(zip(Quantiles.model_fields, shares, strict=True))) if may_show else None,
+    )
 
 
 def split_counts(dataset: Dataset, policy: Policy) -> dict[Split, str]:

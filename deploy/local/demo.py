@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import click
 import yaml
@@ -30,6 +31,7 @@ from rich.table import Table
 from aggregator.configuration import FILE as AGGREGATOR_FILE
 from aggregator.setup import initialise
 from deploy.local.report import federation_report, site_scores
+from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Commands
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
@@ -37,21 +39,17 @@ from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.learning.data.splits import SplitPlan
-from shared.learning.data.synthetic_octa import STYLES, write_site
+from shared.learning.methods import METHODS
 from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
+from site_client.final import CARD
 from site_client.setup import join, read_invite
 
-RUN = "octa-demo"
-TASK = "octa_segmentation"
 HOME = Path("demo-run")
 SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain")
-IMAGES_PER_SITE = 20
-HELDOUT_IMAGES = 6
 SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
-BATCH_SIZE = 8
 POLL_S = 1.0
 
 console = Console(highlight=False)
@@ -66,35 +64,50 @@ class SiteData:
 
 
 @click.group(cls=Commands, invoke_without_command=True)
-@click.option("--rounds", type=click.IntRange(1, 1000), default=4, show_default=True)
-@click.option("--sites", "site_count", type=click.IntRange(1, 64), help="Default 3; with --data all there are.")
+@click.option("--task", type=click.Choice(sorted(SCENARIOS)), default="octa_segmentation", show_default=True)
+@click.option("--method", type=click.Choice(METHODS), help="Default: mean; for dr_staging feduaa.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="Default 4; for dr_staging 20.")
+@click.option("--sites", "site_count", type=click.IntRange(1, 64), help="Default 3, or 4; with --data all there are.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=2021, show_default=True)
-@click.option("--image-size", type=click.IntRange(32, 512), default=96, show_default=True, help="Longer side, pixels.")
+@click.option("--image-size", type=click.IntRange(32, 512), help="Longer side in pixels. Default 96, or 64.")
 @click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
-def main(rounds: int, site_count: int | None, seed: int, image_size: int, data: Path | None) -> None:
+def main(
+    task: str,
+    method: str | None,
+    rounds: int | None,
+    site_count: int | None,
+    seed: int,
+    image_size: int | None,
+    data: Path | None,
+) -> None:
     """Run a federation from nothing to the final model."""
     began = time.monotonic()
+    scenario = SCENARIOS[task]
+    size = image_size or scenario.image_size
     shutil.rmtree(HOME, ignore_errors=True)
     (HOME / "final").mkdir(parents=True)
-    sites = _real_sites(data, site_count) if data else _synthetic_sites(site_count or 3, seed, image_size)
-    run = _run_configuration(sites, rounds, seed, image_size)
-    heldout = _heldout(data, sites, run, seed, image_size)
+    if data:
+        sites = _real_sites(data, site_count)
+    else:
+        sites = _synthetic_sites(scenario, site_count or scenario.sites, seed, size)
+    run = _run_configuration(scenario, sites, method or scenario.method, rounds or scenario.rounds, seed, size)
+    heldout = _heldout(scenario, data, sites, run, size)
     with _server(sites) as url:
         _set_up(sites, run, heldout, url)
-        _federate(sites)
-    _finish(run, time.monotonic() - began)
+        _federate(sites, run.run)
+    _finish(scenario, run, time.monotonic() - began)
 
 
 # --- data ------------------------------------------------------------------------------------------------------
 
 
-def _synthetic_sites(count: int, seed: int, size: int) -> list[SiteData]:
-    console.print(f"making synthetic OCTA images for {count} sites ({IMAGES_PER_SITE} each, {size} × {size} pixels)")
+def _synthetic_sites(scenario: Scenario, count: int, seed: int, size: int) -> list[SiteData]:
+    images = f"{scenario.images_per_site} each, {size} × {size} pixels"
+    console.print(f"making synthetic {scenario.images} for {count} sites ({images})")
     names = [*SITE_NAMES, *(f"site-{number:02d}" for number in range(len(SITE_NAMES), count))][:count]
     sites = [SiteData(name, HOME / "data" / name) for name in names]
     for number, site in enumerate(sites):
-        style = STYLES[number % len(STYLES)]
-        write_site(site.root, style=style, images=IMAGES_PER_SITE, size=size, seed=seed + 1 + number)
+        scenario.write_site(site.root, number, size, seed + 1 + number)
     return sites
 
 
@@ -102,7 +115,7 @@ def _real_sites(data: Path, count: int | None) -> list[SiteData]:
     sites = [
         SiteData(path.name, path.resolve())
         for path in sorted(data.iterdir())
-        if path.is_dir() and path.name != "heldout" and (path / "images").is_dir()
+        if path.is_dir() and path.name != "heldout" and _holds_images(path)
     ]
     odd = [site.name for site in sites if not is_name(site.name) or site.name == AGGREGATOR]
     if odd:
@@ -110,24 +123,32 @@ def _real_sites(data: Path, count: int | None) -> list[SiteData]:
             [f"{data / name}: is not a site's name; use lower-case letters, digits, '-', '_' and '.'" for name in odd]
         )
     if not sites:
-        raise ConfigurationError([f"{data}: has no sub-folder with images/ and masks/; make one for each site"])
+        raise ConfigurationError([f"{data}: has no sub-folder with images/; make one for each site"])
     return sites[:count]
 
 
-def _heldout(data: Path | None, sites: Sequence[SiteData], run: RunConfiguration, seed: int, size: int) -> Path:
+def _holds_images(folder: Path) -> bool:
+    """Whether this is a site's folder: ``images/``, or one folder for each grade."""
+    return (folder / "images").is_dir() or any(path.is_dir() and path.name[:1].isdecimal() for path in folder.iterdir())
+
+
+def _heldout(
+    scenario: Scenario, data: Path | None, sites: Sequence[SiteData], run: RunConfiguration, size: int
+) -> Path:
     """The aggregator's labelled images: ``heldout/``, fresh synthetic ones, or a few of the first site."""
     target = (HOME / "data" / "heldout").resolve()
     if data is None:
-        write_site(target, style=STYLES[0], images=HELDOUT_IMAGES, size=size, seed=seed)
+        scenario.write_heldout(target, 0, size, run.seed)
         return target
     if (data / "heldout").is_dir():
         return (data / "heldout").resolve()
+    if not scenario.heldout_images:
+        raise ConfigurationError([f"{data}: has no heldout/; put labelled images there for the tolerance check"])
     first = sites[0]
-    task = task_named(TASK)
+    task = task_named(run.task)
     split = check_record(run.split, SplitPlan, "split")
-    seed = split_seed(run.seed, first.name)
-    dataset = task.open_dataset(first.root, task.options(run.task_options), split, seed)
-    chosen = {sample.id for sample in dataset.validation[:HELDOUT_IMAGES]}
+    dataset = task.open_dataset(first.root, task.options(run.task_options), split, split_seed(run.seed, first.name))
+    chosen = {sample.id for sample in dataset.validation[: scenario.heldout_images]}
     for kind in ("images", "masks"):
         (target / kind).mkdir(parents=True)
         for path in sorted((first.root / kind).iterdir()):
@@ -142,19 +163,22 @@ def _heldout(data: Path | None, sites: Sequence[SiteData], run: RunConfiguration
 # --- setting up ------------------------------------------------------------------------------------------------
 
 
-def _run_configuration(sites: Sequence[SiteData], rounds: int, seed: int, size: int) -> RunConfiguration:
-    return RunConfiguration(
-        run=RUN,
-        task=TASK,
-        method="mean",
-        sites=[site.name for site in sites],
-        rounds=rounds,
-        seed=seed,
-        batch_size=BATCH_SIZE,
-        quorum=len(sites),
-        task_options={"image_size": size},
-        split=SPLIT,
-    )
+def _run_configuration(
+    scenario: Scenario, sites: Sequence[SiteData], method: str, rounds: int, seed: int, size: int
+) -> RunConfiguration:
+    settings = {
+        **scenario.settings,
+        "run": scenario.run,
+        "task": scenario.task,
+        "method": method,
+        "sites": [site.name for site in sites],
+        "rounds": rounds,
+        "seed": seed,
+        "quorum": len(sites),
+        "task_options": {**cast("dict[str, object]", scenario.settings.get("task_options", {})), "image_size": size},
+        "split": SPLIT,
+    }
+    return RunConfiguration.model_validate(settings)
 
 
 @contextmanager
@@ -196,12 +220,12 @@ def _set_up(sites: Sequence[SiteData], run: RunConfiguration, heldout: Path, url
     """What the PI and each hospital's IT do by hand: init, join, settings."""
     work = HOME / "aggregator"
     initialise(work, "demo", {site.name: f"{url}/{site.name}/" for site in sites}, AGGREGATOR)
-    _change(work / AGGREGATOR_FILE, heldout={TASK: str(heldout)}, poll_seconds=POLL_S)
+    _change(work / AGGREGATOR_FILE, heldout={run.task: str(heldout)}, poll_seconds=POLL_S)
     write_file(work / "RUN.yaml", dump_yaml(run))
     for site in sites:
         home = HOME / "sites" / site.name
         invite = read_invite(work / "invites" / f"{site.name}.json")
-        join(home, invite, data=str(site.root.resolve()), url=None, password=None)
+        join(home, invite, data={run.task: str(site.root.resolve())}, url=None, password=None)
         _change(home / SITE_FILE, poll_seconds=POLL_S, policy=Policy(consent="auto").model_dump())
 
 
@@ -213,7 +237,7 @@ def _change(path: Path, **settings: object) -> None:
 # --- running ---------------------------------------------------------------------------------------------------
 
 
-def _federate(sites: Sequence[SiteData]) -> None:
+def _federate(sites: Sequence[SiteData], run: str) -> None:
     """Start one aggregator and all sites as processes, show how they get on, and end them."""
     aggregator = _daemon("aggregator.cli", "launch", str(HOME / "aggregator" / "RUN.yaml"), work=HOME / "aggregator")
     daemons = {site.name: _daemon("site_client.cli", "run", work=HOME / "sites" / site.name) for site in sites}
@@ -228,7 +252,7 @@ def _federate(sites: Sequence[SiteData]) -> None:
             time.sleep(0.5)
         if aggregator.returncode != 0:
             raise StandingError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
-        while not all(_has_final(site) for site in sites):
+        while not all(_has_final(site, run) for site in sites):
             progress.show()
             time.sleep(0.5)
     finally:
@@ -245,8 +269,9 @@ def _daemon(module: str, *arguments: str, work: Path) -> subprocess.Popen[bytes]
         )
 
 
-def _has_final(site: SiteData) -> bool:
-    return (HOME / "sites" / site.name / "mirror" / "runs" / RUN / "final" / "manifest.json").exists()
+def _has_final(site: SiteData, run: str) -> bool:
+    """Whether the final model lies ready for use at the site."""
+    return (HOME / "sites" / site.name / "final" / run / CARD).exists()
 
 
 class _Progress:
@@ -276,12 +301,12 @@ class _Progress:
 # --- the end ---------------------------------------------------------------------------------------------------
 
 
-def _finish(run: RunConfiguration, seconds: float) -> None:
+def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
     """Copy the model, write report and summary, print the table and where to look."""
     work = HOME / "aggregator"
     final = HOME / "final" / "model.safetensors"
-    shutil.copyfile(work / "runs" / RUN / "final" / "model.safetensors", final)
-    scores = site_scores(work, run)
+    shutil.copyfile(work / "runs" / run.run / "final" / "model.safetensors", final)
+    scores = site_scores(work, run, scenario.score)
     summary = {
         "sites": scores,
         "final_sha256": hash_file(final)[1],
@@ -289,13 +314,13 @@ def _finish(run: RunConfiguration, seconds: float) -> None:
         "seconds": round(seconds, 1),
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-    write_file(HOME / "report.md", federation_report(work, run).encode())
-    console.print("\nDice on each site's own test images, mean over images")
+    write_file(HOME / "report.md", federation_report(work, run, scenario.score, scenario.score_title).encode())
+    console.print(f"\n{scenario.score_title} on each site's own test images; θ and weight of the last training round")
     table = Table()
-    for column in ("site", "test images", "before", "after"):
+    for column in ("site", "classes", "test images", "before", "after", "θ", "weight"):
         table.add_column(column, justify="left" if column == "site" else "right")
     for site, score in scores.items():
-        table.add_row(site, _shown(score["test_images"]), _shown(score["dice_before"]), _shown(score["dice_after"]))
+        table.add_row(site, *map(_shown, score.values()))
     console.print(table)
     console.print(f"{run.rounds} rounds in {seconds:.0f} s", markup=False)
     console.print(f"  drop folders   {HOME / 'folders'}/")
@@ -310,12 +335,14 @@ def _finish(run: RunConfiguration, seconds: float) -> None:
         f"{bin_folder}/dropfed-audit verify {HOME / 'folders'}",
         f"{bin_folder}/dropfed-aggregator status --work {work}",
         f"{bin_folder}/dropfed-site status --work {HOME / 'sites' / first}",
+        f"{bin_folder}/dropfed-site predict {HOME / 'data' / first / 'images'} "
+        f"--model {HOME / 'sites' / first / 'final' / run.run} --out {HOME / 'predictions'}",
     ):
         console.print(f"  {command}", markup=False, soft_wrap=True)
 
 
 def _shown(value: object) -> str:
-    return "withheld" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Every name that may stand in a drop folder; no other module spells one.
 
     README.txt  federation.json  site.json  status.json
-    runs/RUN/offer/                   run.yaml  tensors.yaml                      aggregator
+    runs/RUN/offer/                   run.yaml  tensors.yaml  [start.safetensors] aggregator
     runs/RUN/consent/                 consent.json                                site
     runs/RUN/rounds/0007/to_site/     config.yaml  global.safetensors             aggregator
-    runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors]            site
+    runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors  reliability.yaml]  site
     runs/RUN/rounds/0007/verdict/     verdict.json                                aggregator
     runs/RUN/final/                   card.json  model.safetensors                aggregator
 
@@ -31,18 +31,21 @@ RUNS = "runs"
 MANIFEST = "manifest.json"
 RUN_CONFIGURATION = "run.yaml"
 TENSORS = "tensors.yaml"
+START = "start.safetensors"
 CONSENT = "consent.json"
 ROUND_CONFIGURATION = "config.yaml"
 GLOBAL_MODEL = "global.safetensors"
 SITE_MODEL = "model.safetensors"
 METRICS = "metrics.csv"
+RELIABILITY = "reliability.yaml"
 VERDICT = "verdict.json"
 CARD = "card.json"
 FINAL_MODEL = "model.safetensors"
 
-WEIGHTS = frozenset({GLOBAL_MODEL, SITE_MODEL, FINAL_MODEL})
+WEIGHTS = frozenset({START, GLOBAL_MODEL, SITE_MODEL, FINAL_MODEL})
 
 MAX_RECORD_BYTES = 1 << 20  # manifests, tables, YAML and JSON
+MAX_START_BYTES = 64 << 20  # of what sites begin with and keep: it comes with the list of tensors that bounds the rest
 MAX_ROUND = 9999
 
 Kind = Literal["offer", "consent", "round", "update", "verdict", "final"]
@@ -58,7 +61,7 @@ REQUIRED: dict[Kind, frozenset[str]] = {
     "verdict": frozenset({VERDICT}),
     "final": frozenset({CARD, FINAL_MODEL}),
 }
-OPTIONAL: dict[Kind, frozenset[str]] = {"update": frozenset({SITE_MODEL})}
+OPTIONAL: dict[Kind, frozenset[str]] = {"offer": frozenset({START}), "update": frozenset({SITE_MODEL, RELIABILITY})}
 FROM_SITE: frozenset[Kind] = frozenset({"consent", "update"})
 
 _ROUND_FOLDERS: dict[str, Kind] = {"to_site": "round", "from_site": "update", "verdict": "verdict"}

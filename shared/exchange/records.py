@@ -155,6 +155,7 @@ class RunConfiguration(Record):
     consent_deadline_hours: Annotated[float, Field(gt=0)] = 168.0
     round_deadline_hours: Annotated[float, Field(gt=0)] = 24.0
     task_options: dict[str, Any] = {}
+    method_options: dict[str, Any] = {}
     augmentation: dict[str, Any] = {}
     split: dict[str, Any] = {}
 
@@ -175,9 +176,38 @@ class TensorShape(Record):
 
 
 class TensorList(Record):
-    """Exactly which tensors travel, by name; a file with anything else is refused."""
+    """Exactly which tensors a file holds, by name; a file with anything else is refused."""
 
     tensors: dict[str, TensorShape]
+
+
+class Sharing(Record):
+    """``tensors.yaml``: what of a model travels and what stays.
+
+    Args:
+        tensors: travel every round, both ways.
+        start: come once, with the offer, so that all sites begin alike; from then on they stay at each site.
+        personal: names of tensors that never leave a site; each begins with its own, whose shapes may be its own too.
+    """
+
+    tensors: dict[str, TensorShape]
+    start: dict[str, TensorShape]
+    personal: list[str]
+
+    @property
+    def shared(self) -> TensorList:
+        """What a model file of a round holds."""
+        return TensorList(tensors=self.tensors)
+
+    @property
+    def beginning(self) -> TensorList:
+        """What the offer's ``start.safetensors`` holds; there is none where this is empty."""
+        return TensorList(tensors=self.start)
+
+    @property
+    def has_whole_model(self) -> bool:
+        """Whether a model file of a round is a whole model: nothing stays at the sites."""
+        return not self.start and not self.personal
 
 
 class Seeds(Record):
@@ -208,10 +238,52 @@ class Consent(Record):
     images: dict[Literal["train", "validation", "test"], CountText]
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Quantiles(Record):
+    """Of a site's uncertainties, in hundredths: no image's own value is told."""
+
+    q10: Share
+    q25: Share
+    q50: Share
+    q75: Share
+    q90: Share
+
+
+class Reliability(Record):
+    """``reliability.yaml``: how well a site's uncertainty tells its wrong predictions from its right ones.
+
+    Measured with the received model, before it is trained (Wang et al. 2023, Algorithm 1).
+
+    Args:
+        theta: the uncertainty from which on a prediction is held to be wrong.
+        status: ``measured``, or why θ could not be and is 0.5.
+        n: predictions looked at; of a segmentation, sampled pixels.
+        n_wrong: how many of them were wrong.
+        auroc: of the uncertainty for "wrong"; None where it is undefined or withheld.
+        quantiles: of the uncertainty; None where withheld.
+    """
+
+    theta: Annotated[float, Field(gt=0, le=1)]
+    status: Literal["measured", "all right", "all wrong", "no separation"]
+    n: CountText
+    n_wrong: CountText
+    auroc: Share | None
+    quantiles: Quantiles | None
+
+    @model_validator(mode="after")
+    def _fallback_is_one_half(self) -> Reliability:
+        if self.status != "measured" and self.theta != 0.5:
+            raise ValueError(f"theta: must be 0.5 where the status is {self.status}")
+        return self
+
+
 class Verdict(Record):
     """What became of one site's answer in one round.
 
-    ``score`` and ``tolerance`` are in [0, 1]; ``weight`` in [0, 1] is the site's share of the aggregate.
+    ``score`` and ``tolerance`` are in [0, 1]; ``theta`` in (0, 1] is what the site sent, where the method asks for it;
+    ``weight`` in [0, 1] is the site's share of the aggregate.
     """
 
     run: Name
@@ -220,6 +292,7 @@ class Verdict(Record):
     status: Literal["accepted", "omitted", "late", "validated"]
     score: DecimalText | None
     tolerance: DecimalText
+    theta: DecimalText | None
     weight: DecimalText | None
     reason: Sentence
 

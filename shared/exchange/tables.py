@@ -2,7 +2,7 @@
 
 Columns, in this order (docs/protocol.md gives the units):
 
-    round, epoch, split, images, learning_rate, loss, then NAME_mean and NAME_std for each score
+    round, epoch, split, images, learning_rate, loss, then the scores in alphabetical order
 
 Epoch 0 is the model as received. A split with fewer images than the site's ``minimum_count`` shows
 "fewer than N" for its count and empty cells for its scores: a mean over few images is nearly one image's.
@@ -24,7 +24,7 @@ from shared.exchange.records import decimal_text
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
-_SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,40}_(mean|std)")
+_SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _MAX_ROWS = 10_000
 
 

@@ -1,13 +1,85 @@
-"""Scores of one image, and their mean and spread over images."""
+"""Scores of one image's pixels, of graded images, and their mean and spread over images.
+
+A class that no image has is absent: it enters no mean over classes, neither as 0 nor as 1.
+scikit-learn takes 90 MiB of memory, so it is imported only where grades are scored: never by the aggregator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Labels = NDArray[np.bool_] | NDArray[np.integer]
+Floats = NDArray[np.floating]
+
+CALIBRATION_BINS = 15
+DROPPED_PERCENTS = (10, 20, 30, 40, 50)
+"""How many of the most uncertain predictions selective accuracy leaves out."""
+
+_ROUNDING = 1e-6
+"""How far a probability may lie outside [0, 1] and be clipped; more is an error of the caller."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score and how many images it is over: over too few, a site does not tell it.
+
+    Args:
+        value: None where the score is undefined.
+        images: only those the value depends on, such as the images of one grade.
+    """
+
+    value: float | None
+    images: int
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How many positives and negatives have at least a given score, for each distinct score from the highest down.
+
+    Args:
+        scores: (D,) distinct, falling.
+        positives: (D,) int64, never falling; the last counts all.
+        negatives: (D,) int64, the same.
+    """
+
+    scores: Floats
+    positives: NDArray[np.int64]
+    negatives: NDArray[np.int64]
+
+    def auroc(self) -> float | None:
+        """P(a positive scores above a negative), a tie counting one half, in [0, 1]; None without either."""
+        pairs = int(self.positives[-1]) * int(self.negatives[-1])
+        if pairs == 0:
+            return None
+        widths = np.diff(self.negatives, prepend=0)
+        heights = self.positives + np.concatenate(([0], self.positives[:-1]))  # twice the trapezoid's mean height
+        return int((widths * heights).sum()) / (2 * pairs)
+
+    def average_precision(self) -> float | None:
+        """Σ (recall_i − recall_{i−1}) · precision_i over the thresholds, in [0, 1]; None without a positive."""
+        if self.positives[-1] == 0:
+            return None
+        found = np.diff(self.positives, prepend=0)
+        precision = self.positives / (self.positives + self.negatives)
+        return float((found * precision).sum() / self.positives[-1])
+
+
+def ranking(scores: Floats, positive: NDArray[np.bool_]) -> Ranking:
+    """Sort scores once for everything that only their order decides.
+
+    Args:
+        scores: (N,) with N >= 1, finite.
+        positive: (N,).
+    """
+    order = np.argsort(scores)[::-1]
+    falling = scores[order]
+    last = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(falling) - 1)  # (D,) end of each run of ties
+    positives = np.cumsum(positive[order], dtype=np.int64)[last]
+    return Ranking(falling[last], positives, last + 1 - positives)
 
 
 def accuracy(predicted: Labels, truth: Labels) -> float:
@@ -42,6 +114,128 @@ def dice(predicted: Labels, truth: Labels) -> float:
     return 1.0 if total == 0 else 2.0 * int((first & second).sum()) / total
 
 
+def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
+    """The expected calibration error, Σ_bins (n_bin / N) · |accuracy − mean confidence|, in [0, 1].
+
+    Source: Guo et al. 2017, On calibration of modern neural networks, Eq. 3; 15 bins (i/15, (i+1)/15].
+
+    Args:
+        confidence: (N,) the probability of the predicted class, in [0, 1].
+        right: (N,) whether the prediction was right.
+
+    Raises:
+        ValueError: the shapes differ or there is nothing to score.
+    """
+    if confidence.shape != right.shape or right.size == 0:
+        raise ValueError(f"expected as many confidences as marks, got {confidence.shape} and {right.shape}")
+    of_bin = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, None)
+    gaps = np.bincount(of_bin, weights=confidence - right)  # (bins,) n_bin · (mean confidence − accuracy)
+    return float(np.abs(gaps).sum() / right.size)
+
+
+def grading_scores(
+    truth: NDArray[np.integer],
+    probabilities: Floats,
+    uncertainty: Floats,
+    logit_probabilities: Floats | None = None,
+) -> dict[str, Score]:
+    """The scores of N graded images.
+
+    ``accuracy``, ``kappa`` (quadratic weights) and ``calibration_error`` over all images. Means over classes, each
+    against the rest: ``balanced_accuracy``, ``sensitivity``, ``f1``, ``dice`` (the same as F1), ``iou`` and ``auprc``
+    over the classes that images have; ``specificity`` over those that some image has not; ``auroc`` over those for
+    which both hold. ``accuracy_of_k`` for each class k. ``misdiagnosis_auroc``, ``selective_accuracy_p``,
+    ``uncertainty_right`` and ``uncertainty_wrong`` say what the uncertainty is worth (Zhang et al., FedEE).
+
+    Args:
+        truth: (N,) classes, 0 <= class < K.
+        probabilities: (N, K) in [0, 1]; the greatest is the predicted class.
+        uncertainty: (N,) in [0, 1].
+        logit_probabilities: (N, K), softmax of the logits, for ``auroc_logits``; without them its value is None.
+
+    Raises:
+        ValueError: a shape or a value is another, or there is no image.
+    """
+    from sklearn import metrics  # noqa: PLC0415
+
+    probabilities, uncertainty = _checked(truth, probabilities, uncertainty)
+    if logit_probabilities is not None:
+        logit_probabilities = _checked_shares(logit_probabilities, probabilities.shape)
+    images, classes = probabilities.shape
+    predicted = probabilities.argmax(axis=1)  # (N, K) -> (N,)
+    right = predicted == truth
+    of_class = np.bincount(truth, minlength=classes)  # (K,)
+    present = np.flatnonzero(of_class)
+    with_rest = np.flatnonzero(of_class < images)
+    separable = np.intersect1d(present, with_rest)
+
+    def over_present(score: Callable[..., float]) -> float:
+        return float(score(truth, predicted, labels=present, average="macro"))
+
+    def auroc(columns: Floats) -> float | None:
+        return _mean(metrics.roc_auc_score(truth == k, columns[:, k]) for k in separable)
+
+    kappa: float | None = None
+    if len(present) > 1 or not right.all():  # otherwise there is no disagreement to expect by chance
+        kappa = float(metrics.cohen_kappa_score(truth, predicted, labels=range(classes), weights="quadratic"))
+    recall, f1 = over_present(metrics.recall_score), over_present(metrics.f1_score)
+    values: dict[str, float | None] = {
+        "accuracy": float(metrics.accuracy_score(truth, predicted)),
+        "balanced_accuracy": recall,
+        "f1": f1,
+        "auroc": auroc(probabilities),
+        "auroc_logits": None if logit_probabilities is None else auroc(logit_probabilities),
+        "auprc": _mean(metrics.average_precision_score(truth == k, probabilities[:, k]) for k in present),
+        "sensitivity": recall,
+        "specificity": _mean(metrics.recall_score(truth != k, predicted != k) for k in with_rest),
+        "kappa": kappa,
+        "dice": f1,
+        "iou": over_present(metrics.jaccard_score),
+        "calibration_error": calibration_error(probabilities.max(axis=1), right),
+    }
+    scores = {name: Score(value, images) for name, value in values.items()}
+    for k in range(classes):
+        scores[f"accuracy_of_{k}"] = _mean_of(right, truth == k)
+    return scores | _uncertainty_scores(right, uncertainty)
+
+
+def pixel_scores(truth: NDArray[np.integer], probabilities: Floats, uncertainty: Floats) -> dict[str, float | None]:
+    """The scores of one image's P pixels, foreground against background; None where one is undefined.
+
+    ``balanced_accuracy`` is over the classes that pixels have. ``dice`` and ``iou`` are 1.0 where neither the truth nor
+    the prediction has foreground. The other names are those of ``grading_scores``.
+
+    Args:
+        truth: (P,), 1 foreground and 0 background.
+        probabilities: (P, 2) in [0, 1], background and foreground; the greater is the predicted class.
+        uncertainty: (P,) in [0, 1].
+
+    Raises:
+        ValueError: a shape or a value is another, or there is no pixel.
+    """
+    probabilities, uncertainty = _checked(truth, probabilities, uncertainty)
+    if probabilities.shape[1] != 2:
+        raise ValueError(f"expected probabilities of 2 classes, got {probabilities.shape[1]}")
+    foreground = truth == 1
+    predicted = probabilities[:, 1] > probabilities[:, 0]
+    right = predicted == foreground
+    sensitivity, specificity = _mean_of(right, foreground).value, _mean_of(right, ~foreground).value
+    overlap = dice(predicted, foreground)
+    vessels = ranking(probabilities[:, 1], foreground)
+    scores = {
+        "accuracy": float(right.mean()),
+        "balanced_accuracy": _mean(recall for recall in (sensitivity, specificity) if recall is not None),
+        "dice": overlap,
+        "iou": overlap / (2 - overlap),
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+        "auroc": vessels.auroc(),
+        "auprc": vessels.average_precision(),
+        "calibration_error": calibration_error(probabilities.max(axis=1), right),
+    }
+    return scores | {name: score.value for name, score in _uncertainty_scores(right, uncertainty).items()}
+
+
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     """The mean and the population standard deviation (divided by n, so 0.0 for one value).
 
@@ -52,6 +246,58 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
         raise ValueError("no values to average")
     numbers = np.asarray(values, dtype=np.float64)
     return float(numbers.mean()), float(numbers.std())
+
+
+def _uncertainty_scores(right: NDArray[np.bool_], uncertainty: Floats) -> dict[str, Score]:
+    """What the uncertainty says of which predictions are wrong (Zhang et al., FedEE).
+
+    ``misdiagnosis_auroc`` is undefined, not 1.0, where all are right or all are wrong. ``selective_accuracy_p`` keeps
+    u <= quantile(u, 1 − p %), linearly interpolated; ties stay.
+    """
+    number = len(right)
+    doubt = ranking(uncertainty, ~right)
+    most_uncertain = np.concatenate(([0], doubt.positives + doubt.negatives))  # (D + 1,)
+    right_among_them = np.concatenate(([0], doubt.negatives))
+    scores = {"misdiagnosis_auroc": Score(doubt.auroc(), number)}
+    for percent in DROPPED_PERCENTS:
+        # The quantile lies at or above its lower neighbour and below the next: all up to the neighbour are kept. Its
+        # place is a whole number, so no rounding of 1 − p decides.
+        above = number - 1 - (number - 1) * (100 - percent) // 100
+        ties = int(np.searchsorted(most_uncertain, above, side="right")) - 1
+        kept = number - int(most_uncertain[ties])
+        kept_right = int(right_among_them[-1] - right_among_them[ties])
+        scores[f"selective_accuracy_{percent}"] = Score(kept_right / kept, kept)
+    scores["uncertainty_right"] = _mean_of(uncertainty, right)
+    scores["uncertainty_wrong"] = _mean_of(uncertainty, ~right)
+    return scores
+
+
+def _mean_of(values: Floats | NDArray[np.bool_], chosen: NDArray[np.bool_]) -> Score:
+    """The mean of the chosen values, over as many."""
+    number = int(np.count_nonzero(chosen))
+    return Score(float(values[chosen].mean()) if number else None, number)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = [float(value) for value in values]
+    return float(np.mean(listed)) if listed else None
+
+
+def _checked(truth: NDArray[np.integer], probabilities: Floats, uncertainty: Floats) -> tuple[Floats, Floats]:
+    """Probabilities and uncertainty in float64, after all three were found to be what they should be."""
+    if probabilities.ndim != 2 or truth.shape != probabilities.shape[:1] or truth.size == 0:
+        raise ValueError(f"expected (N,) classes and (N, K) probabilities, got {truth.shape} and {probabilities.shape}")
+    if truth.min() < 0 or truth.max() >= probabilities.shape[1]:
+        raise ValueError(f"a class is outside 0 to {probabilities.shape[1] - 1}")
+    return _checked_shares(probabilities, probabilities.shape), _checked_shares(uncertainty, truth.shape)
+
+
+def _checked_shares(shares: Floats, shape: tuple[int, ...]) -> Floats:
+    if shares.shape != shape:
+        raise ValueError(f"expected numbers of shape {shape}, got {shares.shape}")
+    if not np.all((shares >= -_ROUNDING) & (shares <= 1 + _ROUNDING)):  # also false for NaN
+        raise ValueError("a probability or an uncertainty is not a number in [0, 1]")
+    return np.clip(shares.astype(np.float64), 0, 1)
 
 
 def _same_shape(predicted: Labels, truth: Labels) -> None:

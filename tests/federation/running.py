@@ -140,7 +140,7 @@ class Federation:
             data = self.root / "data" / site
             write_site(data, style=STYLES[number % len(STYLES)], images=self.images, size=32, seed=number)
             invite = read_invite(self.aggregator / "invites" / f"{site}.json")
-            join(self.site(site), invite, data=str(data), url=None, password=f"{site}-password")
+            join(self.site(site), invite, data={TASK: str(data)}, url=None, password=f"{site}-password")
             policy = Policy(consent="auto").model_dump()
             self.change(self.site(site) / "site.yaml", poll_seconds=0.3, policy=policy)
 

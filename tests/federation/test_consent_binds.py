@@ -12,7 +12,8 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records import RoundConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
-from shared.learning.methods import mean
+from shared.learning.methods import method_named
+from shared.learning.methods.sharing import sharing
 from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks import task_named
@@ -36,11 +37,11 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
         channel = aggregator.channel
         assert channel is not None
         task = task_named(TASK)
-        model = task.build_model(task.options(TINY), seed=1)
-        tensors = mean.shared_tensors(model)
+        model = task.build_model(task.options(TINY), 2, seed=1)
+        division = sharing(task, method_named("mean"), model)
         offer_files: dict[str, bytes | Path] = {
             names.RUN_CONFIGURATION: dump_yaml(run),
-            names.TENSORS: dump_yaml(tensors),
+            names.TENSORS: dump_yaml(division),
         }
         offer = channel.seal(Place("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
         place = Place("consent", RUN)
@@ -51,7 +52,7 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
 
         agreed = round_configuration(run, 1, "north")
         asked = RoundConfiguration.model_validate(agreed.model_dump() | {"epochs": 900})
-        save_tensors(model, tensors, tmp_path / "global.safetensors")
+        save_tensors(model, division.shared, tmp_path / "global.safetensors")
         files: dict[str, bytes | Path] = {
             names.ROUND_CONFIGURATION: dump_yaml(asked),
             names.GLOBAL_MODEL: tmp_path / "global.safetensors",

@@ -32,6 +32,7 @@ def test_defaults_are_the_papers():
     """Lo et al. 2021: 5 copies; dropout 5-10 %, contrast 0.5-3, gamma 0.4-1.75, ±15°, flips at 0.5."""
     assert Augmentation().model_dump() == {
         "copies": 5,
+        "originals": True,
         "pixel_dropout": (0.05, 0.10),
         "contrast": (0.5, 3.0),
         "gamma": (0.4, 1.75),

@@ -14,19 +14,14 @@ from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.data.synthetic_octa import WIDE, write_site
 from shared.learning.tasks import TASK_NAMES, task_named
-from shared.learning.tasks.contract import Epoch, Sample
-from shared.learning.tasks.octa_segmentation import (
-    IGNORED,
-    OctaOptions,
-    OctaSegmentation,
-    cross_entropy,
-    fill_up,
-    measure_statistics,
-    plan_batches,
-    view_of,
-)
+from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses
+from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
+from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
+from shared.learning.training import evaluate as evaluate_with
+from shared.learning.training import train_epoch as train_with
 
 TASK = OctaSegmentation()
+PLAIN = CrossEntropy()
 SMALL = OctaOptions(widths=(4, 8), dropout=0.2)
 
 
@@ -38,7 +33,7 @@ def samples(count=4, size=32):
         mask = np.zeros((size, size), np.uint8)
         mask[5 + number : 12 + number] = 1
         image = np.clip(0.2 + 0.6 * mask + rng.normal(0, 0.1, mask.shape), 0, 1).astype(np.float32)
-        made.append(Sample(f"s{number}", image, mask))
+        made.append(SegmentedImage(f"s{number}", image, mask))
     return made
 
 
@@ -50,11 +45,19 @@ def quietly(done, total):
     """Watches nothing."""
 
 
+def train_epoch(model, optimizer, images, one, on_batch, objective=PLAIN):
+    return train_with(TASK, model, optimizer, images, epoch=one, objective=objective, on_batch=on_batch)
+
+
+def evaluate(model, images, objective=PLAIN):
+    return evaluate_with(TASK, model, images, objective)
+
+
 def trained(seed=1, rounds=1, **changes):
-    model = TASK.build_model(SMALL, seed)
-    optimizer = TASK.optimizer(model, 0.05)
+    model = TASK.build_model(SMALL, 2, seed)
+    optimizer = TASK.optimizer(model, SMALL, 0.05)
     for index in range(rounds):
-        TASK.train_epoch(model, optimizer, samples(), epoch(seed + index, **changes), quietly)
+        train_epoch(model, optimizer, samples(), epoch(seed + index, **changes), quietly)
     return model
 
 
@@ -64,8 +67,8 @@ def same_weights(one, other):
 
 
 def test_tasks_by_name():
-    assert task_named("octa_segmentation").name == "octa_segmentation"
-    assert "octa_segmentation" in TASK_NAMES
+    assert {name: task_named(name).name for name in TASK_NAMES} == {name: name for name in TASK_NAMES}
+    assert {"dr_staging", "octa_segmentation"} <= set(TASK_NAMES)
     with pytest.raises(ConfigurationError, match=r"no 'oct'; the tasks are: .*octa_segmentation"):
         task_named("oct")
 
@@ -102,7 +105,7 @@ def test_a_site_is_read_and_divided(tmp_path):
     first = dataset.train[0]
     assert first.image.shape == first.mask.shape == (40, 40)
     assert (first.image.dtype, first.mask.dtype) == (np.float32, np.uint8)
-    assert len(TASK.open_images(tmp_path, options)) == 10
+    assert len(TASK.open_images(tmp_path, options).samples) == 10
     (tmp_path / "masks" / "wide-003.png").unlink()
     with pytest.raises(DataError, match=r"images/wide-003.png: has no mask"):
         TASK.open_dataset(tmp_path, options, SplitPlan(), 1)
@@ -122,18 +125,19 @@ def test_batches_hold_every_copy_once_in_an_order_of_the_epoch():
 
 def test_copies_differ_from_each_other_and_between_epochs():
     sample = samples(1)[0]
-    views = [view_of(sample, copy, epoch(seed))[0] for seed in (1, 2) for copy in (1, 2)]
+    views = [view_of(TASK, sample, copy, epoch(seed)).image for seed in (1, 2) for copy in (1, 2)]
     assert all(not np.array_equal(views[one], views[two]) for one in range(4) for two in range(one))
-    assert np.array_equal(view_of(sample, 0, epoch())[0], sample.image)
+    assert np.array_equal(view_of(TASK, sample, 0, epoch()).image, sample.image)
 
 
 def test_sizes_are_mixed_by_filling_up_and_filling_counts_for_nothing():
     small, large = samples(1, 32)[0], samples(1, 40)[0]
-    images, masks = fill_up([(small.image, small.mask), (large.image, large.mask)])
+    images, masks = TASK.collate([small, large])
     assert images.shape == (2, 1, 48, 48)
     assert (masks[0] == IGNORED).sum() == 48 * 48 - 32 * 32
     logits = torch.randn(2, 2, 48, 48)
-    loss, of_image = cross_entropy(logits, masks)
+    loss, terms = image_losses(PLAIN, logits, masks)
+    of_image = terms["loss"]
     alone = torch.nn.functional.cross_entropy(logits[:1, :, :32, :32], masks[:1, :32, :32])
     assert of_image[0] == pytest.approx(float(alone), rel=1e-5)
     assert float(loss) == pytest.approx(
@@ -141,59 +145,83 @@ def test_sizes_are_mixed_by_filling_up_and_filling_counts_for_nothing():
     )
     changed = logits.clone()
     changed[0, :, 32:] = 99.0
-    assert torch.equal(cross_entropy(changed, masks)[0], loss)
+    assert torch.equal(image_losses(PLAIN, changed, masks)[0], loss)
 
 
 def test_training_lowers_the_loss():
-    model = TASK.build_model(SMALL, 1)
-    before = TASK.evaluate(model, samples())
-    optimizer = TASK.optimizer(model, 0.05)
+    model = TASK.build_model(SMALL, 2, 1)
+    before = evaluate(model, samples())
+    optimizer = TASK.optimizer(model, SMALL, 0.05)
     for seed in range(6):
-        report = TASK.train_epoch(model, optimizer, samples(), epoch(seed), quietly)
-    after = TASK.evaluate(model, samples())
+        report = train_epoch(model, optimizer, samples(), epoch(seed), quietly)
+    after = evaluate(model, samples())
     assert after.loss < before.loss
-    assert after.scores["dice"].mean > 0.5
+    assert after.scores["dice_mean"].value > 0.5
     assert (report.images, after.images) == (4, 4)
-    assert set(report.scores) == set(after.scores) == {"accuracy", "dice"}
+    assert set(report.scores) == set(after.scores) >= {"accuracy_mean", "accuracy_std", "dice_mean", "dice_std"}
+
+
+def test_evidential_training_lowers_its_loss_and_tells_doubt():
+    objective = Evidential(temperature=0.05, kl_weight=0.3)
+    model = TASK.build_model(SMALL, 2, 1)
+    before = evaluate(model, samples(), objective)
+    optimizer = TASK.optimizer(model, SMALL, 0.02)
+    for seed in range(6):
+        train_epoch(model, optimizer, samples(), epoch(seed, rate=0.02), quietly, objective)
+    after = evaluate(model, samples(), objective)
+    assert after.loss < before.loss
+    assert after.scores["dice_mean"].value > 0.5
+    assert after.scores["uncertainty_wrong_mean"].value > after.scores["uncertainty_right_mean"].value
+    parts = [after.scores[f"loss_{name}"].value for name in ("ice", "kl", "tce")]
+    assert after.loss == pytest.approx(parts[0] + 0.3 * parts[1] + parts[2], rel=1e-5)
+
+
+def test_a_model_that_has_diverged_says_that_it_knows_nothing():
+    model = trained()
+    with torch.no_grad():
+        model.classify.weight.fill_(torch.nan)
+    report = evaluate(model, samples())
+    assert report.loss != report.loss  # NaN: absent in the table
+    assert report.scores["uncertainty_right_mean"].value == 1.0
 
 
 def test_the_learning_rate_is_the_epochs():
-    model = TASK.build_model(SMALL, 1)
-    optimizer = TASK.optimizer(model, 99.0)
-    TASK.train_epoch(model, optimizer, samples(2), epoch(rate=0.01), quietly)
+    model = TASK.build_model(SMALL, 2, 1)
+    optimizer = TASK.optimizer(model, SMALL, 99.0)
+    train_epoch(model, optimizer, samples(2), epoch(rate=0.01), quietly)
     assert optimizer.param_groups[0]["lr"] == 0.01
     assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
 def test_progress_is_told_and_training_can_be_stopped():
     calls = []
-    model = TASK.build_model(SMALL, 1)
-    TASK.train_epoch(model, TASK.optimizer(model, 0.1), samples(), epoch(), lambda *call: calls.append(call))
+    model = TASK.build_model(SMALL, 2, 1)
+    train_epoch(model, TASK.optimizer(model, SMALL, 0.1), samples(), epoch(), lambda *call: calls.append(call))
     assert calls == [(1, 2), (2, 2)]
 
     def stop(done, total):
         raise Stopped("asked to stop")
 
     with pytest.raises(Stopped):
-        TASK.train_epoch(model, TASK.optimizer(model, 0.1), samples(), epoch(), stop)
+        train_epoch(model, TASK.optimizer(model, SMALL, 0.1), samples(), epoch(), stop)
 
 
 def test_evaluation_changes_nothing_and_repeats():
     model = trained()
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = TASK.evaluate(model, samples())
-    assert first == TASK.evaluate(model, samples())
+    first = evaluate(model, samples())
+    assert first == evaluate(model, samples())
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    with pytest.raises(ValueError, match="no values"):
-        TASK.evaluate(model, [])
+    with pytest.raises(ValueError, match="no images"):
+        evaluate(model, [])
 
 
 def test_statistics_are_those_of_the_images_as_they_are():
     model = trained()
     made = samples()
-    measure_statistics(model, made)
+    measure_statistics(TASK, model, made)
     model.eval()
     with torch.no_grad():
         features = [model.down[0].body[:2](torch.from_numpy(sample.image)[None, None]) for sample in made]
@@ -202,7 +230,7 @@ def test_statistics_are_those_of_the_images_as_they_are():
     assert torch.allclose(norm.running_mean, means, atol=1e-5)
     assert norm.momentum == 0.1
     again = [value.clone() for value in model.state_dict().values()]
-    measure_statistics(model, made)
+    measure_statistics(TASK, model, made)
     assert all(torch.equal(one, two) for one, two in zip(again, model.state_dict().values(), strict=True))
 
 
@@ -219,8 +247,8 @@ def test_global_random_state_neither_matters_nor_changes():
 
 
 def test_another_seed_is_another_model():
-    assert same_weights(TASK.build_model(SMALL, 1), TASK.build_model(SMALL, 1))
-    assert not same_weights(TASK.build_model(SMALL, 1), TASK.build_model(SMALL, 2))
+    assert same_weights(TASK.build_model(SMALL, 2, 1), TASK.build_model(SMALL, 2, 1))
+    assert not same_weights(TASK.build_model(SMALL, 2, 1), TASK.build_model(SMALL, 2, 2))
 
 
 PROGRAM = """

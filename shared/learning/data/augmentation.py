@@ -6,6 +6,8 @@ Images stay on one fixed range: nothing is normalised again afterwards, which wo
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -23,7 +25,9 @@ class Augmentation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     copies: int = Field(default=5, ge=0, le=100)
-    """Augmented copies per image and epoch, beside the original."""
+    """Augmented copies per image and epoch."""
+    originals: bool = True
+    """Whether the model sees the original beside them."""
     pixel_dropout: tuple[float, float] = (0.05, 0.10)
     """Share of pixels set to 0, within [0, 1]."""
     contrast: tuple[float, float] = (0.5, 3.0)
@@ -45,6 +49,8 @@ class Augmentation(BaseModel):
             start, end = getattr(self, name)
             if not lowest <= start <= end <= highest:
                 raise ValueError(f"{name} must be two numbers in order, between {lowest:g} and {highest:g}")
+        if not self.originals and not self.copies:
+            raise ValueError("originals: false needs copies of 1 or more, or there is nothing to train on")
         return self
 
 
@@ -65,8 +71,37 @@ def augment(
     Raises:
         DropfedError: imgaug cannot be imported.
     """
-    imgaug = import_imgaug()
-    augmenters = imgaug.augmenters
+    # Sixteen bits: imgaug takes its contrast about 0 for floats, but about the middle of the range for integers, and
+    # clips there. Nothing of an 8- or 16-bit file is lost.
+    levels = np.rint(image * 65535.0).astype(np.uint16)[..., np.newaxis]  # (H, W, 1)
+    segments = import_imgaug().augmentables.segmaps.SegmentationMapsOnImage(mask[..., np.newaxis], shape=levels.shape)
+    varied, moved = _steps(augmentation, seed)(image=levels, segmentation_maps=segments)
+    return (
+        (varied[..., 0].astype(np.float32) / np.float32(65535.0)),  # (H, W, 1) -> (H, W)
+        moved.get_arr()[..., 0].astype(np.uint8),  # (H, W, 1) -> (H, W)
+    )
+
+
+def augment_photograph(image: NDArray[np.uint8], augmentation: Augmentation, seed: int) -> NDArray[np.uint8]:
+    """One augmented copy of a colour photograph, decided by the seed alone.
+
+    Args:
+        image: (H, W, 3).
+        augmentation: what may be done; each step treats the three channels alike.
+        seed: any integer in [0, 2**63).
+
+    Returns:
+        (H, W, 3).
+
+    Raises:
+        DropfedError: imgaug cannot be imported.
+    """
+    return np.ascontiguousarray(_steps(augmentation, seed)(image=image), dtype=np.uint8)
+
+
+def _steps(augmentation: Augmentation, seed: int) -> Any:
+    """imgaug's augmenter, ready for one image."""
+    augmenters = import_imgaug().augmenters
     lowest, highest = augmentation.pixel_dropout
     steps = augmenters.Sequential(
         [
@@ -80,12 +115,4 @@ def augment(
     )
     # imgaug seeds NumPy's older generators underneath, which take 32 bits.
     steps.seed_(entropy=seed_for(seed, "imgaug") % 2**31)
-    # Sixteen bits: imgaug takes its contrast about 0 for floats, but about the middle of the range for integers, and
-    # clips there. Nothing of an 8- or 16-bit file is lost.
-    levels = np.rint(image * 65535.0).astype(np.uint16)[..., np.newaxis]  # (H, W, 1)
-    segments = imgaug.augmentables.segmaps.SegmentationMapsOnImage(mask[..., np.newaxis], shape=levels.shape)
-    varied, moved = steps(image=levels, segmentation_maps=segments)
-    return (
-        (varied[..., 0].astype(np.float32) / np.float32(65535.0)),  # (H, W, 1) -> (H, W)
-        moved.get_arr()[..., 0].astype(np.uint8),  # (H, W, 1) -> (H, W)
-    )
+    return steps

@@ -7,6 +7,7 @@ A data folder holds ``images/`` and ``masks/``; an image and its mask have the s
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,12 +53,12 @@ def read_pairs(root: Path, longer_side: int | None = None) -> list[ImagePair]:
         DataError: names every file that is missing, unreadable, too small or of another size than its partner.
     """
     problems: list[str] = []
-    images = _files_by_stem(root / "images", problems)
-    masks = _files_by_stem(root / "masks", problems)
+    images = files_by_stem(root / "images", problems)
+    masks = files_by_stem(root / "masks", problems)
     for stem in sorted(images.keys() - masks.keys()):
-        problems.append(f"{_name(images[stem])}: has no mask; add masks/{stem}.png or remove the image.")
+        problems.append(f"{short_name(images[stem])}: has no mask; add masks/{stem}.png or remove the image.")
     for stem in sorted(masks.keys() - images.keys()):
-        problems.append(f"{_name(masks[stem])}: has no image; add images/{stem}.png or remove the mask.")
+        problems.append(f"{short_name(masks[stem])}: has no image; add images/{stem}.png or remove the mask.")
     pairs: list[ImagePair] = []
     for stem in sorted(images.keys() & masks.keys()):
         try:
@@ -84,7 +85,7 @@ def read_image(path: Path) -> NDArray[np.float32]:
     Raises:
         DataError: the file cannot be read as an image of 8 or 16 bits.
     """
-    levels, highest = _read_levels(path)
+    levels, highest = read_levels(path)
     grey = levels[..., 1] if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
     return grey.astype(np.float32) / np.float32(highest)
 
@@ -102,7 +103,7 @@ def read_mask(path: Path) -> NDArray[np.bool_]:
     Raises:
         DataError: the file cannot be read as an image of 8 or 16 bits.
     """
-    levels, highest = _read_levels(path)
+    levels, highest = read_levels(path)
     grey = levels.max(axis=2) if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
     if path.suffix.lower() in JPEG_EXTENSIONS:
         return np.asarray(grey > highest // 2, dtype=np.bool_)
@@ -135,22 +136,79 @@ def scale_to(
     return np.clip(np.asarray(scaled, dtype=np.float32), 0, 1), np.asarray(cover) >= 0.5
 
 
-def _files_by_stem(folder: Path, problems: list[str]) -> dict[str, Path]:
-    """The image files of a folder by stem; what is wrong with the others is added to the problems."""
+def files_by_stem(
+    folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS, formats: str = "PNG, JPEG or TIFF"
+) -> dict[str, Path]:
+    """The image files of a folder by stem, in order of their names; folders in it are not entered.
+
+    Args:
+        folder: where the files are.
+        problems: a sentence is added for each file that is no image, or has the stem of another.
+        extensions: in small letters, what the name of an image ends in.
+        formats: what these are called.
+    """
     if not folder.is_dir():
         problems.append(f"{folder.name}: there is no such folder in {folder.parent}; make it and put the files there.")
         return {}
     files: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name.lower() in _DESKTOP_FILES:
-            continue
-        if not path.is_file() or path.suffix.lower() not in EXTENSIONS:
-            problems.append(f"{_name(path)}: is not a PNG, JPEG or TIFF file; convert it or move it elsewhere.")
+    for path in visible(folder):
+        if not path.is_file() or path.suffix.lower() not in extensions:
+            problems.append(f"{short_name(path)}: is not a {formats} file; convert it or move it elsewhere.")
         elif path.stem in files:
-            problems.append(f"{_name(path)}: {_name(files[path.stem])} has the same stem; remove or rename one.")
+            problems.append(
+                f"{short_name(path)}: {short_name(files[path.stem])} has the same stem; remove or rename one."
+            )
         else:
             files[path.stem] = path
     return files
+
+
+def visible(folder: Path) -> list[Path]:
+    """What a folder holds, sorted, without hidden files and those that a desktop leaves behind."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if not path.name.startswith(".") and path.name.lower() not in _DESKTOP_FILES
+    ]
+
+
+def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
+    """The stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows.
+
+    Raises:
+        DataError: the file cannot be read as one image of 8 or 16 bits.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns where a file claims to be huge, and refuses only at twice that; here both are refused.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                pages = getattr(file, "n_frames", 1)
+                mode = file.mode
+                if mode in _EIGHT_BIT_MODES:
+                    levels = np.asarray(file.convert("L" if mode in {"1", "L", "LA"} else "RGB"))
+                else:
+                    levels = np.asarray(file)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise unreadable(path, error) from error
+    if pages > 1:
+        raise DataError([f"{short_name(path)}: has {pages} pages; save the one that is meant as a file of its own."])
+    if mode in _EIGHT_BIT_MODES:
+        return levels, 255
+    if mode in _SIXTEEN_BIT_MODES:
+        return levels.astype(np.uint16), 65535
+    raise DataError([f"{short_name(path)}: has pixels of type {mode}; save it with 8 or 16 bits, grey or colour."])
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """What to say of a file that a library cannot read as an image: on one line, of its path only ``folder/name``."""
+    reason = " ".join(str(error).replace(str(path), path.name).split())
+    return DataError([f"{short_name(path)}: cannot be read as an image ({reason}); export it again."])
+
+
+def short_name(path: Path) -> str:
+    """``folder/name``, which is all of a path that an error may show."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _read_pair(stem: str, image_path: Path, mask_path: Path, longer_side: int | None) -> ImagePair:
@@ -169,42 +227,17 @@ def _read_pair(stem: str, image_path: Path, mask_path: Path, longer_side: int | 
         raise DataError(problems)
     if image.shape != mask.shape:
         raise DataError(
-            [f"{_name(image_path)} is {_size(image)} pixels but {_name(mask_path)} is {_size(mask)}; save both alike."]
+            [
+                f"{short_name(image_path)} is {_size(image)} pixels but {short_name(mask_path)} is {_size(mask)}; "
+                "save both alike."
+            ]
         )
     if longer_side is not None:
         image, mask = scale_to(image, mask, longer_side)
     if min(image.shape) < SMALLEST_SIDE:
         used = "is" if longer_side is None else f"scaled to {longer_side} is"
-        raise DataError([f"{_name(image_path)}: {used} {_size(image)} pixels; each side needs {SMALLEST_SIDE}."])
+        raise DataError([f"{short_name(image_path)}: {used} {_size(image)} pixels; each side needs {SMALLEST_SIDE}."])
     return ImagePair(stem, image, mask.astype(np.uint8))
-
-
-def _read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """The stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows."""
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns where a file claims to be huge, and refuses only at twice that; here both are refused.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
-                pages = getattr(file, "n_frames", 1)
-                mode = file.mode
-                if mode in _EIGHT_BIT_MODES:
-                    levels = np.asarray(file.convert("L" if mode in {"1", "L", "LA"} else "RGB"))
-                else:
-                    levels = np.asarray(file)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError([f"{_name(path)}: cannot be read as an image ({error}); export it again."]) from error
-    if pages > 1:
-        raise DataError([f"{_name(path)}: has {pages} pages; save the one that is meant as a file of its own."])
-    if mode in _EIGHT_BIT_MODES:
-        return levels, 255
-    if mode in _SIXTEEN_BIT_MODES:
-        return levels.astype(np.uint16), 65535
-    raise DataError([f"{_name(path)}: has pixels of type {mode}; save it with 8 or 16 bits, grey or colour."])
-
-
-def _name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
 
 
 def _size(image: NDArray[np.float32] | NDArray[np.bool_]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from shared.errors import ConfigurationError
-from shared.learning.methods.contract import Method
+from shared.exchange.reading import check_record
 
-METHODS = ("mean",)
+if TYPE_CHECKING:
+    from shared.learning.methods.contract import Method, MethodOptions
+
+METHODS = ("fedavg", "fedbn", "feduaa", "mean")
 
 
 def method_named(name: str) -> Method:
@@ -19,4 +23,13 @@ def method_named(name: str) -> Method:
     """
     if name not in METHODS:
         raise ConfigurationError([f"method: there is no method {name}; use one of {', '.join(METHODS)}"])
-    return cast(Method, import_module(f"shared.learning.methods.{name}"))
+    return cast("Method", import_module(f"shared.learning.methods.{name}"))
+
+
+def method_options(method: Method, raw: Mapping[str, object]) -> MethodOptions:
+    """The method's options, checked.
+
+    Raises:
+        ConfigurationError: names every key that is unknown or wrong, and the remedy.
+    """
+    return check_record(raw, method.Options, "method_options")

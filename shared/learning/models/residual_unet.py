@@ -55,6 +55,7 @@ class ResidualUNet(nn.Module):
         classes: int = 2,
     ) -> None:
         super().__init__()
+        self.classes = classes
         self.multiple = 2 ** (len(widths) - 1)
         self.down = nn.ModuleList(
             ResidualBlock(above, width, dropout) for above, width in zip((channels, *widths), widths, strict=False)
@@ -78,8 +79,13 @@ class ResidualUNet(nn.Module):
             images: (B, channels, H, W) in [0, 1], of any H and W.
 
         Returns:
-            (B, classes, H, W); softmax over dimension 1 gives probabilities.
+            (B, classes, H, W).
         """
+        logits: Tensor = self.classify(self.features(images))
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the last layer sees of each pixel: (B, widths[0], H, W)."""
         height, width = images.shape[-2:]
         below, right = -height % self.multiple, -width % self.multiple
         features = functional.pad(images, (0, right, 0, below))  # H, W -> multiples of 2^(levels - 1)
@@ -92,5 +98,4 @@ class ResidualUNet(nn.Module):
         for enlarge, block in zip(self.enlarge, self.up, strict=True):
             features = enlarge(features)  # (B, 2C, h, w) -> (B, C, 2h, 2w)
             features = block(torch.cat([features, skips.pop()], dim=1))  # (B, 2C, 2h, 2w) -> (B, C, 2h, 2w)
-        logits: Tensor = self.classify(features)
-        return logits[..., :height, :width]
+        return features[..., :height, :width]

@@ -10,7 +10,10 @@ from shared.errors import ConfigurationError
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Task
 
-_CLASSES = {"octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation")}
+_CLASSES = {
+    "dr_staging": ("shared.learning.tasks.dr_staging", "DrStaging"),
+    "octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation"),
+}
 
 TASK_NAMES = tuple(sorted(_CLASSES))
 

@@ -1,28 +1,28 @@
 """What a task is: the data, the model and the measures that a federation trains for.
 
-A task knows nothing of rounds, sites or folders. A daemon asks it to read its data, to build the model, to train one
-epoch and to evaluate; a method (see ``shared/learning/methods``) decides what happens to the weights in between.
+A task knows nothing of rounds, sites, folders or methods. It reads images, builds the model, varies an image, makes a
+batch and scores answers; ``shared/learning/training.py`` does with these what is the same for every task, a method
+(``shared/learning/methods``) says what is learnt from an answer and what happens to the weights in between.
 To add a task, write one file with one class that keeps this contract and name it in ``shared/learning/tasks``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 from typing_extensions import TypeVar
 
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
-
-OnBatch = Callable[[int, int], None]
-"""Called after each batch with (batches done, batches in all); what it raises stops the epoch and passes through."""
+from shared.learning.metrics import Score
+from shared.learning.objectives import Objective
 
 
 class Options(BaseModel):
@@ -31,15 +31,53 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def valid_pattern(pattern: str | None) -> str | None:
+    """A regular expression of an option, for a validator.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"is not a regular expression ({error})") from error
+    return pattern
+
+
+class Sample(Protocol):
+    """One image and what the model should say about it; each task has its own class."""
+
+    @property
+    def id(self) -> str:
+        """The file's stem, unique within its folder."""
+
+
 OptionsT = TypeVar("OptionsT", bound=Options, default=Any)
+SampleT = TypeVar("SampleT", bound=Sample, default=Any)
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """A score over images: its mean and its population standard deviation."""
+class Collection(Generic[SampleT]):
+    """Images that are not divided.
 
-    mean: float
-    std: float
+    Args:
+        samples: sorted by id.
+        classes: the names of the classes that a target may be, from class 0 upwards.
+    """
+
+    samples: Sequence[SampleT]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dataset(Generic[SampleT]):
+    """One site's images; no group of images is in two of the three."""
+
+    train: Sequence[SampleT]
+    validation: Sequence[SampleT]
+    test: Sequence[SampleT]
+    classes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -48,51 +86,37 @@ class Evaluation:
 
     Args:
         images: how many different images were looked at.
-        loss: the task's loss, mean over images.
-        scores: the task's scores by name, each over images.
+        loss: the objective's loss, mean over images.
+        scores: the loss's terms and the task's scores, by name.
     """
 
     images: int
     loss: float
-    scores: dict[str, Statistic]
+    scores: dict[str, Score]
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """Everything that decides one local epoch, beside the weights and the images."""
+class Scoring(Protocol):
+    """Gathers a model's answers batch by batch and scores them in the end."""
 
-    learning_rate: float
-    batch_size: int
-    seed: int
-    augmentation: Augmentation
+    def add(self, samples: Sequence[Sample], logits: Tensor, targets: Tensor) -> None:
+        """Take one batch's answers: (B, K, ...) logits and (B, ...) targets, on the CPU, without gradients."""
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One image and what the model should say about it.
-
-    Args:
-        id: the file's stem, unique within its folder.
-        image: (H, W) float32 in [0, 1].
-        mask: (H, W) uint8, the class of each pixel.
-    """
-
-    id: str
-    image: NDArray[np.float32]
-    mask: NDArray[np.uint8]
+    def scores(self) -> dict[str, Score]:
+        """The scores over all that was added; the names are the same whatever was added."""
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """One site's images; no group of images is in two of the three."""
+class Network(Protocol):
+    """What a task's model is beside a ``torch.nn.Module``."""
 
-    train: Sequence[Sample]
-    validation: Sequence[Sample]
-    test: Sequence[Sample]
+    classes: int
+    """K, of its logits."""
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the last, linear layer sees: (B, D, ...) for a batch."""
 
 
-class Task(Protocol[OptionsT]):
-    """One learning problem. ``Task`` alone means: a task, whatever its options."""
+class Task(Protocol[OptionsT, SampleT]):
+    """One learning problem. ``Task`` alone means: a task, whatever its options and samples."""
 
     @property
     def name(self) -> str:
@@ -102,6 +126,14 @@ class Task(Protocol[OptionsT]):
     def selection_score(self) -> str:
         """The score by which the best aggregate of a run is chosen; higher is better."""
 
+    @property
+    def tolerance_score(self) -> str:
+        """The score of a whole model that the tolerance is compared with, in [0, 1]."""
+
+    @property
+    def local_part(self) -> str | None:
+        """The submodule that no method shares, because its shape depends on a site's classes; None if none does."""
+
     def options(self, raw: Mapping[str, object]) -> OptionsT:
         """The task's options, checked.
 
@@ -109,10 +141,30 @@ class Task(Protocol[OptionsT]):
             ConfigurationError: names every key that is unknown or wrong, and the remedy.
         """
 
-    def build_model(self, options: OptionsT, seed: int) -> torch.nn.Module:
-        """The untrained model on the CPU; its weights depend on the seed alone."""
+    def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
+        """How images are varied: the task's own settings, changed by ``raw``.
 
-    def open_dataset(self, root: Path, options: OptionsT, split: SplitPlan, seed: int) -> Dataset:
+        Raises:
+            ConfigurationError: names every key that is unknown or wrong, and the remedy.
+        """
+
+    def build_model(self, options: OptionsT, classes: int, seed: int) -> torch.nn.Module:
+        """The untrained model on the CPU, a ``Network``; its weights depend on options, classes and seed alone.
+
+        Outside ``local_part``, no tensor's name or shape depends on ``classes``.
+        """
+
+    def load_initial_weights(self, model: torch.nn.Module, options: OptionsT, folders: Sequence[Path]) -> None:
+        """Puts the weights that training begins from, if the options name any, into an untrained model.
+
+        Args:
+            folders: where their files may lie.
+
+        Raises:
+            ConfigurationError: the file is not there, or not what it should be.
+        """
+
+    def open_dataset(self, root: Path, options: OptionsT, split: SplitPlan, seed: int) -> Dataset[SampleT]:
         """Reads and checks every file of a site.
 
         Args:
@@ -125,40 +177,31 @@ class Task(Protocol[OptionsT]):
             DataError: names every problem of every file.
         """
 
-    def open_images(self, root: Path, options: OptionsT) -> list[Sample]:
-        """Reads and checks every file of a folder that is not divided: the aggregator's held-out images.
+    def open_images(self, root: Path, options: OptionsT) -> Collection[SampleT]:
+        """Reads and checks every file of a labelled folder that is not divided.
 
         Raises:
             DataError: names every problem of every file.
         """
 
-    def optimizer(self, model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    def open_unlabelled(self, path: Path, options: OptionsT) -> Sequence[SampleT]:
+        """Reads and checks one image, or every image of a folder; what the samples say about them means nothing.
+
+        Raises:
+            DataError: names every problem of every file.
+        """
+
+    def optimizer(self, model: torch.nn.Module, options: OptionsT, learning_rate: float) -> torch.optim.Optimizer:
         """A new optimizer over the model's trainable parameters."""
 
-    def train_epoch(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        samples: Sequence[Sample],
-        epoch: Epoch,
-        on_batch: OnBatch,
-    ) -> Evaluation:
-        """Trains one epoch in place, on the device where the model is.
+    def vary(self, sample: SampleT, augmentation: Augmentation, seed: int) -> SampleT:
+        """An augmented copy of a sample, decided by the seed alone."""
 
-        On the CPU, with a fixed number of threads, the same weights, samples and epoch give the same weights, bit by
-        bit.
+    def collate(self, samples: Sequence[SampleT]) -> tuple[Tensor, Tensor]:
+        """One batch: (B, C, H, W) float32 inputs and (B, ...) int64 targets, each a class or ``objectives.IGNORED``."""
 
-        Returns:
-            How the model did on the images as it was trained on them: augmented, dropout on, weights moving.
+    def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:
+        """The samples in order, in batches for evaluation; no batch is one sample if there are more."""
 
-        Raises:
-            ValueError: there are no samples, or the batch size is below 1.
-            Whatever ``on_batch`` raises.
-        """
-
-    def evaluate(self, model: torch.nn.Module, samples: Sequence[Sample]) -> Evaluation:
-        """Evaluates in eval mode, without gradients, one image at a time; the model is left in the mode it was in.
-
-        Raises:
-            ValueError: there are no samples.
-        """
+    def scoring(self, objective: Objective, classes: int) -> Scoring:
+        """An empty scoring of answers of so many classes."""

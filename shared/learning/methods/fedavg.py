@@ -1,0 +1,25 @@
+"""FedAvg (McMahan et al. 2017): every training image counts the same.
+
+    w ← Σ_{k in S} (n_k / n) x_k        n_k: training images of site k, n = Σ_{k in S} n_k
+
+All parameters and BatchNorm's running statistics travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shared.learning.methods.contract import Contribution, MethodOptions
+from shared.learning.methods.mean import objective, stays
+
+__all__ = ["Options", "name", "objective", "sends_reliability", "stays", "weights"]
+
+name = "fedavg"
+sends_reliability = False
+Options = MethodOptions
+
+
+def weights(accepted: Mapping[str, Contribution]) -> dict[str, float]:
+    """n_k / n for each of the accepted sites."""
+    total = sum(contribution.images for contribution in accepted.values())
+    return {site: contribution.images / total for site, contribution in accepted.items()}

@@ -1,0 +1,39 @@
+"""FedUAA (Wang et al. 2023): evidence at the site, and the site's own doubt as its weight.
+
+    site        e = softplus(logits), u = K / Σ(e + 1); loss: Eq. 5 to 8
+                θ_k = argmax of Youden's J over thresholds of "u ≥ θ, so the prediction is wrong", with the received
+                model, before it is trained (Algorithm 1)
+    aggregator  w ← Σ_{k in S} softmax(θ)_k x_k        over all tensors but those of BatchNorm modules
+
+How many images a site has does not matter. No temperature: with θ in (0, 1] no site weighs more than e times another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from shared.learning.methods.contract import Contribution, MethodOptions
+from shared.learning.methods.fedbn import stays
+from shared.learning.methods.mean import objective
+from shared.learning.uncertainty import reliability_weights
+
+__all__ = ["Options", "name", "objective", "sends_reliability", "stays", "weights"]
+
+name = "feduaa"
+sends_reliability = True
+
+
+class Options(MethodOptions):
+    """What a run may choose: always evidential."""
+
+    objective: Literal["evidential"] = "evidential"
+
+
+def weights(accepted: Mapping[str, Contribution]) -> dict[str, float]:
+    """softmax(θ) over the accepted sites.
+
+    Raises:
+        ValueError: a site has no θ, or one outside (0, 1].
+    """
+    return reliability_weights({site: contribution.theta for site, contribution in accepted.items()})

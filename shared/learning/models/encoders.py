@@ -1,0 +1,175 @@
+"""The networks that turn an image into features: five of torchvision's, without their classifiers, and a tiny one.
+
+Features are what the last layer yields, averaged over all positions. For the ResNets and EfficientNet that is the
+published network up to its classifier. VGG-19's own classifier takes 7×7 positions of 512 channels instead; here its
+convolutions are averaged as well, which gives 512 features and leaves its two layers of 4,096 out.
+
+Tensors carry torchvision's names, ``layer1.0.conv1.weight``, so that its weight files fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from shared.errors import ConfigurationError
+from shared.learning.models.torchvision_import import import_models
+
+_WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
+ENCODERS = (*_WIDTHS, "small")
+
+_IMAGENET_URL = "https://download.pytorch.org/models/"
+IMAGENET_FILES = {
+    "resnet18": "resnet18-f37072fd.pth",
+    "resnet34": "resnet34-b627a593.pth",
+    "resnet50": "resnet50-0676ba61.pth",
+    "vgg19": "vgg19-dcbb9e9d.pth",
+    "efficientnet_b0": "efficientnet_b0_rwightman-7f5810bc.pth",
+}
+"""torchvision's ``IMAGENET1K_V1``: what the papers started from. The digits begin the file's own SHA-256."""
+
+_SMALL_WIDTHS = (16, 32, 64, 128)
+_CLASSIFIERS = ("fc.", "classifier.")
+
+
+class Encoder(nn.Module):
+    """Layers in a row, then the average over all positions.
+
+    Args:
+        layers: by name, in order; the last yields (B, width, h, w).
+        width: how many features there are.
+    """
+
+    def __init__(self, layers: Mapping[str, nn.Module], width: int) -> None:
+        super().__init__()
+        self.width = width
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features of each image.
+
+        Args:
+            images: (B, 3, H, W), H and W at least 32; ImageNet's weights expect its mean and deviation, or near them.
+
+        Returns:
+            (B, width).
+        """
+        features = images
+        for layer in self.children():
+            features = layer(features)
+        return features.mean(dim=(2, 3))  # (B, width, h, w) -> (B, width)
+
+
+def build_encoder(name: str) -> Encoder:
+    """An encoder with random weights, which torch's global generator alone decides: seed it first.
+
+    Convolutions start from He's normal distribution over the outgoing connections, as torchvision's do.
+
+    Args:
+        name: one of ``ENCODERS``.
+
+    Raises:
+        ConfigurationError: there is no such encoder.
+        DropfedError: torchvision cannot be imported.
+    """
+    if name not in ENCODERS:
+        raise ConfigurationError([f"encoder: there is no '{name}'; choose one of {', '.join(ENCODERS)}."])
+    # Sizes without values at first: VGG-19's classifier, thrown away here, would take half a gigabyte.
+    with torch.device("meta"):
+        encoder = _small() if name == "small" else _torchvision(name)
+    encoder.to_empty(device="cpu")
+    for layer in encoder.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.BatchNorm2d):
+            layer.reset_parameters()  # the running statistics too
+    return encoder
+
+
+def load_imagenet_weights(encoder: Encoder, name: str, folders: Sequence[Path]) -> str:
+    """Fills an encoder with torchvision's ImageNet weights from a file that is there already; fetches nothing.
+
+    Args:
+        encoder: what ``build_encoder(name)`` gave.
+        name: the encoder's name.
+        folders: where to look, in this order; torchvision's own download folder comes last.
+
+    Returns:
+        The file's SHA-256, 64 hexadecimal digits.
+
+    Raises:
+        ConfigurationError: there is no such file, its hash is not the one in its name, or its tensors do not fit.
+    """
+    if name not in IMAGENET_FILES:
+        raise ConfigurationError(
+            [f"weights: there are no ImageNet weights for the encoder '{name}'; use `weights: random`."]
+        )
+    file_name = IMAGENET_FILES[name]
+    searched = [*folders, Path(torch.hub.get_dir()) / "checkpoints"]
+    path = next((folder / file_name for folder in searched if (folder / file_name).is_file()), None)
+    if path is None:
+        raise ConfigurationError(
+            [
+                f"weights: {file_name} is in none of {', '.join(map(str, searched))}; download "
+                f"{_IMAGENET_URL}{file_name} and put it into {searched[0]}, or use `weights: random`."
+            ]
+        )
+    again = f"download {_IMAGENET_URL}{file_name} again, or use `weights: random`"
+    try:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if not sha256.startswith(_digits(file_name)):
+                raise ConfigurationError(
+                    [f"weights: {path} is damaged or not what its name says, its SHA-256 is {sha256}; {again}."]
+                )
+            file.seek(0)
+            encoder.load_state_dict(_without_classifier(file))
+    except OSError as error:
+        raise ConfigurationError([f"weights: {path} cannot be read ({error}); {again}."]) from error
+    except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigurationError([f"weights: {path} does not hold the tensors of {name}; {again}."]) from error
+    return sha256
+
+
+def _torchvision(name: str) -> Encoder:
+    network = getattr(import_models(), name)()
+    layers = takewhile(lambda child: child[0] != "avgpool", network.named_children())
+    return Encoder(OrderedDict(layers), _WIDTHS[name])
+
+
+def _small() -> Encoder:
+    """Four times 3×3 convolution, BatchNorm, ReLU and max-pool: 97,000 parameters, for tests and demonstrations."""
+    layers: dict[str, nn.Module] = {}
+    for level, (above, width) in enumerate(zip((3, *_SMALL_WIDTHS), _SMALL_WIDTHS, strict=False), start=1):
+        stage: OrderedDict[str, nn.Module] = OrderedDict(
+            conv=nn.Conv2d(above, width, kernel_size=3, padding=1, bias=False),  # the BatchNorm has a bias
+            norm=nn.BatchNorm2d(width),
+            relu=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+        )
+        layers[f"stage{level}"] = nn.Sequential(stage)
+    return Encoder(layers, _SMALL_WIDTHS[-1])
+
+
+def _digits(file_name: str) -> str:
+    """The part of its hash that a weight file is named by: ``resnet50-0676ba61.pth`` -> ``0676ba61``."""
+    return file_name.removesuffix(".pth").rpartition("-")[2]
+
+
+def _without_classifier(file: BinaryIO) -> dict[str, Tensor]:
+    """The tensors of a weight file, read without running any code that it may hold."""
+    state: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise TypeError("not a table of tensors")
+    return {name: tensor for name, tensor in state.items() if not name.startswith(_CLASSIFIERS)}

@@ -1,0 +1,54 @@
+"""The network that grades an image: an encoder, and a head with one logit per grade."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+from torch import Tensor, nn
+
+from shared.learning.models.encoders import build_encoder
+
+HeadName = Literal["released", "linear"]
+HIDDEN = 512
+
+
+class GradingNetwork(nn.Module):
+    """Encoder and head.
+
+    Weights are random and decided by torch's global generator alone: the encoder's first, then the head's.
+
+    Args:
+        encoder_name: one of ``ENCODERS``.
+        grades: how many grades there are, >= 2.
+        head: ``released`` is that of FedUAA's published code: linear to 512, BatchNorm, ReLU, linear to the grades;
+            while training it needs batches of two images or more. ``linear`` is the paper's one linear layer.
+
+    Raises:
+        ConfigurationError: there is no such encoder.
+        DropfedError: torchvision cannot be imported.
+    """
+
+    def __init__(self, encoder_name: str, grades: int, head: HeadName = "released") -> None:
+        super().__init__()
+        self.classes = grades
+        self.encoder = build_encoder(encoder_name)
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        width = self.encoder.width
+        if head == "released":
+            layers["hidden"] = nn.Linear(width, HIDDEN)
+            layers["norm"] = nn.BatchNorm1d(HIDDEN)
+            layers["relu"] = nn.ReLU()
+            width = HIDDEN
+        layers["classify"] = nn.Linear(width, grades)
+        self.head = nn.Sequential(layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits: (B, 3, H, W) -> (B, grades)."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head sees: (B, 3, H, W) -> (B, encoder.width)."""
+        features: Tensor = self.encoder(images)
+        return features

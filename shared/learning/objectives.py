@@ -1,0 +1,101 @@
+"""What a site's training makes small, and how a model's answer is read: plainly, or as evidence.
+
+An objective sees flat answers: N images of a classification, or N pixels of a segmentation, alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shared.learning.losses import dirichlet, evidence, evidential_terms, tempered_belief
+
+LOSS = "loss"
+IGNORED = 255
+"""The class of targets that only fill a batch up; neither the loss nor a score counts them."""
+
+
+class Objective(Protocol):
+    """One local objective. ``logits`` is (N, K), ``targets`` (N,) int64 classes."""
+
+    def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """``LOSS`` and what it is made of by name, each (N,), with gradients."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(N, K) in [0, 1], rows summing to 1; the greatest is the predicted class."""
+
+    def uncertainty(self, logits: Tensor) -> Tensor:
+        """(N,) in [0, 1]; 1 knows nothing."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy in nats; uncertainty is the entropy of the softmax over its greatest, log K."""
+
+    def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {LOSS: functional.cross_entropy(logits, targets, reduction="none")}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.softmax(dim=1)
+
+    def uncertainty(self, logits: Tensor) -> Tensor:
+        logarithms = logits.log_softmax(dim=1)  # (N, K)
+        entropy = -(logarithms.exp() * logarithms).sum(dim=1)  # (N, K) -> (N,)
+        return (entropy / math.log(logits.shape[1])).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Evidential:
+    """The evidential objective of FedUAA (Wang et al. 2023, Eq. 5 to 8).
+
+    Args:
+        temperature: τ > 0 of the tempered belief.
+        kl_weight: λ in [0, 1].
+    """
+
+    temperature: float
+    kl_weight: float
+
+    def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        parts = evidential_terms(logits, targets, temperature=self.temperature)
+        return {
+            LOSS: parts.total(self.kl_weight),
+            "loss_ice": parts.integrated_cross_entropy,
+            "loss_kl": parts.kl_to_uniform,
+            "loss_tce": parts.tempered_cross_entropy,
+        }
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return tempered_belief(dirichlet(evidence(logits)).belief, self.temperature)
+
+    def uncertainty(self, logits: Tensor) -> Tensor:
+        return dirichlet(evidence(logits)).uncertainty
+
+
+def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, and each of its terms for each image.
+
+    Args:
+        logits: (B, K) or (B, K, H, W).
+        targets: (B,) or (B, H, W) int64 classes, or ``IGNORED``.
+
+    Returns:
+        The mean of the loss over all targets that count, a scalar with gradients, and each term's mean over the targets
+        of each image, (B,), without.
+    """
+    counts = targets != IGNORED
+    image_of = counts.nonzero()[:, 0]  # (N,) which image each target that counts is of
+    flat = logits.movedim(1, -1)[counts]  # (B, K, ...) -> (N, K)
+    terms = objective.terms(flat, targets[counts])
+    number = torch.bincount(image_of, minlength=len(targets))  # (B,)
+    of_image = {
+        name: torch.zeros(len(targets), device=term.device, dtype=term.dtype).index_add(0, image_of, term.detach())
+        / number
+        for name, term in terms.items()
+    }
+    return terms[LOSS].mean(), of_image

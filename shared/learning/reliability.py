@@ -1,0 +1,71 @@
+"""How well a model's uncertainty tells its wrong answers from its right ones, on one site's images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from shared.learning.objectives import IGNORED, Objective
+from shared.learning.seeds import seed_for
+from shared.learning.tasks.contract import SampleT, Task
+from shared.learning.training import answers, tame
+
+TARGETS_PER_IMAGE = 256
+"""Of an image with more targets than this, a segmentation, so many pixels are drawn."""
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """A model's uncertainty of some of its answers, and which of them were wrong.
+
+    Args:
+        uncertainty: (N,) float64 in [0, 1].
+        wrong: (N,) bool.
+    """
+
+    uncertainty: NDArray[np.float64]
+    wrong: NDArray[np.bool_]
+
+
+def doubts(
+    task: Task[Any, SampleT], model: nn.Module, samples: Sequence[SampleT], objective: Objective, seed: int
+) -> Doubts:
+    """Asks a model about images as they are: in eval mode, without augmentation.
+
+    Args:
+        seed: decides which pixels of a segmentation are drawn.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    uncertainty: list[NDArray[np.float64]] = []
+    wrong: list[NDArray[np.bool_]] = []
+    for batch, logits, targets in answers(task, model, samples):
+        for sample, image_logits, image_targets in zip(batch, logits, targets, strict=True):
+            of_targets = image_logits.movedim(0, -1).reshape(-1, image_logits.shape[0])  # (K, ...) -> (P, K)
+            truth = image_targets.reshape(-1)  # (P,)
+            drawn = draw_targets(truth.numpy(), seed_for(seed, "targets", sample.id))
+            flat = tame(of_targets[drawn]).double()
+            uncertainty.append(objective.uncertainty(flat).numpy())
+            wrong.append((flat.argmax(dim=1) != truth[drawn]).numpy())
+    if not uncertainty:
+        raise ValueError("there are no images to look at")
+    return Doubts(np.concatenate(uncertainty), np.concatenate(wrong))
+
+
+def draw_targets(targets: NDArray[np.int64], seed: int) -> torch.Tensor:
+    """Indices of the targets to look at: all that count, or ``TARGETS_PER_IMAGE`` of them, in order.
+
+    Args:
+        targets: (P,) classes, or ``IGNORED``.
+    """
+    counts = np.flatnonzero(targets != IGNORED)
+    if len(counts) > TARGETS_PER_IMAGE:
+        counts = np.sort(np.random.default_rng(seed).choice(counts, TARGETS_PER_IMAGE, replace=False))
+    return torch.from_numpy(counts)

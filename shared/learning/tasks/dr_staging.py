@@ -1,0 +1,158 @@
+"""Staging of diabetic retinopathy in colour fundus photographs.
+
+Source: FedUAA (Wang et al. 2023). An ImageNet encoder that travels and a head that stays, because sites grade by
+different scales: 4 grades here, 5 or 6 there. SGD without momentum or weight decay; each photograph is seen once an
+epoch, flipped and turned by up to 30 degrees. The options' defaults are the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from shared.errors import DataError
+from shared.exchange.reading import check_record
+from shared.learning.batches import even_parts
+from shared.learning.data.augmentation import Augmentation, augment_photograph
+from shared.learning.data.graded_images import GradedImage, list_images, read_colour, read_graded
+from shared.learning.data.splits import SplitPlan, split_images
+from shared.learning.metrics import Score, grading_scores
+from shared.learning.models.encoders import ENCODERS, load_imagenet_weights
+from shared.learning.models.grading_network import GradingNetwork
+from shared.learning.objectives import Objective
+from shared.learning.seeds import seed_for
+from shared.learning.tasks.contract import Collection, Dataset, Options, valid_pattern
+
+_AUGMENTATION = {
+    "copies": 1,
+    "originals": False,
+    "pixel_dropout": (0.0, 0.0),
+    "contrast": (1.0, 1.0),
+    "gamma": (1.0, 1.0),
+    "rotation_degrees": (-30.0, 30.0),
+    "horizontal_flip": 0.5,
+    "vertical_flip": 0.0,
+}
+_EVALUATION_BATCH = 32
+
+# Of the red, green and blue of ImageNet's photographs, on the range 0 to 1: what the encoders were trained with.
+_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+_STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+
+
+class DrOptions(Options):
+    """What a run may choose about this task."""
+
+    encoder: str = "resnet50"
+    """One of ``encoders.ENCODERS``."""
+    weights: Literal["imagenet", "random"] = "imagenet"
+    """What the encoder's training begins from."""
+    head: Literal["released", "linear"] = "released"
+    """``released``: two layers with BatchNorm, as in the published code; ``linear``: one, as in the paper."""
+    image_size: int = Field(default=256, ge=32, le=1024)
+    """Side in pixels that every photograph is scaled to."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Both without weight decay; SGD without momentum."""
+    group_pattern: str | None = None
+    """Regular expression that finds, in an image's name, the group (a patient) that is never divided between splits."""
+
+    @field_validator("encoder")
+    @classmethod
+    def _encoder_is_known(cls, encoder: str) -> str:
+        if encoder not in ENCODERS:
+            raise ValueError(f"must be one of {', '.join(ENCODERS)}")
+        return encoder
+
+    @field_validator("group_pattern")
+    @classmethod
+    def _pattern_compiles(cls, pattern: str | None) -> str | None:
+        return valid_pattern(pattern)
+
+
+class DrStaging:
+    """The task ``dr_staging``; see ``contract.Task`` for what each method promises."""
+
+    name = "dr_staging"
+    selection_score = "auroc"
+    tolerance_score = "balanced_accuracy"
+    local_part = "head"
+
+    def options(self, raw: Mapping[str, object]) -> DrOptions:
+        return check_record(raw, DrOptions, "task_options")
+
+    def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
+        return check_record(_AUGMENTATION | dict(raw), Augmentation, "augmentation")
+
+    def build_model(self, options: DrOptions, classes: int, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "model"))
+            return GradingNetwork(options.encoder, classes, options.head)
+
+    def load_initial_weights(self, model: nn.Module, options: DrOptions, folders: Sequence[Path]) -> None:
+        if options.weights == "imagenet":
+            load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
+
+    def open_dataset(self, root: Path, options: DrOptions, split: SplitPlan, seed: int) -> Dataset[GradedImage]:
+        found = self.open_images(root, options)
+        samples = {sample.id: sample for sample in found.samples}
+        parts = split_images(list(samples), root, split, seed, options.group_pattern)
+        train, validation, test = (
+            tuple(samples[image] for image in parts[name]) for name in ("train", "validation", "test")
+        )
+        if len(train) < 2:
+            raise DataError(["the train split has a single image; training needs two or more: add images."])
+        return Dataset(train, validation, test, found.classes)
+
+    def open_images(self, root: Path, options: DrOptions) -> Collection[GradedImage]:
+        folder = read_graded(root, options.image_size)
+        return Collection(folder.images, folder.grades)
+
+    def open_unlabelled(self, path: Path, options: DrOptions) -> list[GradedImage]:
+        return [GradedImage(file.stem, read_colour(file, options.image_size), 0) for file in list_images(path)]
+
+    def optimizer(self, model: nn.Module, options: DrOptions, learning_rate: float) -> torch.optim.Optimizer:
+        if options.optimizer == "adam":
+            return torch.optim.Adam(model.parameters(), lr=learning_rate)
+        return torch.optim.SGD(model.parameters(), lr=learning_rate)
+
+    def vary(self, sample: GradedImage, augmentation: Augmentation, seed: int) -> GradedImage:
+        return GradedImage(sample.id, augment_photograph(sample.image, augmentation, seed), sample.grade)
+
+    def collate(self, samples: Sequence[GradedImage]) -> tuple[Tensor, Tensor]:
+        levels = torch.from_numpy(np.stack([sample.image for sample in samples]))  # (B, S, S, 3) uint8
+        images = levels.movedim(3, 1).float() / 255  # (B, S, S, 3) -> (B, 3, S, S)
+        return (images - _MEAN) / _STD, torch.tensor([sample.grade for sample in samples])
+
+    def batches(self, samples: Sequence[GradedImage]) -> list[Sequence[GradedImage]]:
+        return [*even_parts(list(samples), _EVALUATION_BATCH)]
+
+    def scoring(self, objective: Objective, classes: int) -> GradingScoring:
+        return GradingScoring(objective, classes)
+
+
+class GradingScoring:
+    """Scores all images of a split together."""
+
+    def __init__(self, objective: Objective, classes: int) -> None:
+        self._objective = objective
+        self._logits = [torch.zeros(0, classes, dtype=torch.float64)]
+        self._grades = [torch.zeros(0, dtype=torch.int64)]
+
+    def add(self, samples: Sequence[GradedImage], logits: Tensor, targets: Tensor) -> None:
+        self._logits.append(logits.double())
+        self._grades.append(targets)
+
+    def scores(self) -> dict[str, Score]:
+        logits = torch.cat(self._logits)  # (N, K)
+        return grading_scores(
+            torch.cat(self._grades).numpy(),
+            self._objective.probabilities(logits).numpy(),
+            self._objective.uncertainty(logits).numpy(),
+            logits.softmax(dim=1).numpy(),
+        )

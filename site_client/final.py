@@ -1,0 +1,146 @@
+"""The chosen model with this site's own parts, ready for use: ``final/RUN/model.safetensors`` and ``card.yaml``.
+
+It never leaves the hospital. What stays at a site is taken from the round whose aggregate was chosen, so that head and
+encoder belong together; θ is measured once more, with this very model.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from torch import nn
+
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import Name, Place
+from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.records import Count, FinalCard, Record, Sharing, TensorList
+from shared.exchange.trust import open_record
+from shared.exchange.weights import check_tensors
+from shared.folder.durable import write_file
+from shared.learning.methods import method_named, method_options
+from shared.learning.methods.sharing import sharing, staying
+from shared.learning.model_files import load_tensors, save_tensors
+from shared.learning.objectives import Objective
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Dataset, Options, Task
+from site_client import store
+from site_client.train import Trainer
+
+logger = logging.getLogger(__name__)
+
+CARD = "card.yaml"
+
+
+class SiteModelCard(Record):
+    """``card.yaml``: everything needed to use the model beside it.
+
+    Args:
+        classes: the site's names of classes, from class 0 upwards.
+        chosen_round: whose aggregate this is.
+        personal_round: the round after which the site's own parts were kept; 0: they were never trained here.
+        theta: the uncertainty from which on a prediction should not be trusted.
+        theta_status: ``measured``, or why it could not be and is 0.5.
+    """
+
+    run: Name
+    task: Name
+    task_options: dict[str, Any]
+    method: Name
+    method_options: dict[str, Any]
+    rounds: Count
+    classes: list[str]
+    chosen_round: Count
+    personal_round: Count
+    theta: Annotated[float, Field(gt=0, le=1)]
+    theta_status: str
+
+
+@dataclass(frozen=True)
+class SiteModel:
+    """A kept model, opened."""
+
+    card: SiteModelCard
+    task: Task
+    options: Options
+    objective: Objective
+    model: nn.Module
+
+
+def unkept_final(work: Path, channel: Channel) -> str | None:
+    """A run whose final model came but is not kept yet, or None."""
+    for path in sorted((channel.mirror / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
+        run = path.parent.parent.name
+        if channel.message(Place("final", run)) is not None and not (_home(work, run) / CARD).exists():
+            return run
+    return None
+
+
+def keep_final(work: Path, channel: Channel, trainer: Trainer, dataset: Dataset) -> None:
+    """Put the received final model together with what stays here; the card goes last.
+
+    Raises:
+        PoisonError: the final message does not hold the run's tensors or a well-formed card.
+    """
+    run, place = trainer.run, Place("final", trainer.run.run)
+    received = channel.path(place, names.FINAL_MODEL)
+    check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.FINAL_MODEL}")
+    final = open_record(channel.path(place, names.CARD).read_bytes(), FinalCard, f"{place.path}/{names.CARD}")
+    personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
+    model = trainer.model(len(dataset.classes), received, store.start(channel, run.run), personal)
+    threshold, _, _ = trainer.threshold(model, dataset)
+    home = _home(work, run.run)
+    save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
+    card = SiteModelCard(
+        run=run.run,
+        task=run.task,
+        task_options=run.task_options,
+        method=run.method,
+        method_options=run.method_options,
+        rounds=run.rounds,
+        classes=list(dataset.classes),
+        chosen_round=final.chosen_round,
+        personal_round=int(personal.stem) if personal else 0,
+        theta=threshold.theta,
+        theta_status=threshold.status,
+    )
+    write_file(home / CARD, dump_yaml(card))
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", home)
+
+
+def open_final(home: Path) -> SiteModel:
+    """Open a kept model, on the CPU.
+
+    Raises:
+        ConfigurationError: it is not there, or not whole.
+    """
+    try:
+        card = parse_yaml((home / CARD).read_bytes(), SiteModelCard, str(home / CARD))
+    except OSError:
+        raise ConfigurationError(
+            [f"{home}: holds no {CARD}; name a folder final/RUN of the work directory, made when a run has ended"]
+        ) from None
+    task, method = task_named(card.task), method_named(card.method)
+    options = task.options(card.task_options)
+    model = task.build_model(options, len(card.classes), seed=0)
+    tensors = _all_tensors(sharing(task, method, model), staying(task, method, model))
+    try:
+        check_tensors(home / names.FINAL_MODEL, tensors, str(home / names.FINAL_MODEL))
+    except PoisonError as error:
+        raise ConfigurationError([f"{error}; take the folder from the site's work directory again"]) from None
+    load_tensors(model, tensors, home / names.FINAL_MODEL)
+    objective = method.objective(method_options(method, card.method_options), card.rounds, card.rounds)
+    return SiteModel(card, task, options, objective, model.eval())
+
+
+def _home(work: Path, run: str) -> Path:
+    return work / "final" / run
+
+
+def _all_tensors(listed: Sharing, stays: TensorList) -> TensorList:
+    return TensorList(tensors=listed.tensors | stays.tensors)

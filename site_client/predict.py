@@ -1,0 +1,133 @@
+"""Using a kept model: predictions with their uncertainty, and how it does on labelled images."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from shared.errors import ConfigurationError
+from shared.folder.durable import writing
+from shared.learning.objectives import IGNORED
+from shared.learning.tasks.contract import Evaluation, Sample
+from shared.learning.training import answers, evaluate, tame
+from site_client.final import SiteModel
+
+REFER = "refer to an ophthalmologist"
+TABLE = "predictions.csv"
+
+
+def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int]:
+    """Write what the model says about unlabelled images into ``out``.
+
+    A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
+    u, and "refer to an ophthalmologist" where u >= θ. A segmentation gives ``masks/`` (the class of each pixel, spread
+    over 0 to 255) and ``uncertainty/`` (u from 0, black, to 1, white), and in the table each image's share of each
+    class, mean u, and the share of pixels with u >= θ.
+
+    Returns:
+        The table's path, and how many images it speaks of.
+
+    Raises:
+        DataError: names every problem of every image.
+        ConfigurationError: ``out`` cannot be written.
+    """
+    samples = kept.task.open_unlabelled(images, kept.options)
+    rows: list[dict[str, str]] = []
+    try:
+        for name, probabilities, uncertainty in _answers(kept, samples):
+            if probabilities.ndim == 1:
+                rows.append(_graded_row(kept, name, probabilities, float(uncertainty)))
+            else:
+                rows.append(_segmented_row(kept, name, probabilities, uncertainty))
+                _write_picture(out / "masks" / f"{name}.png", probabilities.argmax(axis=0) / (len(probabilities) - 1))
+                _write_picture(out / "uncertainty" / f"{name}.png", uncertainty)
+        path = out / TABLE
+        with writing(path) as file:
+            file.write(_table(rows))
+    except OSError as error:
+        raise ConfigurationError([f"{out}: cannot be written ({error.strerror}); name another folder"]) from None
+    return path, len(rows)
+
+
+def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
+    """How the model does on labelled images.
+
+    Raises:
+        DataError: names every problem of every image.
+        ConfigurationError: the images are graded by another scale than the model's.
+    """
+    images = kept.task.open_images(folder, kept.options)
+    if len(images.classes) != len(kept.card.classes):
+        raise ConfigurationError(
+            [
+                f"{folder}: has {len(images.classes)} classes, the model {len(kept.card.classes)} "
+                f"({', '.join(kept.card.classes)}); grade the images by that scale"
+            ]
+        )
+    return evaluate(kept.task, kept.model, images.samples, kept.objective)
+
+
+def _answers(
+    kept: SiteModel, samples: Sequence[Sample]
+) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+    """Each image's name, its probabilities (K, ...) and its uncertainty (...)."""
+    for batch, logits, targets in answers(kept.task, kept.model, samples):
+        for sample, filled_up, target in zip(batch, logits, targets, strict=True):
+            image_logits = tame(_without_filling(filled_up, target)).movedim(0, -1)  # (K, ...) -> (..., K)
+            shape = image_logits.shape[:-1]
+            flat = image_logits.reshape(-1, image_logits.shape[-1]).double()  # (..., K) -> (P, K)
+            probabilities = kept.objective.probabilities(flat).T.reshape(-1, *shape).numpy()  # (P, K) -> (K, ...)
+            yield sample.id, probabilities, kept.objective.uncertainty(flat).reshape(shape).numpy()
+
+
+def _without_filling(logits: Tensor, target: Tensor) -> Tensor:
+    """(K, h, w) of a segmented image that was filled up at the bottom and at the right; (K,) as it is."""
+    if target.ndim == 0:
+        return logits
+    counts = target != IGNORED  # (H, W)
+    return logits[:, : int(counts.any(dim=1).sum()), : int(counts.any(dim=0).sum())]
+
+
+def _graded_row(kept: SiteModel, name: str, probabilities: NDArray[np.float64], uncertainty: float) -> dict[str, str]:
+    grade = int(probabilities.argmax())
+    return {
+        "image": name,
+        "grade": str(grade),
+        "grade_name": kept.card.classes[grade],
+        **{f"probability_{index}": f"{value:.4f}" for index, value in enumerate(probabilities)},
+        "uncertainty": f"{uncertainty:.4f}",
+        "advice": REFER if uncertainty >= kept.card.theta else "",
+    }
+
+
+def _segmented_row(
+    kept: SiteModel, name: str, probabilities: NDArray[np.float64], uncertainty: NDArray[np.float64]
+) -> dict[str, str]:
+    classes = probabilities.argmax(axis=0)  # (K, H, W) -> (H, W)
+    return {
+        "image": name,
+        **{f"share_{label}": f"{np.mean(classes == index):.4f}" for index, label in enumerate(kept.card.classes)},
+        "uncertainty": f"{uncertainty.mean():.4f}",
+        "share_uncertain": f"{np.mean(uncertainty >= kept.card.theta):.4f}",
+    }
+
+
+def _write_picture(path: Path, levels: NDArray[np.float64]) -> None:
+    """Write (H, W) values in [0, 1] as an 8-bit grey PNG."""
+    with writing(path) as file:
+        Image.fromarray(np.rint(levels * 255).astype(np.uint8)).save(file, format="PNG")
+
+
+def _table(rows: Sequence[dict[str, str]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
