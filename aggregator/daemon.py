@@ -270,7 +270,8 @@ class Daemon:
         accepted = sorted(
             site for site, scored in scores.items() if scored and scored.score and self._passes(scored.score)
         )
-        weights = self._method.weights({site: self._contribution(site, scores[site]) for site in accepted})
+        contributions = {site: self._contribution(site, scores[site]) for site in accepted}
+        weights = self._method.weights(contributions) if contributions else {}
         return {
             site: _verdict(self._run, round_no, site, scored=scored, weight=weights.get(site))
             for site, scored in scores.items()

@@ -19,7 +19,7 @@ from shared.exchange.tables import MetricsRow, Split, write_metrics
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_named, method_options
 from shared.learning.methods.sharing import sharing, staying
-from shared.learning.metrics import Score, ranking
+from shared.learning.metrics import OF_CLASS, Score, ranking
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.reliability import Doubts, doubts
 from shared.learning.seeds import seed_for
@@ -176,6 +176,7 @@ class _Table:
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
         loss = Score(evaluation.loss, evaluation.images)
+        scores = _with_a_second_class(evaluation.scores, self._policy)
         self._rows.append(
             MetricsRow(
                 round_no=self._configuration.round,
@@ -184,12 +185,23 @@ class _Table:
                 images=count_text(evaluation.images, self._policy),
                 learning_rate=self._configuration.learning_rate,
                 loss=_shown(loss, self._policy),
-                scores={name: _shown(score, self._policy) for name, score in evaluation.scores.items()},
+                scores={name: _shown(score, self._policy) for name, score in scores.items()},
             )
         )
 
     def content(self) -> bytes:
         return write_metrics(self._rows)
+
+
+def _with_a_second_class(scores: dict[str, Score], policy: Policy) -> dict[str, Score]:
+    """Where one class alone has too few images, the next smallest is held back with it.
+
+    Otherwise the mean over classes less the classes that are told would tell the one that is not.
+    """
+    of_classes = {name: score for name, score in scores.items() if name.startswith(OF_CLASS) and score.images}
+    by_size = sorted(of_classes, key=lambda name: of_classes[name].images)
+    small = [name for name in by_size if of_classes[name].images < policy.minimum_count]
+    return scores | {by_size[1]: Score(None, 0)} if len(small) == 1 and len(by_size) > 1 else scores
 
 
 def _shown(score: Score, policy: Policy) -> float | None:

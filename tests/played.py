@@ -13,7 +13,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Kind, Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Consent, FinalCard, TensorList, TensorShape, Verdict
+from shared.exchange.records import Consent, FinalCard, Sharing, TensorList, TensorShape, Verdict
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
@@ -38,7 +38,7 @@ class Played:
         folder = LocalFolder(self.drop)
         work, north = home / "aggregator", home / "north"
         initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
-        join(north, read_invite_file(work / "invites" / "north.json"), data=None, url=None, password=None)
+        join(north, read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
         folder.create(names.SITE_CARD, (north / "mirror" / names.SITE_CARD).read_bytes())
         key = SigningKey.at(work / "signing.key")
         site = Site(
@@ -81,7 +81,15 @@ class Played:
 
     def offer_and_consent(self) -> None:
         run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1))
-        self.send("offer", 0, {names.RUN_CONFIGURATION: run, names.TENSORS: dump_yaml(TENSORS)}, None)
+        self.send(
+            "offer",
+            0,
+            {
+                names.RUN_CONFIGURATION: run,
+                names.TENSORS: dump_yaml(Sharing(tensors=TENSORS.tensors, start={}, personal=[])),
+            },
+            None,
+        )
         consent = Consent(run=RUN, agrees=True, reason="yes", images={"train": "12"})
         self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
 
@@ -104,6 +112,7 @@ class Played:
             status="accepted",
             score="0.9",
             tolerance="0.3",
+            theta=None,
             weight="1.0",
             reason="ok",
         )
@@ -115,7 +124,7 @@ class Played:
             task="octa_segmentation",
             method="mean",
             chosen_round=1,
-            score_name="dice",
+            score_name="dice_mean",
             validation={"1": "0.5"},
             took_part={"1": ["north"]},
             reason="best",

@@ -4,26 +4,70 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from aggregator.configuration import AggregatorConfiguration
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records import LearningRate, RunConfiguration
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
-from shared.learning.methods import method_named
-from shared.learning.tasks import task_named
-from site_client.configuration import SiteConfiguration
+from shared.learning.methods import METHODS, method_named, method_options
+from shared.learning.objectives import CrossEntropy, Evidential
+from shared.learning.tasks import TASK_NAMES, task_named
+from site_client.configuration import Policy, SiteConfiguration
+from site_client.policy import judge
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+PAPERS = {
+    "octa_segmentation": {
+        "method": "mean",
+        "rounds": 60,
+        "batch_size": 8,
+        "learning_rate": LearningRate(initial=0.1, factor=0.1, period=3),
+        "image_size": 304,
+        "objective": CrossEntropy(),
+    },
+    "dr_staging": {
+        "method": "feduaa",
+        "rounds": 100,
+        "batch_size": 32,
+        "learning_rate": LearningRate(initial=0.01, factor=1.0, period=1),
+        "image_size": 256,
+        "objective": Evidential(temperature=0.05, kl_weight=0.0),
+    },
+}
+"""What the papers say, beside the tasks' and methods' own defaults."""
 
 
-def test_the_run_is_complete_and_has_the_papers_defaults() -> None:
-    path = CONFIGS / "run.octa_segmentation.yaml"
-    run = parse_yaml(path.read_bytes(), RunConfiguration, path.name)
-    assert task_named(run.task).options(run.task_options).image_size == 304
-    assert method_named(run.method).name == "mean"
-    assert check_record(run.augmentation, Augmentation, path.name) == Augmentation()
-    assert check_record(run.split, SplitPlan, path.name) == SplitPlan()
-    assert run.learning_rate == RunConfiguration.model_fields["learning_rate"].default
+def run_of(task: str) -> RunConfiguration:
+    path = CONFIGS / f"run.{task}.yaml"
+    return parse_yaml(path.read_bytes(), RunConfiguration, path.name)
+
+
+def test_every_task_has_a_run() -> None:
+    assert {path.name for path in CONFIGS.glob("run.*.yaml")} == {f"run.{task}.yaml" for task in TASK_NAMES}
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_a_run_is_complete_and_has_the_papers_defaults(name: str) -> None:
+    run = run_of(name)
+    task, method = task_named(run.task), method_named(run.method)
+    options = task.options(run.task_options)
+    found = {
+        "method": run.method,
+        "rounds": run.rounds,
+        "batch_size": run.batch_size,
+        "learning_rate": run.learning_rate,
+        "image_size": options.image_size,
+        "objective": method.objective(method_options(method, run.method_options), 1, run.rounds),
+    }
+    assert (task.name, run.epochs) == (name, 1)
+    assert found == PAPERS[name]
+    assert options.model_copy(update={"image_size": None}) == task.options({}).model_copy(update={"image_size": None})
+    assert method_options(method, run.method_options) == method_options(method, {})
+    assert task.augmentation(run.augmentation) == task.augmentation({})
+    assert set(run.augmentation) >= set(Augmentation.model_fields) - {"originals"}
+    assert check_record(run.split, SplitPlan, "split") == SplitPlan()
 
 
 def test_the_settings_of_both_sides_are_read() -> None:
@@ -31,3 +75,15 @@ def test_the_settings_of_both_sides_are_read() -> None:
     site = parse_yaml((CONFIGS / "site.yaml").read_bytes(), SiteConfiguration, "site.yaml")
     assert site.site in aggregator.sites
     assert site.federation == aggregator.federation
+    assert set(aggregator.heldout) == set(site.data) == set(TASK_NAMES)
+    assert site.policy == Policy()
+    assert tuple(site.policy.methods) == METHODS
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_the_site_may_take_part_in_either_run(name: str) -> None:
+    site = parse_yaml((CONFIGS / "site.yaml").read_bytes(), SiteConfiguration, "site.yaml")
+    aggregator = parse_yaml((CONFIGS / "aggregator.yaml").read_bytes(), AggregatorConfiguration, "aggregator.yaml")
+    run = run_of(name)
+    assert judge(site.policy, run, None).answer == "ask"
+    assert set(run.sites) <= set(aggregator.sites)

@@ -57,4 +57,4 @@ def test_bad_data_is_one_sentence(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert result.stderr.strip().endswith("use lower-case letters, digits, '-', '_' and '.'")
     (tmp_path / "empty").mkdir()
-    assert "has no sub-folder with images/ and masks/" in demo(tmp_path, "--data", "empty").stderr
+    assert "has no sub-folder with images/" in demo(tmp_path, "--data", "empty").stderr

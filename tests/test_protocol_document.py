@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from shared.exchange import names
 from shared.exchange.names import Place, place_at
-from shared.exchange.records import Consent, FinalCard, Manifest, Status, Verdict
+from shared.exchange.records import Consent, FinalCard, Manifest, Quantiles, Reliability, Sharing, Status, Verdict
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.trust import Correspondent
+from shared.learning.data import synthetic_fundus, synthetic_octa
+from shared.learning.objectives import CrossEntropy, Evidential, Objective
+from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.training import evaluate
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 KEY = SigningKey(b"\x01" * 32)
@@ -49,6 +55,27 @@ def test_the_tree_names_every_message_with_its_files() -> None:
 
 
 def test_every_field_is_described() -> None:
-    for record in (Manifest, Status, Consent, Verdict, FinalCard):
+    for record in (Manifest, Status, Consent, Verdict, FinalCard, Sharing, Reliability, Quantiles):
         for field in record.model_fields:
             assert f"`{field}`" in DOCUMENT, (record.__name__, field)
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+@pytest.mark.parametrize("objective", [CrossEntropy(), Evidential(temperature=0.05, kl_weight=1.0)])
+def test_every_column_of_a_table_is_described(name: str, objective: Objective, tmp_path: Path) -> None:
+    task = task_named(name)
+    if name == "dr_staging":
+        synthetic_fundus.write_graded_site(
+            tmp_path, style=synthetic_fundus.STYLES[0], images=10, size=32, seed=1, grades=4
+        )
+        options = task.options({"encoder": "small", "weights": "random", "image_size": 32})
+    else:
+        synthetic_octa.write_site(tmp_path, style=synthetic_octa.STYLES[0], images=1, size=32, seed=1)
+        options = task.options({"widths": [2, 2]})
+    images = task.open_images(tmp_path, options)
+    model = task.build_model(options, len(images.classes), seed=1)
+    for column in evaluate(task, model, images.samples, objective).scores:
+        of_image = column.removesuffix("_mean").removesuffix("_std") if name == "octa_segmentation" else column
+        first = re.sub(r"^accuracy_of_[0-9]+$", "accuracy_of_0", of_image)
+        first = re.sub(r"^selective_accuracy_[0-9]+$", "selective_accuracy_10", first)
+        assert f"`{first}`" in DOCUMENT, column

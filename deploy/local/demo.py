@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,7 @@ class SiteData:
 @click.option("--image-size", type=click.IntRange(32, 512), help="Longer side in pixels. Default 96, or 64.")
 @click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
 def main(
+    *,
     task: str,
     method: str | None,
     rounds: int | None,
@@ -90,7 +91,8 @@ def main(
         sites = _real_sites(data, site_count)
     else:
         sites = _synthetic_sites(scenario, site_count or scenario.sites, seed, size)
-    run = _run_configuration(scenario, sites, method or scenario.method, rounds or scenario.rounds, seed, size)
+    chosen = {"method": method or scenario.method, "rounds": rounds or scenario.rounds, "seed": seed}
+    run = _run_configuration(scenario, sites, size, chosen)
     heldout = _heldout(scenario, data, sites, run, size)
     with _server(sites) as url:
         _set_up(sites, run, heldout, url)
@@ -164,16 +166,14 @@ def _heldout(
 
 
 def _run_configuration(
-    scenario: Scenario, sites: Sequence[SiteData], method: str, rounds: int, seed: int, size: int
+    scenario: Scenario, sites: Sequence[SiteData], size: int, chosen: Mapping[str, object]
 ) -> RunConfiguration:
     settings = {
         **scenario.settings,
+        **chosen,
         "run": scenario.run,
         "task": scenario.task,
-        "method": method,
         "sites": [site.name for site in sites],
-        "rounds": rounds,
-        "seed": seed,
         "quorum": len(sites),
         "task_options": {**cast("dict[str, object]", scenario.settings.get("task_options", {})), "image_size": size},
         "split": SPLIT,
@@ -293,9 +293,10 @@ class _Progress:
             status = json.loads((HOME / "folders" / site.name / "status.json").read_bytes())["body"]
         except (OSError, ValueError):
             return "starting"
-        fifths = status["progress_percent"] // 20 * 20
-        doing = f"{fifths} %" if status["phase"] == "training" else status["phase"]
-        return f"r{status['round']} {doing}" if status["round"] else doing
+        if not status["round"]:
+            return str(status["phase"])
+        fifths = status["progress_percent"] // 20 * 20 if status["phase"] == "training" else 0
+        return f"r{status['round']} {fifths} %" if fifths else f"r{status['round']}"
 
 
 # --- the end ---------------------------------------------------------------------------------------------------

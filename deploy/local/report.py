@@ -9,6 +9,7 @@ from aggregator.results import received_model_rows
 from aggregator.store import RunStore
 from shared.exchange.records import RunConfiguration
 from shared.exchange.tables import MetricsRow
+from shared.learning.metrics import OF_CLASS
 
 SiteScore = dict[str, float | int | None]
 
@@ -68,7 +69,7 @@ def _value(row: MetricsRow | None, score: str) -> float | None:
 
 def _classes(row: MetricsRow | None) -> int | None:
     """How many classes a site tells apart."""
-    of_classes = [name for name in row.scores if name.startswith("accuracy_of_")] if row else []
+    of_classes = [name for name in row.scores if name.startswith(OF_CLASS)] if row else []
     return len(of_classes) or None
 
 

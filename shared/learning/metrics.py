@@ -1,7 +1,7 @@
 """Scores of one image's pixels, of graded images, and their mean and spread over images.
 
 A class that no image has is absent: it enters no mean over classes, neither as 0 nor as 1.
-scikit-learn takes 90 MiB of memory, so it is imported only where grades are scored: never by the aggregator.
+scikit-learn takes 90 MiB of memory, so it is imported only where grades are scored.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ Floats = NDArray[np.floating]
 CALIBRATION_BINS = 15
 DROPPED_PERCENTS = (10, 20, 30, 40, 50)
 """How many of the most uncertain predictions selective accuracy leaves out."""
+
+OF_CLASS = "accuracy_of_"
+"""What the names of the scores of single classes begin with."""
 
 _ROUNDING = 1e-6
 """How far a probability may lie outside [0, 1] and be clipped; more is an error of the caller."""
@@ -195,7 +198,7 @@ def grading_scores(
     }
     scores = {name: Score(value, images) for name, value in values.items()}
     for k in range(classes):
-        scores[f"accuracy_of_{k}"] = _mean_of(right, truth == k)
+        scores[f"{OF_CLASS}{k}"] = _mean_of(right, truth == k)
     return scores | _uncertainty_scores(right, uncertainty)
 
 

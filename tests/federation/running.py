@@ -22,13 +22,14 @@ from aggregator.setup import initialise
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
-from shared.learning.data.synthetic_octa import STYLES, write_site
+from shared.learning.data import synthetic_fundus, synthetic_octa
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
 
 RUN = "test-run"
 TASK = "octa_segmentation"
 TINY = {"image_size": 32, "widths": [4, 8]}
+GRADES = (4, 6, 5)
 WAIT_S = 240.0
 
 
@@ -48,6 +49,30 @@ def run_configuration(**changes: object) -> RunConfiguration:
         "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
     }
     return RunConfiguration.model_validate(settings | changes)
+
+
+def staging_run(**changes: object) -> RunConfiguration:
+    """Staging by FedUAA with a small encoder: a head stays at each site, and sites grade by different scales."""
+    settings: dict[str, object] = {
+        "task": "dr_staging",
+        "method": "feduaa",
+        "rounds": 2,
+        "task_options": {"encoder": "small", "weights": "random", "image_size": 32, "optimizer": "adam"},
+        "learning_rate": {"initial": 0.003, "factor": 1.0, "period": 1},
+        "augmentation": {},
+    }
+    return run_configuration(**(settings | changes))
+
+
+def write_data(task: str, root: Path, number: int, images: int, seed: int) -> None:
+    """A site's data folder: synthetic, of a style of its own."""
+    if task == TASK:
+        style = synthetic_octa.STYLES[number % len(synthetic_octa.STYLES)]
+        synthetic_octa.write_site(root, style=style, images=images, size=32, seed=seed)
+    else:
+        fundus = synthetic_fundus.STYLES[number % len(synthetic_fundus.STYLES)]
+        grades = GRADES[number % len(GRADES)]
+        synthetic_fundus.write_graded_site(root, style=fundus, images=images, size=32, seed=seed, grades=grades)
 
 
 def _free_port() -> int:
@@ -132,15 +157,15 @@ class Federation:
         urls = {site: f"http://127.0.0.1:{self.port}/{site}/" for site in self.run.sites}
         initialise(self.aggregator, "retina", urls, "aggregator")
         heldout = self.root / "data" / "heldout"
-        write_site(heldout, style=STYLES[0], images=4, size=32, seed=99)
-        self.change(self.aggregator / "aggregator.yaml", heldout={TASK: str(heldout)}, poll_seconds=0.3)
+        write_data(self.run.task, heldout, 0, 4 if self.run.task == TASK else 20, seed=99)
+        self.change(self.aggregator / "aggregator.yaml", heldout={self.run.task: str(heldout)}, poll_seconds=0.3)
         write_file(self.aggregator / "RUN.yaml", dump_yaml(self.run))
         for number, site in enumerate(self.run.sites):
             write_file(self.aggregator / "passwords" / site, b"aggregator-password", private=True)
             data = self.root / "data" / site
-            write_site(data, style=STYLES[number % len(STYLES)], images=self.images, size=32, seed=number)
+            write_data(self.run.task, data, number, self.images, seed=number)
             invite = read_invite(self.aggregator / "invites" / f"{site}.json")
-            join(self.site(site), invite, data={TASK: str(data)}, url=None, password=f"{site}-password")
+            join(self.site(site), invite, data={self.run.task: str(data)}, url=None, password=f"{site}-password")
             policy = Policy(consent="auto").model_dump()
             self.change(self.site(site) / "site.yaml", poll_seconds=0.3, policy=policy)
 
@@ -185,7 +210,8 @@ class Federation:
         self.wait_until(lambda: all(self.has_final(site) for site in self.run.sites), "the final model at every site")
 
     def has_final(self, site: str) -> bool:
-        return (self.site(site) / "mirror" / "runs" / RUN / "final" / "manifest.json").exists()
+        """Whether the final model lies ready for use at the site."""
+        return (self.site(site) / "final" / RUN / "card.yaml").exists()
 
     def wait_until(self, condition: object, what: str) -> None:
         deadline = time.monotonic() + WAIT_S

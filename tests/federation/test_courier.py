@@ -24,7 +24,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     work, drop = tmp_path / "aggregator", tmp_path / "drop"
     drop.mkdir()
     initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
-    join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data=None, url=None, password=None)
+    join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
     LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
     key = SigningKey.at(work / "signing.key")
     site = Site(
@@ -70,7 +70,7 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path) -> None:
     invite = read_invite_file(work / "invites" / "north.json")
     for name, secret in (("impostor", "00" * 32), ("north", invite.enrolment_secret)):
         told = invite.model_copy(update={"enrolment_secret": secret})
-        join(tmp_path / name, told, data=None, url=None, password=None)
+        join(tmp_path / name, told, data={}, url=None, password=None)
     site = Site(
         work / "sites" / "north",
         LocalFolder(drop),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -44,31 +45,39 @@ def test_another_seed_gives_other_bytes(undisturbed: str, tmp_path: Path) -> Non
         assert federation.final_sha256() != undisturbed
 
 
+def run_killed_at_every_seam(federation: Federation) -> dict[str, str]:
+    """Run to the end while everybody dies before every rename and after every transfer, once, and is restarted.
+
+    Returns:
+        The seams at which the aggregator and each site died.
+    """
+    seams = {name: federation.root / f"{name}.seams" for name in ("aggregator", *federation.run.sites)}
+    starts: dict[str, Callable[[], Popen[bytes]]] = {
+        "aggregator": lambda: federation.start_aggregator(seams["aggregator"])
+    }
+    for site in federation.run.sites:
+        starts[site] = lambda site=site: federation.start_site(site, dying=seams[site])  # type: ignore[misc]
+    running = {name: start() for name, start in starts.items()}
+    deadline = time.monotonic() + 3 * WAIT_S
+    while not (running["aggregator"].poll() == 0 and all(map(federation.has_final, federation.run.sites))):
+        assert time.monotonic() < deadline, federation.output(federation.aggregator)
+        for name, process in running.items():
+            code = process.poll()
+            if code is not None and not (name == "aggregator" and code == 0):
+                work = federation.aggregator if name == "aggregator" else federation.site(name)
+                assert code == DIED, f"{name} ended with {code}:\n{federation.output(work)}"
+                running[name] = starts[name]()
+        time.sleep(0.02)
+    federation.stop_all()
+    return {name: path.read_text() for name, path in seams.items()}
+
+
 @pytest.mark.timeout(900)
 def test_killed_at_every_seam(undisturbed: str, tmp_path: Path) -> None:
-    """Aggregator and sites die before every rename and after every transfer, each once, and are restarted."""
     with Federation(tmp_path) as federation:
-        seams = {name: tmp_path / f"{name}.seams" for name in ("aggregator", *federation.run.sites)}
-        starts: dict[str, Callable[[], object]] = {
-            "aggregator": lambda: federation.start_aggregator(seams["aggregator"])
-        }
-        for site in federation.run.sites:
-            starts[site] = lambda site=site: federation.start_site(site, dying=seams[site])
-        running = {name: start() for name, start in starts.items()}
-        deadline = time.monotonic() + 3 * WAIT_S
-        while not (running["aggregator"].poll() == 0 and all(map(federation.has_final, federation.run.sites))):
-            assert time.monotonic() < deadline, federation.output(federation.aggregator)
-            for name, process in running.items():
-                code = process.poll()
-                if code is not None and not (name == "aggregator" and code == 0):
-                    work = federation.aggregator if name == "aggregator" else federation.site(name)
-                    assert code == DIED, f"{name} ended with {code}:\n{federation.output(work)}"
-                    running[name] = starts[name]()
-            time.sleep(0.02)
+        died_at = run_killed_at_every_seam(federation)
         assert federation.final_sha256() == undisturbed
-        federation.stop_all()
         assert_folders_verify(federation)
-        died_at = {name: path.read_text() for name, path in seams.items()}
     for seam in (
         "before sites/SITE/mirror/runs/test-run/rounds/0001/to_site/manifest.json",  # seal
         "after upload runs/test-run/rounds/0001/to_site/global.safetensors",  # publish

@@ -53,7 +53,7 @@ def test_a_site_that_waits_to_be_enrolled_looks_ever_more_rarely(tmp_path: Path)
     (tmp_path / "drop").mkdir()
     initialise(tmp_path / "aggregator", "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
     invite = read_invite(tmp_path / "aggregator" / "invites" / "north.json")
-    join(tmp_path / "north", invite, data=None, url=None, password=None)
+    join(tmp_path / "north", invite, data={}, url=None, password=None)
     clock, folder = Clock(len(DOUBLING)), Counting(tmp_path / "drop")
     Daemon(tmp_path / "north", read_configuration(tmp_path / "north"), folder, stop=clock).run()
     assert clock.pauses == DOUBLING

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load_file, save
 
 from shared.audit.verify import lines, verify
@@ -99,6 +100,67 @@ def test_bad_answers_are_omitted_with_the_reason_and_never_reach_the_mean(tmp_pa
         for name in run.sites:
             found = [line for line in lines(verify(sites[name].folder)) if "status.json" not in line]
             assert found == []  # status.json is missing: no daemon ran; every message holds
+
+
+def doubt(**changes: object) -> bytes:
+    """A ``reliability.yaml``."""
+    sound = {"theta": 0.8, "status": "measured", "n": "40", "n_wrong": "9", "auroc": 0.7, "quantiles": None}
+    return yaml.safe_dump(sound | changes).encode()
+
+
+BAD_DOUBT: dict[str, tuple[Files, str]] = {
+    "missing": ({}, "reliability.yaml: is missing from the answer"),
+    "zero": ({names.RELIABILITY: doubt(theta=0.0)}, "theta"),
+    "above-one": ({names.RELIABILITY: doubt(theta=1.01)}, "theta"),
+    "nan": ({names.RELIABILITY: doubt(theta=float("nan"))}, "theta"),
+    "infinite": ({names.RELIABILITY: doubt(theta=float("inf"))}, "theta"),
+    "text": ({names.RELIABILITY: doubt(theta="0.5")}, "theta"),
+    "none": ({names.RELIABILITY: doubt(theta=None)}, "theta"),
+    "fallback": ({names.RELIABILITY: doubt(status="all right")}, "theta: must be 0.5"),
+    "unknown-key": ({names.RELIABILITY: doubt(images=["eye-1.png"])}, "images"),
+}
+
+
+def test_a_theta_that_is_missing_or_out_of_range_is_poison_and_never_one_half(tmp_path: Path) -> None:
+    """Nine sites send a wrong θ; the two others share the aggregate by softmax(θ)."""
+    run = run_configuration(method="feduaa", sites=["calm", "wary", *BAD_DOUBT], quorum=1)
+    with Federation(tmp_path, run, images=5) as federation:
+        aggregator = federation.start_aggregator()
+        sites = {name: ScriptedSite(federation, name) for name in run.sites}
+        for site in sites.values():
+            site.consent()
+        models = {name: site.receive_round(1) for name, site in sites.items()}
+        good = {"calm": doubt(theta=0.2), "wary": doubt(theta=0.9)}
+        for name, site in sites.items():
+            own: Files = {names.RELIABILITY: good[name]} if name in good else BAD_DOUBT[name][0]
+            site.answer(1, {names.METRICS: metrics(1), names.SITE_MODEL: changed(models[name], shifted)} | own)
+        weights = {}
+        for name in good:
+            verdict = sites[name].verdict(1)
+            assert verdict.status == "accepted" and verdict.weight is not None and verdict.theta is not None
+            weights[name] = float(verdict.weight)
+        assert weights["wary"] / weights["calm"] == pytest.approx(np.exp(0.7))
+        assert sum(weights.values()) == pytest.approx(1)
+        for name, (_, reason) in BAD_DOUBT.items():
+            verdict = sites[name].verdict(1)
+            assert (verdict.status, verdict.weight, verdict.theta) == ("omitted", None, None)
+            assert reason in verdict.reason, (name, verdict.reason)
+        for site in sites.values():
+            site.receive_round(2)
+            site.answer(2, {names.METRICS: metrics(2), names.RELIABILITY: doubt()})
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+
+
+def test_what_was_not_asked_for_is_refused(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north"], quorum=1)
+    with Federation(tmp_path, run, images=5) as federation:
+        federation.start_aggregator()
+        site = ScriptedSite(federation, "north")
+        site.consent()
+        model = site.receive_round(1).read_bytes()
+        site.answer(1, {names.METRICS: metrics(1), names.SITE_MODEL: model, names.RELIABILITY: doubt()})
+        verdict = site.verdict(1)
+        assert verdict.status == "omitted" and "reliability.yaml: was not asked for" in verdict.reason
 
 
 def test_all_omitted_sends_the_previous_model_again_and_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""What stays at a site: heads of different sizes, BatchNorm, θ; before, during and after crashes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.folder.durable import hash_file
+from tests.federation.running import RUN, Federation, staging_run
+from tests.federation.test_crashes import assert_folders_verify, run_killed_at_every_seam
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A run of staging by FedUAA that nothing disturbed, its daemons stopped."""
+    with Federation(tmp_path_factory.mktemp("staging"), staging_run(), images=40) as federation:
+        federation.run_to_the_end()
+        federation.stop_all()
+        yield federation
+
+
+def hashes(federation: Federation) -> dict[str, str]:
+    """SHA-256 of the global model and of everything that stays at a site."""
+    found = {"global": federation.final_sha256()}
+    for site in federation.run.sites:
+        home = federation.site(site)
+        for path in sorted([*home.glob("personal/*/*.safetensors"), *home.glob("final/*/model.safetensors")]):
+            found[f"{site}/{path.relative_to(home)}"] = hash_file(path)[1]
+    return found
+
+
+def site_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "site_client.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_heads_and_batchnorm_never_leave_and_differ_from_site_to_site(ended: Federation) -> None:
+    heads = {}
+    for site, grades in (("north", 4), ("south", 6)):
+        kept = load_file(ended.site(site) / "personal" / RUN / "0002.safetensors")
+        assert kept["head.classify.weight"].shape == (grades, 512)
+        sent = load_file(ended.folder(site) / Place("update", RUN, 2).path / names.SITE_MODEL)
+        assert not set(kept) & set(sent)
+        assert not any("norm" in name or name.startswith("head") for name in sent)
+        heads[site] = kept
+    assert not (
+        heads["north"]["encoder.stage1.norm.running_mean"] == heads["south"]["encoder.stage1.norm.running_mean"]
+    ).all()
+
+
+def test_all_sites_begin_with_the_aggregators_batchnorm(ended: Federation) -> None:
+    starts = {hash_file(ended.folder(site) / Place("offer", RUN).path / names.START) for site in ended.run.sites}
+    assert len(starts) == 1
+    listed = yaml.safe_load((ended.folder("north") / Place("offer", RUN).path / names.TENSORS).read_bytes())
+    assert "head.classify.weight" in listed["personal"]
+    assert set(listed["start"]) == set(load_file(ended.folder("north") / Place("offer", RUN).path / names.START))
+
+
+def test_the_weights_are_the_softmax_of_what_the_sites_sent(ended: Federation) -> None:
+    for round_no in (1, 2):
+        verdicts, thetas = {}, {}
+        for site in ended.run.sites:
+            folder = ended.folder(site)
+            verdicts[site] = json.loads((folder / Place("verdict", RUN, round_no).path / names.VERDICT).read_bytes())
+            sent = yaml.safe_load((folder / Place("update", RUN, round_no).path / names.RELIABILITY).read_bytes())
+            thetas[site] = sent["theta"]
+            assert verdicts[site]["status"] == "accepted", verdicts[site]
+            assert float(verdicts[site]["theta"]) == thetas[site]
+        total = sum(math.exp(theta) for theta in thetas.values())
+        for site, theta in thetas.items():
+            assert float(verdicts[site]["weight"]) == pytest.approx(math.exp(theta) / total, rel=1e-12)
+
+
+def test_the_kept_model_is_the_chosen_aggregate_with_the_parts_of_its_round(ended: Federation) -> None:
+    card = json.loads((ended.folder("south") / Place("final", RUN).path / names.CARD).read_bytes())
+    home = ended.site("south") / "final" / RUN
+    kept, own = load_file(home / "model.safetensors"), yaml.safe_load((home / "card.yaml").read_bytes())
+    assert own["personal_round"] == own["chosen_round"] == card["chosen_round"]
+    assert own["classes"][5] == "ungradable"
+    for name, tensor in load_file(ended.folder("south") / Place("final", RUN).path / names.FINAL_MODEL).items():
+        assert (kept[name] == tensor).all()
+    if own["personal_round"]:
+        personal = load_file(ended.site("south") / "personal" / RUN / f"{own['personal_round']:04d}.safetensors")
+        assert all((kept[name] == tensor).all() for name, tensor in personal.items())
+
+
+def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path) -> None:
+    model = ended.site("south") / "final" / RUN
+    theta = yaml.safe_load((model / "card.yaml").read_bytes())["theta"]
+    images = ended.root / "data" / "south" / "images"
+    result = site_command("predict", images, "--model", model, "--out", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    with (tmp_path / "out" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 40
+    for row in rows:
+        probabilities = [float(row[f"probability_{grade}"]) for grade in range(6)]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-3)
+        if abs(float(row["uncertainty"]) - theta) > 1e-4:
+            assert (row["advice"] == "refer to an ophthalmologist") == (float(row["uncertainty"]) >= theta)
+    one = site_command("predict", images / f"{rows[0]['image']}.png", "--model", model, "--out", tmp_path / "one")
+    assert one.stdout.startswith("1 images")
+
+    scores = site_command("evaluate", ended.root / "data" / "south", "--model", model, "--json")
+    assert scores.returncode == 0, scores.stderr
+    found = json.loads(scores.stdout)
+    assert found["images"] == 40
+    assert {"auroc", "auroc_logits", "kappa", "misdiagnosis_auroc", "accuracy_of_5", "loss_kl"} <= set(found)
+
+
+def test_wrong_use_is_one_sentence(ended: Federation, tmp_path: Path) -> None:
+    model = ended.site("south") / "final" / RUN
+    for arguments, words in (
+        (("predict", ended.root / "data" / "south" / "labels.csv", "--model", model), "neither a PNG"),
+        (("predict", ended.root, "--model", tmp_path), "holds no card.yaml"),
+        (("evaluate", ended.root / "data" / "north", "--model", model), "has 4 classes, the model 6"),
+        (("show", "no-such-run", "--work", ended.site("south")), "no such run was offered"),
+    ):
+        result = site_command(*arguments)
+        assert result.returncode in (1, 2), result
+        assert words in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_it_shows_what_leaves_and_what_stays(ended: Federation) -> None:
+    text = site_command("show", RUN, "--work", ended.site("north")).stdout
+    for words in ("dr_staging by feduaa", "reliability.yaml", "start.safetensors", "head.classify.weight"):
+        assert words in text
+
+
+@pytest.mark.timeout(900)
+def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(ended: Federation, tmp_path: Path) -> None:
+    """Heads, BatchNorm, the global model and the kept models end at the same bytes, wherever a process died."""
+    with Federation(tmp_path, staging_run(), images=40) as federation:
+        died_at = run_killed_at_every_seam(federation)
+        assert hashes(federation) == hashes(ended)
+        assert_folders_verify(federation)
+    for seam in (
+        "before personal/test-run/0001.safetensors",
+        "before mirror/runs/test-run/rounds/0001/from_site/model.safetensors",
+        "before mirror/runs/test-run/rounds/0001/from_site/reliability.yaml",
+        "before mirror/runs/test-run/rounds/0001/from_site/manifest.json",
+        "before personal/test-run/0002.safetensors",
+        "before final/test-run/model.safetensors",
+        "before final/test-run/card.yaml",
+        "after download runs/test-run/offer/start.safetensors",
+    ):
+        assert all(seam in died_at[site] for site in federation.run.sites), seam
+    assert "before runs/test-run/start.safetensors" in died_at["aggregator"]

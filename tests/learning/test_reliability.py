@@ -1,0 +1,387 @@
+"""θ at a site: which model, which images, in which mode it is measured, and what of it may leave."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from shared.errors import PoisonError
+from shared.exchange.names import METRICS, RELIABILITY
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Reliability, RoundConfiguration, RunConfiguration, Seeds
+from shared.exchange.trust import open_yaml
+from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.synthetic_fundus import CLINIC, write_graded_site
+from shared.learning.losses import dirichlet, evidence
+from shared.learning.methods import method_named
+from shared.learning.methods.sharing import sharing
+from shared.learning.model_files import load_tensors, save_tensors
+from shared.learning.objectives import IGNORED, CrossEntropy, Evidential
+from shared.learning.reliability import TARGETS_PER_IMAGE, Doubts, doubts, draw_targets
+from shared.learning.seeds import seed_for
+from shared.learning.tasks import task_named
+from shared.learning.tasks.octa_segmentation import SegmentedImage
+from shared.learning.uncertainty import Threshold, youden_threshold
+from site_client.configuration import Policy
+from site_client.train import Files, Trainer, reliability
+
+GRADING, SEGMENTING = task_named("dr_staging"), task_named("octa_segmentation")
+EVIDENTIAL = Evidential(temperature=0.05, kl_weight=0.0)
+SMALL = {"encoder": "small", "weights": "random", "image_size": 32}
+
+
+def graded(count=12, grades=3):
+    rng = np.random.default_rng(count)
+    return [
+        GradedImage(f"eye-{n}", rng.integers(0, 256, (32, 32, 3), dtype=np.uint8), n % grades) for n in range(count)
+    ]
+
+
+def segmented(*sizes):
+    rng = np.random.default_rng(1)
+    return [
+        SegmentedImage(
+            f"eye-{n}", rng.random((side, side), dtype=np.float32), rng.integers(0, 2, (side, side), np.uint8)
+        )
+        for n, side in enumerate(sizes)
+    ]
+
+
+def grading_model(head="released", classes=3):
+    """With statistics that are no batch's, so that the two modes answer differently."""
+    model = GRADING.build_model(GRADING.options(SMALL | {"head": head}), classes, 1)
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if name.endswith("running_mean"):
+                value.add_(0.3)
+    return model
+
+
+class Certain(nn.Module):
+    """Has more evidence of class 1 the brighter a pixel is."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = 2
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        return torch.cat([torch.zeros_like(images), 4 * images - 2], dim=1)  # (B, 1, H, W) -> (B, 2, H, W)
+
+
+# --- which model, which images, in which mode --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [True, False], ids=["training", "evaluating"])
+def test_doubts_are_those_of_eval_mode_and_change_nothing(mode):
+    """In train mode a BatchNorm would answer by the batch, and move."""
+    model, made = grading_model().train(mode), graded()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = doubts(GRADING, model, made, EVIDENTIAL, 1)
+    assert all(module.training is mode for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+    inputs, targets = GRADING.collate(made)
+    with torch.no_grad():
+        by_hand = model.eval()(inputs).double()
+        in_train_mode = model.train()(inputs).double()
+    opinion = dirichlet(evidence(by_hand))
+    assert found.uncertainty.tolist() == pytest.approx(opinion.uncertainty.tolist(), abs=1e-12)
+    assert found.wrong.tolist() == (opinion.belief.argmax(dim=1) != targets).tolist()
+    assert not np.allclose(found.uncertainty, dirichlet(evidence(in_train_mode)).uncertainty.numpy(), atol=1e-4)
+
+
+def test_doubts_are_those_of_the_images_as_they_are(monkeypatch):
+    def vary(*arguments):
+        raise AssertionError("an image was varied")
+
+    monkeypatch.setattr(type(GRADING), "vary", vary)
+    assert len(doubts(GRADING, grading_model(), graded(), EVIDENTIAL, 1).wrong) == 12
+
+
+def test_doubts_of_a_classification_do_not_depend_on_the_seed_nor_on_what_was_drawn_before():
+    model, made = grading_model(), graded()
+    one = doubts(GRADING, model, made, EVIDENTIAL, 1)
+    torch.manual_seed(8)
+    other = doubts(GRADING, model, made, EVIDENTIAL, 2)
+    assert (one.uncertainty == other.uncertainty).all()
+    assert (one.wrong == other.wrong).all()
+
+
+def test_no_images_are_no_doubts():
+    with pytest.raises(ValueError, match="no images"):
+        doubts(SEGMENTING, Certain(), [], EVIDENTIAL, 1)
+    with pytest.raises(ValueError):
+        doubts(GRADING, grading_model(), [], EVIDENTIAL, 1)
+
+
+def test_a_small_segmentation_by_hand():
+    """The pixels that are drawn, in order, and the entropy of each as a share of log 2."""
+    image = np.zeros((32, 32), np.float32)
+    image[0, :3] = [1.0, 0.5, 0.25]
+    mask = np.zeros((32, 32), np.uint8)
+    mask[0, 2] = 1
+    drawn = draw_targets(mask.reshape(-1).astype(np.int64), seed_for(5, "targets", "eye")).tolist()
+    found = doubts(SEGMENTING, Certain(), [SegmentedImage("eye", image, mask)], CrossEntropy(), 5)
+    assert len(found.wrong) == len(drawn) == TARGETS_PER_IMAGE
+    for u, wrong, index in zip(found.uncertainty, found.wrong, drawn, strict=True):
+        level, truth = image.reshape(-1)[index], mask.reshape(-1)[index]
+        p = 1 / (1 + math.exp(-(4 * level - 2)))
+        entropy = -(p * math.log(p) + (1 - p) * math.log(1 - p)) / math.log(2)
+        assert u == pytest.approx(entropy, rel=1e-6)
+        assert wrong == ((4 * level - 2 > 0) != truth)
+
+
+def test_of_a_segmentation_256_pixels_an_image_are_drawn_by_the_seed():
+    model, made = Certain(), segmented(32, 40, 33)
+    one, same, other = (doubts(SEGMENTING, model, made, EVIDENTIAL, seed) for seed in (1, 1, 2))
+    assert len(one.uncertainty) == 3 * 256
+    assert (one.uncertainty == same.uncertainty).all()
+    assert not (one.uncertainty == other.uncertainty).all()
+
+
+def test_pixels_are_drawn_without_repeats_in_order_and_never_where_an_image_was_filled_up():
+    _, targets = SEGMENTING.collate(segmented(33))  # filled up to 48
+    flat = targets.reshape(-1).numpy()
+    assert (flat == IGNORED).any()
+    for seed in range(20):
+        drawn = draw_targets(flat, seed).numpy()
+        assert len(drawn) == 256
+        assert (np.diff(drawn) > 0).all()
+        assert not (flat[drawn] == IGNORED).any()
+    few = np.full(1000, IGNORED)
+    few[[3, 500, 999]] = [0, 1, 1]
+    assert draw_targets(few, 1).tolist() == [3, 500, 999]
+    assert draw_targets(np.array(2), 1).tolist() == [0]
+
+
+def test_a_model_that_has_diverged_has_doubts_that_are_numbers():
+    model = grading_model()
+    with torch.no_grad():
+        model.head.classify.weight.fill_(torch.nan)
+    found = doubts(GRADING, model, graded(), EVIDENTIAL, 1)
+    assert ((found.uncertainty > 0) & (found.uncertainty <= 1)).all()
+    assert 0 < youden_threshold(found.uncertainty, found.wrong).theta <= 1
+
+
+# --- what may leave ----------------------------------------------------------------------------------------------
+
+
+def record(images, minimum=5, *, count=None, wrong=2):
+    count = count or images
+    uncertainty = np.linspace(0.1234567, 0.9876543, count)
+    marks = np.arange(count) >= count - wrong
+    threshold = youden_threshold(uncertainty, marks)
+    told = reliability(threshold, Doubts(uncertainty, marks), images, Policy(minimum_count=minimum))
+    return open_yaml(dump_yaml(told), Reliability, RELIABILITY), uncertainty
+
+
+def test_over_enough_images_everything_is_told_and_quantiles_in_hundredths():
+    told, uncertainty = record(40, wrong=10)
+    assert (told.theta, told.status) == (uncertainty[30], "measured")
+    assert (told.n, told.n_wrong, told.auroc) == ("40", "10", 1.0)
+    shares = told.quantiles.model_dump()
+    assert shares == {f"q{q}": round(float(np.quantile(uncertainty, q / 100)), 2) for q in (10, 25, 50, 75, 90)}
+    assert not set(shares.values()) & set(uncertainty.tolist())
+
+
+@pytest.mark.parametrize(("images", "minimum"), [(4, 5), (9, 10), (1, 2)])
+def test_over_fewer_images_than_the_policy_wants_only_theta_is_told(images, minimum):
+    told, _ = record(images, minimum, wrong=1)
+    assert (told.n, told.n_wrong) == (f"fewer than {minimum}", f"fewer than {minimum}")
+    assert (told.auroc, told.quantiles) == (None, None)
+    assert 0 < told.theta <= 1
+
+
+def test_many_pixels_of_few_images_are_few_images():
+    told, _ = record(4, count=4 * TARGETS_PER_IMAGE, wrong=300)
+    assert (told.n, told.n_wrong, told.auroc, told.quantiles) == ("fewer than 5", "fewer than 5", None, None)
+
+
+def test_few_wrong_predictions_are_not_counted():
+    told, _ = record(40, wrong=4)
+    assert (told.n, told.n_wrong) == ("40", "fewer than 5")
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(0, "all right"), (8, "all wrong")])
+def test_where_nothing_was_measured_the_reason_is_told(wrong, status):
+    told, _ = record(8, wrong=wrong)
+    assert (told.theta, told.status, told.auroc) == (0.5, status, None)
+
+
+# --- a site's whole round ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A hospital of 30 photographs in 4 grades."""
+    root = tmp_path_factory.mktemp("hospital")
+    write_graded_site(root, style=CLINIC, images=30, size=32, seed=1, grades=4)
+    return root
+
+
+class Round:
+    """One site's first round, worked through."""
+
+    def __init__(self, site, home, method="feduaa", epochs=1, **method_options):
+        self.run = RunConfiguration(
+            run="try",
+            task="dr_staging",
+            method=method,
+            sites=["north"],
+            rounds=2,
+            task_options=SMALL,
+            method_options=method_options,
+        )
+        model = grading_model(classes=2)
+        self.listed = sharing(GRADING, method_named(method), model)
+        self.trainer = Trainer(self.run, self.listed, site, Policy(), device="cpu")
+        self.dataset = self.trainer.open_dataset(3)
+        save_tensors(model, self.listed.shared, home / "received")
+        if self.listed.start:
+            save_tensors(model, self.listed.beginning, home / "start")
+        self.files = Files(
+            received=home / "received",
+            start=home / "start" if self.listed.start else None,
+            personal=None,
+            trained=home / "trained",
+            kept=home / "kept",
+        )
+        configuration = RoundConfiguration(
+            round=1,
+            epochs=epochs,
+            learning_rate=0.05,
+            batch_size=6,
+            seeds=Seeds(split=3, training=4),
+            split={},
+            augmentation={},
+        )
+        self.answer = self.trainer.work(self.dataset, configuration, self.files, lambda percent: None)
+
+    def told(self):
+        return open_yaml(self.answer[RELIABILITY], Reliability, RELIABILITY)
+
+    def by_hand(self, samples, *, trained=False):
+        """θ of the received (or of the trained) model on these images, without the code that is tested."""
+        files = self.files
+        model = self.trainer.model(4, files.received, files.start, None)
+        if trained:
+            load_tensors(model, self.trainer.stays(model), files.kept)
+            load_tensors(model, self.listed.shared, files.trained)
+        inputs, grades = GRADING.collate(samples)
+        with torch.no_grad():
+            logits = model.eval()(inputs).double()
+        u = 4 / (nn.functional.softplus(logits) + 1).sum(dim=1)
+        wrong = logits.argmax(dim=1) != grades
+        return youden_threshold(u.numpy(), wrong.numpy())
+
+
+def assert_same(told, threshold):
+    assert (told.theta, told.status) == (pytest.approx(threshold.theta, rel=1e-6), threshold.status)
+
+
+@pytest.fixture(scope="module")
+def worked(site, tmp_path_factory):
+    return Round(site, tmp_path_factory.mktemp("round"))
+
+
+def test_theta_is_of_the_received_model_before_it_is_trained(worked):
+    """Algorithm 1; the published code takes outputs of the epoch itself instead."""
+    told = worked.told()
+    before = worked.by_hand(worked.dataset.train)
+    after = worked.by_hand(worked.dataset.train, trained=True)
+    assert before.theta != pytest.approx(after.theta, rel=1e-3)
+    assert_same(told, before)
+    assert (told.n, told.n_wrong) == (str(before.predictions), str(before.wrong))
+    assert before.predictions == len(worked.dataset.train) == 18
+
+
+def test_theta_may_be_measured_on_validation_images(site, worked, tmp_path):
+    validated = Round(site, tmp_path, theta_from="validation")
+    of_validation = validated.by_hand(validated.dataset.validation)
+    assert of_validation.theta != worked.told().theta
+    assert_same(validated.told(), of_validation)
+    assert validated.told().n == "6"
+
+
+def test_measuring_theta_changes_nothing_of_the_training(site, tmp_path):
+    """FedUAA's θ beside FedBN with the same objective: the same tensors, bit by bit."""
+    written = []
+    for method in ("feduaa", "fedbn"):
+        (tmp_path / method).mkdir()
+        files = Round(site, tmp_path / method, method, objective="evidential").files
+        written.append((files.trained.read_bytes(), files.kept.read_bytes()))
+    assert written[0] == written[1]
+
+
+def test_a_round_without_epochs_tells_theta_and_writes_no_model(site, worked, tmp_path):
+    closing = Round(site, tmp_path, epochs=0)
+    assert closing.told() == worked.told()
+    assert not closing.files.trained.exists()
+    assert not closing.files.kept.exists()
+
+
+@pytest.mark.parametrize("method", ["mean", "fedavg", "fedbn"])
+def test_other_methods_tell_no_theta(site, tmp_path, method):
+    assert set(Round(site, tmp_path, method, epochs=0).answer) == {METRICS}
+
+
+# --- the record --------------------------------------------------------------------------------------------------
+
+GOOD = {
+    "theta": 0.4,
+    "status": "measured",
+    "n": "40",
+    "n_wrong": "fewer than 5",
+    "auroc": 0.7,
+    "quantiles": {"q10": 0.1, "q25": 0.2, "q50": 0.3, "q75": 0.4, "q90": 0.5},
+}
+
+
+def opened(**changes):
+    content = {key: value for key, value in (GOOD | changes).items() if value != "missing"}
+    return open_yaml(yaml.safe_dump(content).encode(), Reliability, RELIABILITY)
+
+
+def test_a_well_formed_record_is_taken():
+    assert opened().theta == 0.4
+    assert opened(theta=1.0).theta == 1.0
+    assert opened(theta=0.5, status="all right", auroc=None, quantiles=None).theta == 0.5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"theta": theta} for theta in (0, 0.0, -0.1, 1.0000001, 1.5, math.nan, math.inf, -math.inf)),
+        *({"theta": theta} for theta in ("missing", None, "0.5", True, [0.5])),
+        *({"status": status} for status in ("all right", "all wrong", "no separation", "unsure", "missing")),
+        {"auroc": 1.01},
+        {"auroc": math.nan},
+        {"auroc": "missing"},
+        {"quantiles": "missing"},
+        {"quantiles": {"q50": 0.5}},
+        {"quantiles": GOOD["quantiles"] | {"q90": math.inf}},
+        {"quantiles": GOOD["quantiles"] | {"q99": 0.9}},
+        {"n": 40},
+        {"n": "about 40"},
+        {"n_wrong": "-1"},
+        {"uncertainties": [0.1, 0.2]},
+    ],
+    ids=str,
+)
+def test_any_other_record_is_refused(changes):
+    with pytest.raises(PoisonError, match=RELIABILITY):
+        opened(**changes)
+
+
+def test_a_threshold_is_told_as_it_is_whatever_its_digits():
+    """θ travels as YAML text and comes back as the same number."""
+    for theta in (1 / 3, 5e-324, 1 - 2**-53, 1e-5):
+        threshold = Threshold(theta, "measured", 0.5, 8, 2)
+        found = Doubts(np.linspace(0, 1, 8), np.arange(8) > 5)
+        told = dump_yaml(reliability(threshold, found, 8, Policy()))
+        assert open_yaml(told, Reliability, RELIABILITY).theta == theta

@@ -1,0 +1,143 @@
+"""What travels and what stays, by the type of a module and never by its name."""
+
+import pytest
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from shared.learning.methods import METHODS, method_named
+from shared.learning.methods.sharing import sharing, staying
+from shared.learning.models.encoders import ENCODERS
+from shared.learning.tasks import TASK_NAMES, task_named
+
+OPTIONS = {"dr_staging": {"encoder": "small"}, "octa_segmentation": {"widths": (4, 8)}}
+COUNTER = "num_batches_tracked"
+LEAKED = ("layer1.0.downsample.1", "layer2.0.downsample.1", "layer3.0.downsample.1", "layer4.0.downsample.1")
+
+
+def model_of(task, classes=2, **options):
+    task = task_named(task)
+    return task.build_model(task.options(OPTIONS[task.name] | options), classes, 1)
+
+
+def parts(task, method, model):
+    return sharing(task_named(task), method_named(method), model)
+
+
+@pytest.fixture(scope="module")
+def resnet50():
+    return model_of("dr_staging", 5, encoder="resnet50")
+
+
+def batch_norm_tensors(model):
+    """Every tensor of every BatchNorm, its counter apart."""
+    return {
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        for name in module.state_dict()
+        if name != COUNTER
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_the_three_parts_are_the_whole_model_without_counters(task, method):
+    model = model_of(task)
+    found = parts(task, method, model)
+    listed = [*found.tensors, *found.start, *found.personal]
+    assert len(set(listed)) == len(listed)
+    counters = {name for name in model.state_dict() if name.endswith(COUNTER)}
+    assert counters
+    assert set(listed) | counters == set(model.state_dict())
+    assert not set(listed) & counters
+    for name, shape in (found.tensors | found.start).items():
+        assert shape.shape == list(model.state_dict()[name].shape)
+        assert model.state_dict()[name].dtype == torch.float32
+
+
+@pytest.mark.parametrize("method", ["fedbn", "feduaa"])
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_no_batchnorm_travels_under_fedbn_and_feduaa(task, method):
+    model = model_of(task)
+    found = parts(task, method, model)
+    norms = batch_norm_tensors(model)
+    assert not norms & set(found.tensors)
+    assert norms == set(found.start) | (norms & set(found.personal))
+    assert any(name.endswith("running_var") for name in found.start)
+
+
+@pytest.mark.parametrize("method", ["mean", "fedavg"])
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_batchnorm_travels_with_its_statistics_under_the_mean_and_fedavg(task, method):
+    model = model_of(task)
+    found = parts(task, method, model)
+    assert found.start == {}
+    outside_head = {name for name in batch_norm_tensors(model) if not name.startswith("head.")}
+    assert outside_head <= set(found.tensors)
+    assert any(name.endswith("running_mean") for name in found.tensors)
+
+
+@pytest.mark.parametrize("method", ["fedbn", "feduaa"])
+def test_a_rule_by_name_would_leak_five_batchnorms_of_the_published_network_and_ours_leaks_none(resnet50, method):
+    """torchvision calls the BatchNorm of a shortcut ``downsample.1``; "bn" is nowhere in it, nor in the head's name."""
+    norms = batch_norm_tensors(resnet50)
+    found = parts("dr_staging", method, resnet50)
+    in_encoder = {name for name in norms if name.startswith("encoder.")}
+    assert len(in_encoder) == 53 * 4  # weight, bias and two statistics each
+    assert set(found.start) == in_encoder
+    assert not in_encoder & set(found.tensors)
+    by_name = {name for name in in_encoder if "bn" not in name}
+    leaked = {f"encoder.{path}.{name}" for path in LEAKED for name in ("weight", "bias", "running_mean", "running_var")}
+    assert by_name == leaked
+    fifth = {name for name in norms - in_encoder if "bn" not in name}
+    assert fifth == {f"head.norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")}
+    assert fifth < set(found.personal)
+
+
+@pytest.mark.parametrize("encoder", [name for name in ENCODERS if name != "resnet50"])
+def test_no_batchnorm_of_any_encoder_travels_under_feduaa(encoder):
+    model = model_of("dr_staging", encoder=encoder)
+    found = parts("dr_staging", "feduaa", model)
+    assert set(found.start) == {name for name in batch_norm_tensors(model) if name.startswith("encoder.")}
+
+
+@pytest.mark.parametrize("head", ["released", "linear"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_head_never_travels_and_what_travels_does_not_depend_on_the_grades(method, head):
+    four, six = (model_of("dr_staging", classes, head=head) for classes in (4, 6))
+    found = parts("dr_staging", method, four)
+    in_head = {name for name in four.state_dict() if name.startswith("head.") and not name.endswith(COUNTER)}
+    assert set(found.personal) == in_head
+    assert {"head.classify.weight", "head.classify.bias"} <= in_head
+    assert not any(name.startswith("head") for name in (*found.tensors, *found.start))
+    assert found == parts("dr_staging", method, six)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_stays_at_a_site_has_the_sites_own_shapes(method):
+    task = task_named("dr_staging")
+    for classes in (4, 6):
+        model = model_of("dr_staging", classes)
+        stays = staying(task, method_named(method), model).tensors
+        found = parts("dr_staging", method, model)
+        assert set(stays) == set(found.start) | set(found.personal)
+        assert stays["head.classify.weight"].shape == [classes, 512]
+        assert stays["head.classify.bias"].shape == [classes]
+        assert stays["head.norm.running_mean"].shape == [512]
+
+
+def test_a_whole_model_travels_only_where_nothing_stays():
+    whole = {
+        (task, method): parts(task, method, model_of(task)).has_whole_model for task in TASK_NAMES for method in METHODS
+    }
+    assert {pair for pair, is_whole in whole.items() if is_whole} == {
+        ("octa_segmentation", "mean"),
+        ("octa_segmentation", "fedavg"),
+    }
+
+
+def test_a_submodule_whose_name_only_begins_like_the_local_part_travels():
+    model = model_of("dr_staging")
+    model.add_module("headline", torch.nn.Linear(2, 2))
+    found = parts("dr_staging", "feduaa", model)
+    assert {"headline.weight", "headline.bias"} <= set(found.tensors)
