@@ -26,7 +26,7 @@ class SiteAccess(Record):
 
 
 class AggregatorConfiguration(Record):
-    """The whole file. ``heldout``: by task, a folder with ``images/`` and ``masks/`` for the tolerance check."""
+    """The whole file. ``heldout``: by task, labelled images for the tolerance check."""
 
     federation: Name
     sites: Annotated[dict[Name, SiteAccess], Field(min_length=1)]

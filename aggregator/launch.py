@@ -86,6 +86,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
 
     logger.info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
     logger.info("the initial model scores %.3f on the held-out set; the tolerance is %g", score, run.tolerance)
+    if score > run.tolerance:
+        logger.warning("so even an untrained model passes the tolerance check: a higher tolerance would say more")
     return Daemon(
         store,
         sites,
@@ -122,7 +124,7 @@ def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfi
     if run.task not in configuration.heldout:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
-            "DIR holding images/ and masks/ for the tolerance check"
+            "DIR holding labelled images, laid out like a site's, for the tolerance check"
         )
     problems += [
         f"{run_yaml}: run {store.run} is still open in {work}; finish it, or `dropfed-aggregator stop {store.run}`"

@@ -229,8 +229,10 @@ def consent_of(channel: Channel, run: str) -> Consent | None:
 def training_images(channel: Channel, run: str) -> int:
     """How many images a site said it trains on; of "fewer than 5" the most that can be, 4."""
     consent = consent_of(channel, run)
-    text = consent.images.get("train", "0") if consent else "0"
-    return int(text) if text.isdecimal() else int(text.rsplit(" ", 1)[1]) - 1
+    if consent is None or not consent.agrees:
+        raise ValueError("a site that did not agree trains on nothing")
+    text = consent.images["train"]
+    return int(text) if text.isdecimal() else int(text.removeprefix("fewer than ")) - 1
 
 
 def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from torch import nn
 
+from shared.errors import PoisonError
 from shared.exchange.records import Sharing
 from shared.exchange.weights import check_tensors
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import CrossEntropy
 from shared.learning.probe import probe_score
 from shared.learning.tasks.contract import Collection, Task
-from shared.learning.training import evaluate
+from shared.learning.training import batch_norms, evaluate
 
 
 class HeldOutSet:
@@ -38,10 +39,12 @@ class HeldOutSet:
         """The score in [0, 1] of a model file on the held-out images.
 
         Raises:
-            PoisonError: the file does not hold exactly the run's tensors, all finite.
+            PoisonError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
         """
         check_tensors(file, self._sharing.shared, shown_as)
         load_tensors(self._model, self._sharing.shared, file)
+        if any(norm.running_var is not None and norm.running_var.min() < 0 for norm in batch_norms(self._model)):
+            raise PoisonError(shown_as, "has a BatchNorm with a negative variance")
         if not self._sharing.has_whole_model:
             return probe_score(self._task, self._model, self._images, self._seed)
         evaluation = evaluate(self._task, self._model, self._images.samples, CrossEntropy())

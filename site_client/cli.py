@@ -148,6 +148,10 @@ def predict(images: Path, model: Path, out: Path) -> None:
     kept = open_final(model)
     if not kept.card.personal_round:
         click.echo("warning: no part of this model was ever trained at this site", err=True)
+    if kept.card.theta_status != "measured":
+        click.echo(
+            f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True
+        )
     table, count = write_predictions(kept, images, out)
     click.echo(f"{count} images: {table}")
 

@@ -38,7 +38,9 @@ def describe(work: Path, run: str) -> str:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
         lines.append(f"never leaves:       {len(sharing.personal)} tensors: {', '.join(sharing.personal)}")
-    lines.append("never leaves:       images, labels, names, paths, anything about a single image")
+    lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
+    if names.RELIABILITY in sends:
+        lines.append(f"                    {names.RELIABILITY} tells θ, which is the uncertainty of one image or pixel")
     lines.append(f"every tensor and every setting: {place}")
     return "\n".join(lines)
 

@@ -218,13 +218,14 @@ def reliability(threshold: Threshold, found: Doubts, images: int, policy: Policy
     """
     n, n_wrong = len(found.wrong), int(found.wrong.sum())
     may_show = images >= policy.minimum_count
+    may_rank = may_show and min(n_wrong, n - n_wrong) >= policy.minimum_count
     shares = np.quantile(found.uncertainty, (0.1, 0.25, 0.5, 0.75, 0.9)).round(2).tolist()
     return Reliability(
         theta=threshold.theta,
         status=threshold.status,
         n=count_text(n if may_show else 0, policy),
         n_wrong=count_text(n_wrong if may_show else 0, policy),
-        auroc=ranking(found.uncertainty, found.wrong).auroc() if may_show else None,
+        auroc=ranking(found.uncertainty, found.wrong).auroc() if may_rank else None,
         quantiles=Quantiles(**dict(zip(Quantiles.model_fields, shares, strict=True))) if may_show else None,
     )
 

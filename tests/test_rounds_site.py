@@ -107,7 +107,7 @@ def test_a_person_cannot_widen_the_policy() -> None:
         (RUN.model_copy(update={"epochs": 6}), "6 epochs"),
     ):
         assert isinstance(run, RunConfiguration)
-        judgement = judge(Policy(consent="auto"), run, True)
+        judgement = judge(Policy(consent="auto", tasks=["octa_segmentation"], methods=["mean"]), run, True)
         assert judgement.answer == "no"
         assert word in judgement.reason
 

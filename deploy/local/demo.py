@@ -332,13 +332,16 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
         bin_folder = bin_folder.relative_to(Path.cwd())
     console.print("try next:")
     first = run.sites[0]
-    for command in (
+    commands = [
         f"{bin_folder}/dropfed-audit verify {HOME / 'folders'}",
         f"{bin_folder}/dropfed-aggregator status --work {work}",
         f"{bin_folder}/dropfed-site status --work {HOME / 'sites' / first}",
-        f"{bin_folder}/dropfed-site predict {HOME / 'data' / first / 'images'} "
-        f"--model {HOME / 'sites' / first / 'final' / run.run} --out {HOME / 'predictions'}",
-    ):
+    ]
+    images = HOME / "data" / first / "images"
+    if images.is_dir():
+        model = HOME / "sites" / first / "final" / run.run
+        commands.append(f"{bin_folder}/dropfed-site predict {images} --model {model} --out {HOME / 'predictions'}")
+    for command in commands:
         console.print(f"  {command}", markup=False, soft_wrap=True)
 
 

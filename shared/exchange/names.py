@@ -4,7 +4,7 @@
     runs/RUN/offer/                   run.yaml  tensors.yaml  [start.safetensors] aggregator
     runs/RUN/consent/                 consent.json                                site
     runs/RUN/rounds/0007/to_site/     config.yaml  global.safetensors             aggregator
-    runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors  reliability.yaml]  site
+    runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors] [reliability.yaml]  site
     runs/RUN/rounds/0007/verdict/     verdict.json                                aggregator
     runs/RUN/final/                   card.json  model.safetensors                aggregator
 

@@ -31,7 +31,7 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-CountText = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,9}|fewer than [0-9]{1,4})$")]
+CountText = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,9}|fewer than ([2-9]|[1-9][0-9]{1,3}))$")]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -148,7 +148,7 @@ class RunConfiguration(Record):
     rounds: Annotated[int, Field(ge=1, le=MAX_ROUND - 1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     epochs: Annotated[int, Field(ge=1, le=1000, description="local epochs per round")] = 1
-    batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
+    batch_size: Annotated[int, Field(ge=2, le=4096)] = 8
     learning_rate: LearningRate = LearningRate()
     tolerance: Annotated[float, Field(ge=0, lt=1, description="a site's score must exceed it")] = 0.3
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
@@ -223,7 +223,7 @@ class RoundConfiguration(Record):
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
     epochs: Annotated[int, Field(ge=0, le=1000)]
     learning_rate: Annotated[float, Field(gt=0, le=10)]
-    batch_size: Annotated[int, Field(ge=1, le=4096)]
+    batch_size: Annotated[int, Field(ge=2, le=4096)]
     seeds: Seeds
     split: dict[str, Any]
     augmentation: dict[str, Any]
@@ -237,12 +237,18 @@ class Consent(Record):
     reason: Sentence
     images: dict[Literal["train", "validation", "test"], CountText]
 
+    @model_validator(mode="after")
+    def _a_yes_tells_what_it_trains_on(self) -> Consent:
+        if self.agrees and self.images.get("train", "0") == "0":
+            raise ValueError("images: a yes says how many images it trains on, one or more")
+        return self
+
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Quantiles(Record):
-    """Of a site's uncertainties, in hundredths: no image's own value is told."""
+    """Of a site's uncertainties, rounded to hundredths."""
 
     q10: Share
     q25: Share

@@ -16,5 +16,5 @@ def even_parts(items: list[Item], largest: int) -> list[list[Item]]:
     """
     count = math.ceil(len(items) / largest)
     if largest > 1:
-        count = max(1, min(count, len(items) // 2))
+        count = min(count, max(1, len(items) // 2))
     return [items[len(items) * index // count : len(items) * (index + 1) // count] for index in range(count)]

@@ -261,7 +261,8 @@ def _uncertainty_scores(right: NDArray[np.bool_], uncertainty: Floats) -> dict[s
     doubt = ranking(uncertainty, ~right)
     most_uncertain = np.concatenate(([0], doubt.positives + doubt.negatives))  # (D + 1,)
     right_among_them = np.concatenate(([0], doubt.negatives))
-    scores = {"misdiagnosis_auroc": Score(doubt.auroc(), number)}
+    fewest = min(int(doubt.positives[-1]), int(doubt.negatives[-1]))  # over one, it would be that one's rank
+    scores = {"misdiagnosis_auroc": Score(doubt.auroc(), fewest)}
     for percent in DROPPED_PERCENTS:
         # The quantile lies at or above its lower neighbour and below the next: all up to the neighbour are kept. Its
         # place is a whole number, so no rounding of 1 − p decides.

@@ -24,8 +24,8 @@ def probe_score(task: Task[Any, Any], model: nn.Module, images: Collection[Any],
     """The balanced accuracy, in [0, 1], of a linear classifier on the model's features, cross-validated over images.
 
     The features are standardised; the classifier is a logistic regression with scikit-learn's default penalty.
-    Balanced, because features that tell nothing reach 1/K then, and not the share of the most frequent class. BatchNorms
-    get the statistics of these images first.
+    Balanced, because features that tell nothing reach 1/K then, and not the share of the most frequent class.
+    BatchNorms get the statistics of these images first.
 
     Args:
         model: a ``Network``; of a segmentation, some pixels of each image are drawn, and an image is never divided.

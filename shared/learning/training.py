@@ -46,7 +46,7 @@ def train_epoch(
     objective: Objective,
     on_batch: OnBatch,
 ) -> Evaluation:
-    """Trains a ``Network`` one epoch in place, on the device where the model is, and measures BatchNorm's statistics anew.
+    """Trains a ``Network`` one epoch in place, where the model is, and measures BatchNorm's statistics anew.
 
     Returns:
         How the model did on the images as it was trained on them: augmented, dropout on, weights moving.
@@ -143,7 +143,7 @@ def measure_statistics(task: Task[Any, SampleT], model: nn.Module, samples: Sequ
 
 
 def tame(logits: Tensor) -> Tensor:
-    """Logits as numbers: where a model has diverged and says NaN, it says that it knows nothing."""
+    """Logits as numbers: where a model has diverged and says NaN, it says the same of every class."""
     return logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4)
 
 
@@ -189,8 +189,10 @@ class _Record:
     def __init__(self, scoring: Scoring) -> None:
         self._scoring = scoring
         self._losses: dict[str, list[float]] = {}
+        self._views = 0
 
     def add(self, samples: Sequence[SampleT], logits: Tensor, targets: Tensor, losses: dict[str, Tensor]) -> None:
+        self._views += len(samples)
         self._scoring.add(samples, tame(logits.detach().cpu()), targets)
         for name, of_image in losses.items():
             self._losses.setdefault(name, []).extend(of_image.tolist())
@@ -200,4 +202,9 @@ class _Record:
             raise ValueError("there are no images to look at")
         losses = {name: math.fsum(values) / len(values) for name, values in self._losses.items()}
         terms = {name: Score(value, images) for name, value in losses.items() if name != LOSS}
-        return Evaluation(images=images, loss=losses[LOSS], scores=terms | self._scoring.scores())
+        # Copies of an image make no score one over more images, so each image's views count as one.
+        views_per_image = self._views // images
+        scores = {
+            name: Score(score.value, score.images // views_per_image) for name, score in self._scoring.scores().items()
+        }
+        return Evaluation(images=images, loss=losses[LOSS], scores=terms | scores)

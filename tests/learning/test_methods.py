@@ -157,10 +157,7 @@ def test_the_artificial_threshold_of_an_roc_curve_weighs_nothing(case):
         weights_of("feduaa", thetas=[float(theta) for theta in case["input"]["theta"]])
 
 
-NOT_YET = pytest.mark.xfail(reason="the weights themselves still take 0; a site's record of 0 is refused at the door")
-
-
-@pytest.mark.parametrize("theta", [None, math.nan, math.inf, -math.inf, -0.5, pytest.param(0.0, marks=NOT_YET), 1.5])
+@pytest.mark.parametrize("theta", [None, math.nan, math.inf, -math.inf, -0.5, 1.5])
 def test_feduaa_refuses_a_theta_that_is_none(theta):
     told = {"south": Contribution(images=10, theta=0.5), "north": Contribution(images=10, theta=theta)}
     with pytest.raises(ValueError, match="site north: theta"):

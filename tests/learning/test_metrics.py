@@ -140,7 +140,7 @@ def test_an_absent_grade_is_neither_perfect_nor_hopeless():
     for name in ("accuracy", "balanced_accuracy", "f1", "auroc", "auroc_logits", "auprc", "sensitivity", "specificity"):
         assert scores[name] == Score(pytest.approx(1), 4), name
     assert [scores[f"accuracy_of_{k}"].value for k in range(5)] == [1, None, None, 1, None]
-    assert scores["misdiagnosis_auroc"] == Score(None, 4), "undefined, not 1.0"
+    assert scores["misdiagnosis_auroc"] == Score(None, 0), "undefined, not 1.0"
     assert scores["uncertainty_wrong"] == Score(None, 0)
 
 

@@ -13,8 +13,8 @@ from shared.errors import ConfigurationError, DataError, Stopped
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.data.synthetic_octa import WIDE, write_site
-from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses
+from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
@@ -45,7 +45,7 @@ def quietly(done, total):
     """Watches nothing."""
 
 
-def train_epoch(model, optimizer, images, one, on_batch, objective=PLAIN):
+def train_epoch(model, optimizer, images, one, on_batch, *, objective=PLAIN):
     return train_with(TASK, model, optimizer, images, epoch=one, objective=objective, on_batch=on_batch)
 
 
@@ -167,7 +167,7 @@ def test_evidential_training_lowers_its_loss_and_tells_doubt():
     before = evaluate(model, samples(), objective)
     optimizer = TASK.optimizer(model, SMALL, 0.02)
     for seed in range(6):
-        train_epoch(model, optimizer, samples(), epoch(seed, rate=0.02), quietly, objective)
+        train_epoch(model, optimizer, samples(), epoch(seed, rate=0.02), quietly, objective=objective)
     after = evaluate(model, samples(), objective)
     assert after.loss < before.loss
     assert after.scores["dice_mean"].value > 0.5
@@ -183,6 +183,13 @@ def test_a_model_that_has_diverged_says_that_it_knows_nothing():
     report = evaluate(model, samples())
     assert report.loss != report.loss  # NaN: absent in the table
     assert report.scores["uncertainty_right_mean"].value == 1.0
+
+
+def test_copies_of_an_image_make_no_score_one_over_more_images():
+    model = TASK.build_model(SMALL, 2, 1)
+    optimizer = TASK.optimizer(model, SMALL, 0.05)
+    report = train_epoch(model, optimizer, samples(3), epoch(copies=5), quietly)
+    assert (report.images, report.scores["dice_mean"].images, report.scores["auroc_mean"].images) == (3, 3, 3)
 
 
 def test_the_learning_rate_is_the_epochs():

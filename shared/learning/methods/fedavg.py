@@ -2,7 +2,7 @@
 
     w ← Σ_{k in S} (n_k / n) x_k        n_k: training images of site k, n = Σ_{k in S} n_k
 
-All parameters and BatchNorm's running statistics travel.
+All parameters and BatchNorm's running statistics travel, but for a task's local part.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     w ← Σ_{k in S} (n_k / n) x_k        over all tensors but those of BatchNorm modules
 
 A site's cameras show in the means and spreads of its features; what normalises them is the site's own. A BatchNorm is
-known by its module's type: in torchvision's ResNet five of them have no "bn" in their names.
+known by its module's type: in torchvision's ResNet-50 four of them have no "bn" in their names.
 """
 
 from __future__ import annotations

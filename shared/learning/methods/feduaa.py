@@ -34,6 +34,6 @@ def weights(accepted: Mapping[str, Contribution]) -> dict[str, float]:
     """softmax(θ) over the accepted sites.
 
     Raises:
-        ValueError: a site has no θ, or one outside (0, 1].
+        ValueError: a site has no θ, or one outside [0, 1].
     """
     return reliability_weights({site: contribution.theta for site, contribution in accepted.items()})

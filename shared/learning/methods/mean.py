@@ -2,7 +2,7 @@
 
     w ← (1/|S|) Σ_{k in S} x_k        S: sites whose score on the held-out set exceeds the tolerance
 
-All parameters and BatchNorm's running statistics travel.
+All parameters and BatchNorm's running statistics travel, but for a task's local part.
 """
 
 from __future__ import annotations

@@ -1,0 +1,102 @@
+"""Several ways of training, several seeds: a table of means over sites, with their spread over seeds."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks.record import RESULTS, record
+from benchmarks.rounds import Outcome, run_rounds
+from shared.exchange.records import RunConfiguration
+
+Data = Mapping[str, Path]
+
+
+def federated(run: RunConfiguration, data: Data) -> dict[str, Outcome]:
+    """One federation of all sites: the same outcome for each."""
+    with tempfile.TemporaryDirectory() as home:
+        outcome = run_rounds(run, data, Path(home))
+    return dict.fromkeys(data, outcome)
+
+
+def single_site(run: RunConfiguration, data: Data) -> dict[str, Outcome]:
+    """Each site for itself, with as many rounds."""
+    outcomes = {}
+    for site, folder in data.items():
+        alone = RunConfiguration.model_validate(run.model_dump() | {"sites": [site]})
+        outcomes |= federated(alone, {site: folder})
+    return outcomes
+
+
+def compare(
+    name: str,
+    command: str,
+    ways: Mapping[str, Callable[[int], dict[str, Outcome]]],
+    *,
+    seeds: Sequence[int],
+    scores: Mapping[str, str],
+    settings: Mapping[str, object],
+) -> None:
+    """Run every way with every seed, and write ``results/NAME.json`` and ``results/NAME.md``.
+
+    Args:
+        ways: by what people call them; each takes a seed and gives each site's outcome.
+        scores: columns of ``metrics.csv`` of a site's test images, by what people call them.
+        settings: what else decided the figures.
+    """
+    figures: dict[str, object] = {"settings": dict(settings), "seeds": list(seeds), "ways": (of_ways := {})}
+    for way, run in ways.items():
+        found: list[dict[str, dict[str, float | None]]] = []
+        began = time.monotonic()
+        for seed in seeds:
+            outcomes = run(seed)
+            found.append({site: outcome.tests[site].scores for site, outcome in outcomes.items()})
+            print(way, seed, {site: rows[next(iter(scores))] for site, rows in found[-1].items()}, flush=True)
+        of_ways[way] = {
+            "seconds": round(time.monotonic() - began),
+            "by_seed": [
+                {site: {score: row[score] for score in scores} for site, row in rows.items()} for rows in found
+            ],
+        }
+    record(name, command, figures)
+    (RESULTS / f"{name}.md").write_text(_markdown(name, command, of_ways, scores))
+
+
+def _markdown(name: str, command: str, ways: Mapping[str, dict[str, object]], scores: Mapping[str, str]) -> str:
+    first = next(iter(ways.values()))["by_seed"]
+    sites = list(first[0])  # type: ignore[index]
+    lines = [
+        f"# {name}",
+        "",
+        f"`{command}`; machine, date and commit in `{name}.json`. Scores of each site's test images; mean over sites,",
+        "± standard deviation over seeds of that mean. A score that a site lacks does not count in its mean.",
+        "",
+        "| | " + " | ".join(scores.values()) + " |",
+        "|---" * (len(scores) + 1) + "|",
+    ]
+    for way, found in ways.items():
+        by_seed: list[dict[str, dict[str, float | None]]] = found["by_seed"]  # type: ignore[assignment]
+        cells = [_cell([_mean(row[score] for row in rows.values()) for rows in by_seed]) for score in scores]
+        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    score, title = next(iter(scores.items()))
+    lines += ["", f"{title} by site:", "", "| | " + " | ".join(sites) + " |", "|---" * (len(sites) + 1) + "|"]
+    for way, found in ways.items():
+        by_seed = found["by_seed"]  # type: ignore[assignment]
+        cells = [_cell([rows[site][score] for rows in by_seed]) for site in sites]
+        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _mean(values: object) -> float | None:
+    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return fmean(known) if known else None
+
+
+def _cell(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "absent"
+    return f"{fmean(known):.3f}" + (f" ± {stdev(known):.3f}" if len(known) > 1 else "")

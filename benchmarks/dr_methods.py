@@ -1,0 +1,86 @@
+"""Each site for itself, FedAvg, FedBN and FedUAA on four synthetic sites that grade by 4, 5, 5 and 6 grades.
+
+    .venv/bin/python -m benchmarks.dr_methods
+
+The images are those of ``make demo TASK=dr_staging``; each seed has its own images, split, first model and order. "FedBN,
+evidential" is FedUAA without its weights: what the loss does, and what θ does, can be told apart.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.comparison import Data, compare, federated, single_site
+from deploy.local.demo import SITE_NAMES, SPLIT
+from deploy.local.scenarios import SCENARIOS
+from shared.exchange.records import RunConfiguration
+
+SEEDS = (1, 2, 3)
+SCENARIO = SCENARIOS["dr_staging"]
+SITES = SITE_NAMES[: SCENARIO.sites]
+SCORES = {
+    "auroc": "AUROC",
+    "balanced_accuracy": "balanced accuracy",
+    "kappa": "quadratic κ",
+    "calibration_error": "calibration error",
+    "misdiagnosis_auroc": "misdiagnosis AUROC",
+    "selective_accuracy_40": "accuracy without the 40 % most uncertain",
+}
+
+
+def run_of(method: str, seed: int, **options: object) -> RunConfiguration:
+    """The demo's run by another method."""
+    task_options = {**SCENARIO.settings["task_options"], "image_size": SCENARIO.image_size}  # type: ignore[dict-item]
+    return RunConfiguration.model_validate(
+        {
+            **SCENARIO.settings,
+            "run": f"dr-{method}-{seed}",
+            "task": SCENARIO.task,
+            "method": method,
+            "method_options": options,
+            "sites": SITES,
+            "rounds": SCENARIO.rounds,
+            "seed": seed,
+            "task_options": task_options,
+            "split": SPLIT,
+        }
+    )
+
+
+def main() -> None:
+    """Measure and record."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as home:
+
+        def data(seed: int) -> Data:
+            folders = {site: Path(home) / str(seed) / site for site in SITES}
+            for number, folder in enumerate(folders.values()):
+                if not folder.exists():
+                    SCENARIO.write_site(folder, number, SCENARIO.image_size, 1000 * seed + number)
+            return folders
+
+        compare(
+            "dr-methods",
+            ".venv/bin/python -m benchmarks.dr_methods",
+            {
+                "single site": lambda seed: single_site(run_of("fedavg", seed), data(seed)),
+                "FedAvg": lambda seed: federated(run_of("fedavg", seed), data(seed)),
+                "FedBN": lambda seed: federated(run_of("fedbn", seed), data(seed)),
+                "FedBN, evidential": lambda seed: federated(run_of("fedbn", seed, objective="evidential"), data(seed)),
+                "FedUAA": lambda seed: federated(run_of("feduaa", seed), data(seed)),
+            },
+            seeds=SEEDS,
+            scores=SCORES,
+            settings={
+                "images": "synthetic fundus photographs, 240 a site, 5 % of the labels one grade off",
+                "grades by site": [4, 5, 5, 6],
+                **run_of("feduaa", 1).model_dump(include={"rounds", "batch_size", "learning_rate", "task_options"}),
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()
