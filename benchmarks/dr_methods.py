@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.dr_methods
 
-The images are those of ``make demo TASK=dr_staging``; each seed has its own images, split, first model and order. "FedBN,
-evidential" is FedUAA without its weights: what the loss does, and what θ does, can be told apart.
+The images are those of ``make demo TASK=dr_staging``; each seed has its own images, split, first model and order.
+"FedBN, evidential" is FedUAA without its weights: so what the loss does, and what θ does, can be told apart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shared.exchange.records import RunConfiguration
 
 SEEDS = (1, 2, 3)
 SCENARIO = SCENARIOS["dr_staging"]
-SITES = SITE_NAMES[: SCENARIO.sites]
+SITES = list(SITE_NAMES[: SCENARIO.sites])
 SCORES = {
     "auroc": "AUROC",
     "balanced_accuracy": "balanced accuracy",
