@@ -15,6 +15,9 @@ from shared.commands import Commands, work_option
 from shared.errors import ConfigurationError
 
 WORK = work_option()
+MODEL = click.option(
+    "--model", type=click.Path(path_type=Path), help="Default: the newest in the work directory's final/."
+)
 
 
 @click.group(cls=Commands)
@@ -134,18 +137,17 @@ def show(run: str, work: Path) -> None:
 
 @main.command()
 @click.argument("images", type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--model", type=click.Path(path_type=Path), required=True, help="A folder final/RUN of the work directory."
-)
+@WORK
+@MODEL
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("predictions"), show_default=True, help="Where answers go."
 )
-def predict(images: Path, model: Path, out: Path) -> None:
+def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
     """Say what the final model sees in IMAGES, a file or a folder, and how sure it is. Nothing leaves this machine."""
-    from site_client.final import open_final  # noqa: PLC0415  (keeps --help instant)
+    from site_client.final import FINAL, open_final  # noqa: PLC0415  (keeps --help instant)
     from site_client.predict import predict as write_predictions  # noqa: PLC0415
 
-    kept = open_final(model)
+    kept = open_final(model or work / FINAL)
     if not kept.card.personal_round:
         click.echo("warning: no part of this model was ever trained at this site", err=True)
     if kept.card.theta_status != "measured":
@@ -158,16 +160,15 @@ def predict(images: Path, model: Path, out: Path) -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option(
-    "--model", type=click.Path(path_type=Path), required=True, help="A folder final/RUN of the work directory."
-)
+@WORK
+@MODEL
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def evaluate(folder: Path, model: Path, as_json: bool) -> None:
+def evaluate(folder: Path, work: Path, model: Path | None, as_json: bool) -> None:
     """Show how the final model does on FOLDER, labelled like this site's data. Nothing leaves this machine."""
-    from site_client.final import open_final  # noqa: PLC0415  (keeps --help instant)
+    from site_client.final import FINAL, open_final  # noqa: PLC0415  (keeps --help instant)
     from site_client.predict import evaluate_labelled  # noqa: PLC0415
 
-    evaluation = evaluate_labelled(open_final(model), folder)
+    evaluation = evaluate_labelled(open_final(model or work / FINAL), folder)
     scores: dict[str, float | None] = {"images": evaluation.images, "loss": evaluation.loss}
     scores |= {name: score.value for name, score in sorted(evaluation.scores.items())}
     if as_json:

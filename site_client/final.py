@@ -34,6 +34,7 @@ from site_client.train import Trainer
 
 logger = logging.getLogger(__name__)
 
+FINAL = "final"
 CARD = "card.yaml"
 
 
@@ -113,18 +114,23 @@ def keep_final(work: Path, channel: Channel, trainer: Trainer, dataset: Dataset)
     logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", home)
 
 
-def open_final(home: Path) -> SiteModel:
+def open_final(folder: Path) -> SiteModel:
     """Open a kept model, on the CPU.
+
+    Args:
+        folder: where the model lies, ``WORK/final/RUN``, or ``WORK/final``: the newest below it.
 
     Raises:
         ConfigurationError: it is not there, or not whole.
     """
-    try:
-        card = parse_yaml((home / CARD).read_bytes(), SiteModelCard, str(home / CARD))
-    except OSError:
+    cards = [path for path in (folder / CARD, *folder.glob(f"*/{CARD}")) if path.exists()]
+    if not cards:
         raise ConfigurationError(
-            [f"{home}: holds no {CARD}; name a folder final/RUN of the work directory, made when a run has ended"]
-        ) from None
+            [f"{folder}: holds no {CARD}; a model is kept in WORK/final/RUN when its run has ended"]
+        )
+    newest = max(cards, key=lambda path: path.stat().st_mtime)
+    home = newest.parent
+    card = parse_yaml(newest.read_bytes(), SiteModelCard, str(newest))
     task, method = task_named(card.task), method_named(card.method)
     options = task.options(card.task_options)
     model = task.build_model(options, len(card.classes), seed=0)
@@ -139,7 +145,7 @@ def open_final(home: Path) -> SiteModel:
 
 
 def _home(work: Path, run: str) -> Path:
-    return work / "final" / run
+    return work / FINAL / run
 
 
 def _all_tensors(listed: Sharing, stays: TensorList) -> TensorList:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shared.audit.verify import verify
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
@@ -30,9 +32,9 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
     assert summary["rounds"] == 1
     assert set(summary["sites"]) == {"north", "south"}
     for site, scores in summary["sites"].items():
-        assert set(scores) == {"dice_before", "dice_after", "test_images"}
-        assert scores["test_images"] == 5
-        assert 0 <= scores["dice_before"] <= 1 and 0 <= scores["dice_after"] <= 1
+        assert set(scores) == {"classes", "test_images", "before", "after", "theta", "weight"}
+        assert (scores["test_images"], scores["theta"], scores["weight"]) == (5, None, 0.5)
+        assert 0 <= scores["before"] <= 1 and 0 <= scores["after"] <= 1
         assert verify(LocalFolder(run / "folders" / site)).findings == []
     assert "| 1 | north | accepted |" in (run / "report.md").read_text()
     for shown in ("north", "Dice", "demo-run/folders", "demo-run/final/model.safetensors", "dropfed-audit verify"):
@@ -46,9 +48,21 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())
     # Two test images each: too few for a score to leave the site.
-    withheld = {"dice_before": None, "dice_after": None, "test_images": None}
+    withheld = dict.fromkeys(("classes", "test_images", "before", "after", "theta")) | {"weight": 0.5}
     assert summary["sites"] == {"clinic-a": withheld, "clinic-b": withheld}
     assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
+
+
+def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(tmp_path: Path) -> None:
+    result = demo(tmp_path, "--task", "dr_staging", "--sites", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    sites = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())["sites"]
+    assert [scores["classes"] for scores in sites.values()] == [4, 5]
+    assert sum(scores["weight"] for scores in sites.values()) == pytest.approx(1)
+    for scores in sites.values():
+        assert 0 < scores["theta"] <= 1 and 0 <= scores["after"] <= 1
+    for shown in ("AUROC", "θ", "weight", "dropfed-site predict"):
+        assert shown in result.stdout
 
 
 def test_bad_data_is_one_sentence(tmp_path: Path) -> None:

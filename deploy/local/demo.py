@@ -316,12 +316,13 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     write_file(HOME / "report.md", federation_report(work, run, scenario.score, scenario.score_title).encode())
-    console.print(f"\n{scenario.score_title} on each site's own test images; θ and weight of the last training round")
-    table = Table()
-    for column in ("site", "classes", "test images", "before", "after", "θ", "weight"):
-        table.add_column(column, justify="left" if column == "site" else "right")
+    console.print(f"\n{scenario.score_title} on each site's own test images; weight in the last training round")
+    table = Table("site")
+    told = [name for name in _COLUMNS if any(score[name] is not None for score in scores.values())]
+    for name in told:
+        table.add_column(_COLUMNS[name], justify="right")
     for site, score in scores.items():
-        table.add_row(site, *map(_shown, score.values()))
+        table.add_row(site, *(_shown(score[name]) for name in told))
     console.print(table)
     console.print(f"{run.rounds} rounds in {seconds:.0f} s", markup=False)
     console.print(f"  drop folders   {HOME / 'folders'}/")
@@ -343,6 +344,17 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
         commands.append(f"{bin_folder}/dropfed-site predict {images} --model {model} --out {HOME / 'predictions'}")
     for command in commands:
         console.print(f"  {command}", markup=False, soft_wrap=True)
+
+
+_COLUMNS = {
+    "classes": "grades",
+    "test_images": "test images",
+    "before": "before",
+    "after": "after",
+    "theta": "θ",
+    "weight": "weight",
+}
+"""What is told of each site, and its headline."""
 
 
 def _shown(value: object) -> str:

@@ -112,7 +112,7 @@ def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path
     one = site_command("predict", images / f"{rows[0]['image']}.png", "--model", model, "--out", tmp_path / "one")
     assert one.stdout.startswith("1 images")
 
-    scores = site_command("evaluate", ended.root / "data" / "south", "--model", model, "--json")
+    scores = site_command("evaluate", ended.root / "data" / "south", "--work", ended.site("south"), "--json")
     assert scores.returncode == 0, scores.stderr
     found = json.loads(scores.stdout)
     assert found["images"] == 40
