@@ -23,7 +23,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Reliability, RunConfiguration, Verdict, decimal_text
+from shared.exchange.records import Reliability, RunConfiguration, Verdict, decimal_text, sentence
 from shared.exchange.signing import canonical
 from shared.exchange.trust import open_yaml
 from shared.exchange.weights import max_file_bytes
@@ -227,7 +227,7 @@ class Daemon:
         """The tolerance check of one answer."""
         channel, place = self._channels[site], Place("update", self._run.run, round_no)
         if (refusal := channel.refusal(place)) is not None:
-            return Scored(score=None, theta=None, reason=refusal)
+            return Scored(score=None, theta=None, reason=sentence(refusal))
         trains = round_no <= self._run.rounds
         try:
             self._check_files(channel, place, trains)
@@ -236,7 +236,7 @@ class Daemon:
             model = f"{place.path}/{names.SITE_MODEL}"
             score = self._heldout.score(channel.path(place, names.SITE_MODEL), model) if trains else None
         except PoisonError as error:
-            return Scored(score=None, theta=None, reason=str(error)[:1000])
+            return Scored(score=None, theta=None, reason=sentence(str(error)))
         return Scored(score=_text(score), theta=_text(theta), reason="")
 
     def _check_files(self, channel: Channel, place: Place, trains: bool) -> None:

@@ -29,7 +29,7 @@ from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS = "weights"
+PUBLISHED_WEIGHTS = "weights"
 """Where in the work directory published weights, such as ImageNet's, are looked for first."""
 
 
@@ -69,7 +69,9 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     store = RunStore(work, run.run)
     division = sharing(task, method, model)
     if not store.aggregate_path(0).exists():
-        task.load_initial_weights(model, options, [work / WEIGHTS])
+        sha256 = task.load_initial_weights(model, options, [work / PUBLISHED_WEIGHTS])
+        if sha256 is not None:
+            logger.info("training begins from published weights, SHA-256 %s", sha256)
         store.begin(run, division)
         if division.start:
             save_tensors(model, division.beginning, store.start)

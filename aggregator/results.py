@@ -36,11 +36,13 @@ def received_model_rows(
 def choose_final(store: RunStore, channels: Mapping[str, Channel], run: RunConfiguration, score_name: str) -> FinalCard:
     """Choose the aggregate with the best mean validation score over the sites; ties go to the earlier one.
 
-    Without any validation score the newest aggregate is chosen, and the card says so.
+    A number outside [0, 1] is no score: else one site could decide alone. Without any validation score the newest
+    aggregate is chosen, and the card says so.
     """
     means: dict[int, float] = {}
     for aggregate, by_site in received_model_rows(store, channels, "validation").items():
-        scores = [score for row in by_site.values() if (score := row.scores.get(score_name)) is not None]
+        told = [row.scores.get(score_name) for row in by_site.values()]
+        scores = [score for score in told if score is not None and 0 <= score <= 1]
         if scores:
             means[aggregate] = fmean(scores)
     newest = max(n for n in range(store.round_no + 1) if store.aggregate_path(n).exists())

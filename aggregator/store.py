@@ -35,6 +35,7 @@ from shared.exchange.records import (
     Sentence,
     Sharing,
     Verdict,
+    sentence,
 )
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, read_metrics
@@ -223,7 +224,7 @@ def consent_of(channel: Channel, run: str) -> Consent | None:
     try:
         return open_record(path.read_bytes(), Consent, f"{place.path}/{names.CONSENT}")
     except PoisonError as error:
-        return Consent(run=run, agrees=False, reason=str(error)[:1000], images={})
+        return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
 def training_images(channel: Channel, run: str) -> int:

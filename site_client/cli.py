@@ -148,7 +148,7 @@ def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
     from site_client.predict import predict as write_predictions  # noqa: PLC0415
 
     kept = open_final(model or work / FINAL)
-    if not kept.card.personal_round:
+    if kept.card.personal_round == 0:
         click.echo("warning: no part of this model was ever trained at this site", err=True)
     if kept.card.theta_status != "measured":
         click.echo(

@@ -8,11 +8,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from shared.errors import DataError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
+import torch
+
+from shared.errors import (
+    ConfigurationError,
+    DataError,
+    DropfedError,
+    NotFoundError,
+    PoisonError,
+    StandingError,
+    Stopped,
+)
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Place, is_name
-from shared.exchange.records import Consent, Phase
+from shared.exchange.records import Consent, Phase, sentence
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_site_card
 from shared.exchange.weights import check_tensors, max_file_bytes
@@ -69,6 +79,7 @@ class Daemon:
         self._card_published = False
         self._looked = False
         self._resting: Phase = "waiting"
+        self._left_alone: set[str] = set()
         self._dataset: tuple[tuple[str, int], Dataset] | None = None
 
     def run(self, *, once: bool = False) -> None:
@@ -108,7 +119,7 @@ class Daemon:
             last=place,
             agreed=consent.agrees if consent else None,
             answered=place is not None and channel.message(Place("update", place.run, place.round_no)) is not None,
-            unkept=unkept_final(self._work, channel),
+            unkept=unkept_final(self._work, channel, self._left_alone),
             looked=self._looked,
         )
 
@@ -120,7 +131,7 @@ class Daemon:
             goes_on = self._act(action)
         except Stopped:
             raise
-        except (DropfedError, OSError) as error:
+        except (DropfedError, OSError, MemoryError, torch.OutOfMemoryError) as error:
             trouble = _as_trouble(error, self._work)
             if must_succeed:
                 raise trouble from None
@@ -252,13 +263,15 @@ class Daemon:
             return False
         self._resting = "waiting"
         agrees, reason = judgement.answer == "yes", judgement.reason
+        if not agrees:
+            logger.warning("run %s: %s; what this hospital takes part in stands in site.yaml, policy:", run, reason)
         if agrees:
             trainer = self._trainer(run)
             try:
                 trainer.check_offer()
                 self._check_start(trainer)
-            except DropfedError as error:
-                agrees, reason = False, "; ".join(str(error).splitlines())[:1000]
+            except (ConfigurationError, PoisonError) as error:
+                agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
                 dataset = self._dataset_of(trainer, split_seed(configuration.seed, self._configuration.site))
                 images = split_counts(dataset, self._configuration.policy)
@@ -302,7 +315,9 @@ class Daemon:
         files = Files(
             received=received,
             start=store.start(channel, place.run),
-            personal=store.newest_personal(self._work, channel, place.run, before=place.round_no),
+            personal=None
+            if trainer.sharing.has_whole_model
+            else store.newest_personal(self._work, channel, place.run, before=place.round_no),
             trained=channel.path(update, names.SITE_MODEL),
             kept=store.personal_path(self._work, place.run, place.round_no),
         )
@@ -314,9 +329,14 @@ class Daemon:
         self._seal(update, answer, place)
 
     def _keep_final(self, run: str) -> None:
-        trainer = self._trainer(run)
-        dataset = self._dataset_of(trainer, split_seed(trainer.run.seed, self._configuration.site))
-        keep_final(self._work, self._channel, trainer, dataset)
+        """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
+        try:
+            trainer = self._trainer(run)
+            dataset = self._dataset_of(trainer, split_seed(trainer.run.seed, self._configuration.site))
+            keep_final(self._work, self._channel, trainer, dataset)
+        except DropfedError as error:
+            logger.error("run %s: its final model is not made ready for use here: %s", run, error)
+            self._left_alone.add(run)
 
     def _seal(self, place: Place, files: Mapping[str, bytes | Path], answered: Place) -> None:
         message = self._channel.message(answered)
@@ -341,10 +361,12 @@ class Daemon:
         return self._dataset[1]
 
 
-def _as_trouble(error: DropfedError | OSError, work: Path) -> DropfedError:
+def _as_trouble(error: Exception, work: Path) -> DropfedError:
     """What stands in the way, as one sentence with a remedy."""
     if isinstance(error, OSError):
         return disk_trouble(error, work)
+    if not isinstance(error, DropfedError):
+        return StandingError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
     if isinstance(error, DataError):
         count = len(error.problems)
         more = f" (and {count - 1} more; `dropfed-site check` lists them)" if count > 1 else ""

@@ -7,6 +7,7 @@ encoder belong together; θ is measured once more, with this very model.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.objectives import Objective
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Options, Task
+from shared.learning.uncertainty import youden_threshold
 from site_client import store
 from site_client.train import Trainer
 
@@ -44,7 +46,8 @@ class SiteModelCard(Record):
     Args:
         classes: the site's names of classes, from class 0 upwards.
         chosen_round: whose aggregate this is.
-        personal_round: the round after which the site's own parts were kept; 0: they were never trained here.
+        personal_round: the round after which the site's own parts were kept; 0: they were never trained here; None: it
+            has none.
         theta: the uncertainty from which on a prediction should not be trusted.
         theta_status: ``measured``, or why it could not be and is 0.5.
     """
@@ -57,7 +60,7 @@ class SiteModelCard(Record):
     rounds: Count
     classes: list[str]
     chosen_round: Count
-    personal_round: Count
+    personal_round: Count | None
     theta: Annotated[float, Field(gt=0, le=1)]
     theta_status: str
 
@@ -73,11 +76,15 @@ class SiteModel:
     model: nn.Module
 
 
-def unkept_final(work: Path, channel: Channel) -> str | None:
-    """A run whose final model came but is not kept yet, or None."""
+def unkept_final(work: Path, channel: Channel, left_alone: Collection[str]) -> str | None:
+    """A run whose final model came but is not kept yet, or None; but for those to be left alone."""
     for path in sorted((channel.mirror / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
         run = path.parent.parent.name
-        if channel.message(Place("final", run)) is not None and not (_home(work, run) / CARD).exists():
+        if (
+            run not in left_alone
+            and channel.message(Place("final", run)) is not None
+            and not (_home(work, run) / CARD).exists()
+        ):
             return run
     return None
 
@@ -92,9 +99,14 @@ def keep_final(work: Path, channel: Channel, trainer: Trainer, dataset: Dataset)
     received = channel.path(place, names.FINAL_MODEL)
     check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.FINAL_MODEL}")
     final = open_record(channel.path(place, names.CARD).read_bytes(), FinalCard, f"{place.path}/{names.CARD}")
-    personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
+    if final.run != run.run or final.chosen_round > run.rounds:
+        raise PoisonError(f"{place.path}/{names.CARD}", "speaks of another run")
+    personal = None
+    if not trainer.sharing.has_whole_model:
+        personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
     model = trainer.model(len(dataset.classes), received, store.start(channel, run.run), personal)
-    threshold, _, _ = trainer.threshold(model, dataset)
+    found = trainer.doubts(model, dataset)
+    threshold = youden_threshold(found.uncertainty, found.wrong)
     home = _home(work, run.run)
     save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
     card = SiteModelCard(
@@ -106,7 +118,7 @@ def keep_final(work: Path, channel: Channel, trainer: Trainer, dataset: Dataset)
         rounds=run.rounds,
         classes=list(dataset.classes),
         chosen_round=final.chosen_round,
-        personal_round=int(personal.stem) if personal else 0,
+        personal_round=None if trainer.sharing.has_whole_model else int(personal.stem) if personal else 0,
         theta=threshold.theta,
         theta_status=threshold.status,
     )

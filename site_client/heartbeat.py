@@ -15,7 +15,7 @@ from pathlib import Path
 from shared.errors import DropfedError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import STATUS, Place
-from shared.exchange.records import Phase, Status, now_text
+from shared.exchange.records import Phase, Status, now_text, sentence
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
@@ -46,7 +46,7 @@ class Heartbeat:
 
     def note_trouble(self, error: DropfedError | None) -> None:
         """Remember what stands in the way, or that nothing does any more."""
-        self.trouble = " ".join(str(error).split())[:1000] if error else None
+        self.trouble = sentence(str(error)) if error else None
         # A refused message is the folder's matter, and told as it is; all else stays here.
         self._public_trouble = self.trouble if isinstance(error, PoisonError) else PUBLIC_TROUBLE if error else None
 

@@ -72,16 +72,18 @@ def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> P
     """What stayed here with our newest trained answer to a round below ``before``; None if there is none.
 
     Only a sealed answer counts, and what stays is written before the answer is sealed. So after a crash a head is never
-    a round ahead of the encoder it was trained with, nor behind it.
+    a round ahead of the encoder it was trained with, nor behind it. What had diverged in a round was not kept.
     """
-    for round_no in range(before - 1, 0, -1):
-        update = channel.message(Place("update", run, round_no))
-        if update is not None and names.SITE_MODEL in update.manifest.files:
-            path = personal_path(work, run, round_no)
-            if path.exists():
-                return path
-            logger.warning("round %d: what stayed here then is lost with the disk; beginning anew", round_no)
-            return None
+    sealed = [
+        round_no
+        for round_no in range(before - 1, 0, -1)
+        if (update := channel.message(Place("update", run, round_no))) and names.SITE_MODEL in update.manifest.files
+    ]
+    for round_no in sealed:
+        if (path := personal_path(work, run, round_no)).exists():
+            return path
+    if sealed:
+        logger.warning("nothing of what stayed here after %d rounds is left: beginning anew", len(sealed))
     return None
 
 

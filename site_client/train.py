@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records import Quantiles, Reliability, RoundConfiguration, RunConfiguration, Sharing, TensorList
 from shared.exchange.tables import MetricsRow, Split, write_metrics
+from shared.exchange.weights import check_tensors
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_named, method_options
 from shared.learning.methods.sharing import sharing, staying
@@ -26,9 +28,11 @@ from shared.learning.seeds import seed_for
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation
 from shared.learning.training import Epoch, evaluate, train_epoch
-from shared.learning.uncertainty import Threshold, youden_threshold
+from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.policy import count_text
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int], None]
 """Called with percent done after every batch; raises ``Stopped`` to end the work."""
@@ -94,30 +98,48 @@ class Trainer:
         return task.open_dataset(self.data, task.options(self.run.task_options), split, seed)
 
     def model(self, classes: int, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
-        """The site's whole model: what it received, and what stays here; see ``Files``."""
+        """The site's whole model: what it received, and what stays here; see ``Files``.
+
+        Raises:
+            StandingError: what stayed here does not fit: the site's grades are others now.
+        """
         task, method = task_named(self.run.task), method_named(self.run.method)
         options = task.options(self.run.task_options)
         model = task.build_model(options, classes, seed_for(self.run.seed, "initial model"))
         if personal is not None:
-            load_tensors(model, staying(task, method, model), personal)
+            stays = staying(task, method, model)
+            try:
+                check_tensors(personal, stays, str(personal))
+            except PoisonError as error:
+                raise StandingError(
+                    f"{error}: were this site's grades changed since that round? put them back"
+                ) from None
+            load_tensors(model, stays, personal)
         elif start is not None:
             load_tensors(model, self.sharing.beginning, start)
         load_tensors(model, self.sharing.shared, received)
         return model.to(torch.device(self.device))
 
+    def _keep(self, model: nn.Module, path: Path) -> None:
+        """Write what stays here; what has diverged is not kept, and the next round goes on from the round before."""
+        stays, state = self.stays(model), model.state_dict()
+        if not all(state[name].isfinite().all() for name in stays.tensors):
+            logger.error("what stays at this site has diverged in training: the state of the round before is kept")
+        elif stays.tensors:
+            save_tensors(model, stays, path)
+
     def stays(self, model: nn.Module) -> TensorList:
         """What of a model stays at this site."""
         return staying(task_named(self.run.task), method_named(self.run.method), model)
 
-    def threshold(self, model: nn.Module, dataset: Dataset) -> tuple[Threshold, Doubts, int]:
-        """θ of a model on the split that the run names, what it was measured on, and over how many images."""
+    def doubts(self, model: nn.Module, dataset: Dataset) -> Doubts:
+        """What θ of a model is measured on: its uncertainty of the split that the run names."""
         task, method = task_named(self.run.task), method_named(self.run.method)
         options = method_options(method, self.run.method_options)
         samples = dataset.train if options.theta_from == "train" else dataset.validation
         # λ does not enter the uncertainty: any round's objective reads a model alike.
         objective = method.objective(options, 1, self.run.rounds)
-        found = doubts(task, model, samples, objective, seed_for(self.run.seed, "theta"))
-        return youden_threshold(found.uncertainty, found.wrong), found, len(samples)
+        return doubts(task, model, samples, objective, seed_for(self.run.seed, "theta"))
 
     def work(
         self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
@@ -138,7 +160,7 @@ class Trainer:
         table = _Table(configuration, self.policy)
         answer: dict[str, bytes] = {}
         if method.sends_reliability:
-            answer[names.RELIABILITY] = dump_yaml(reliability(*self.threshold(model, dataset), self.policy))
+            answer[names.RELIABILITY] = dump_yaml(reliability(self.doubts(model, dataset), self.policy))
         table.add(0, "validation", evaluate(task, model, dataset.validation, objective))
         table.add(0, "test", evaluate(task, model, dataset.test, objective))
         optimizer = task.optimizer(model, task.options(self.run.task_options), configuration.learning_rate)
@@ -160,7 +182,7 @@ class Trainer:
             table.add(number, "train", trained)
             table.add(number, "validation", evaluate(task, model, dataset.validation, objective))
         if configuration.epochs:
-            save_tensors(model, self.stays(model), files.kept)
+            self._keep(model, files.kept)
             save_tensors(model, self.sharing.shared, files.trained)
         answer[names.METRICS] = table.content()
         return answer
@@ -211,22 +233,27 @@ def _shown(score: Score, policy: Policy) -> float | None:
     return score.value
 
 
-def reliability(threshold: Threshold, found: Doubts, images: int, policy: Policy) -> Reliability:
+def reliability(found: Doubts, policy: Policy) -> Reliability:
     """What of a site's θ and its uncertainties may leave.
 
-    θ itself always does: it is the method. Everything else is told only over as many images as the policy wants.
+    θ and its status always do: they are the method. All else is told only over as many images as the policy wants: how
+    many were wrong only if as many were wrong and right, and quantiles only if there are as many images in each tenth.
     """
-    n, n_wrong = len(found.wrong), int(found.wrong.sum())
-    may_show = images >= policy.minimum_count
-    may_rank = may_show and min(n_wrong, n - n_wrong) >= policy.minimum_count
-    shares = np.quantile(found.uncertainty, (0.1, 0.25, 0.5, 0.75, 0.9)).round(2).tolist()
+    threshold = youden_threshold(found.uncertainty, found.wrong)
+    fewest = min(threshold.wrong, threshold.predictions - threshold.wrong)
+    may_show = found.images >= policy.minimum_count
+    may_divide = may_show and fewest >= policy.minimum_count
+    quantiles = None
+    if found.images >= 10 * policy.minimum_count:
+        shares = np.quantile(found.uncertainty, (0.1, 0.25, 0.5, 0.75, 0.9)).round(2).tolist()
+        quantiles = Quantiles(**dict(zip(Quantiles.model_fields, shares, strict=True)))
     return Reliability(
         theta=threshold.theta,
         status=threshold.status,
-        n=count_text(n if may_show else 0, policy),
-        n_wrong=count_text(n_wrong if may_show else 0, policy),
-        auroc=ranking(found.uncertainty, found.wrong).auroc() if may_rank else None,
-        quantiles=Quantiles(**dict(zip(Quantiles.model_fields, shares, strict=True))) if may_show else None,
+        n=count_text(threshold.predictions if may_show else 0, policy),
+        n_wrong=str(threshold.wrong) if may_divide else None,
+        auroc=ranking(found.uncertainty, found.wrong).auroc() if may_divide else None,
+        quantiles=quantiles,
     )
 
 

@@ -16,11 +16,13 @@ AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases (they can expand without bound) and without repeated keys."""
+    """YAML without aliases (they can expand without bound), without tags and without repeated keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("uses an alias (*name); write the value out")
+        if getattr(self.peek_event(), "tag", None) is not None:  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError("uses a tag (!name); write the plain value")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -27,11 +27,16 @@ def _no_control_characters(text: str) -> str:
     return text
 
 
+def sentence(text: str) -> str:
+    """Any text as a ``Sentence``: one line, nothing that cannot be printed, at most 1000 characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:1000]
+
+
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-CountText = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,9}|fewer than ([2-9]|[1-9][0-9]{1,3}))$")]
+CountText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3}))$")]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -165,6 +170,9 @@ class RunConfiguration(Record):
             raise ValueError("sites: a site is named twice; name each once")
         if self.quorum > len(self.sites):
             raise ValueError(f"quorum: {self.quorum} is more than the {len(self.sites)} sites; lower it")
+        falls = min(self.learning_rate.period - 1, self.rounds)
+        if self.learning_rate.initial * self.learning_rate.factor**falls == 0:
+            raise ValueError(f"learning_rate: falls to 0 within {self.rounds} rounds; raise factor or shorten period")
         return self
 
 
@@ -266,7 +274,7 @@ class Reliability(Record):
         theta: the uncertainty from which on a prediction is held to be wrong.
         status: ``measured``, or why θ could not be and is 0.5.
         n: predictions looked at; of a segmentation, sampled pixels.
-        n_wrong: how many of them were wrong.
+        n_wrong: how many of them were wrong; None where withheld.
         auroc: of the uncertainty for "wrong"; None where it is undefined or withheld.
         quantiles: of the uncertainty; None where withheld.
     """
@@ -274,7 +282,7 @@ class Reliability(Record):
     theta: Annotated[float, Field(gt=0, le=1)]
     status: Literal["measured", "all right", "all wrong", "no separation"]
     n: CountText
-    n_wrong: CountText
+    n_wrong: CountText | None
     auroc: Share | None
     quantiles: Quantiles | None
 
@@ -309,7 +317,7 @@ class FinalCard(Record):
     run: Name
     task: Name
     method: Name
-    chosen_round: Count
+    chosen_round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     score_name: Name
     validation: dict[str, DecimalText]
     took_part: dict[str, list[Name]]

@@ -27,10 +27,12 @@ class Doubts:
     Args:
         uncertainty: (N,) float64 in [0, 1].
         wrong: (N,) bool.
+        images: how many images the answers are about.
     """
 
     uncertainty: NDArray[np.float64]
     wrong: NDArray[np.bool_]
+    images: int
 
 
 def doubts(
@@ -56,7 +58,7 @@ def doubts(
             wrong.append((flat.argmax(dim=1) != truth[drawn]).numpy())
     if not uncertainty:
         raise ValueError("there are no images to look at")
-    return Doubts(np.concatenate(uncertainty), np.concatenate(wrong))
+    return Doubts(np.concatenate(uncertainty), np.concatenate(wrong), len(samples))
 
 
 def draw_targets(targets: NDArray[np.int64], seed: int) -> torch.Tensor:

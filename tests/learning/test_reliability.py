@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.numpy import load_file, save_file
 from torch import nn
 
-from shared.errors import PoisonError
+from shared.errors import PoisonError, StandingError
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Reliability, RoundConfiguration, RunConfiguration, Seeds
@@ -24,7 +25,7 @@ from shared.learning.reliability import TARGETS_PER_IMAGE, Doubts, doubts, draw_
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation import SegmentedImage
-from shared.learning.uncertainty import Threshold, youden_threshold
+from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer, reliability
 
@@ -175,15 +176,15 @@ def record(images, minimum=5, *, count=None, wrong=2):
     count = count or images
     uncertainty = np.linspace(0.1234567, 0.9876543, count)
     marks = np.arange(count) >= count - wrong
-    threshold = youden_threshold(uncertainty, marks)
-    told = reliability(threshold, Doubts(uncertainty, marks), images, Policy(minimum_count=minimum))
+    told = reliability(Doubts(uncertainty, marks, images), Policy(minimum_count=minimum))
     return open_yaml(dump_yaml(told), Reliability, RELIABILITY), uncertainty
 
 
 def test_over_enough_images_everything_is_told_and_quantiles_in_hundredths():
-    told, uncertainty = record(40, wrong=10)
-    assert (told.theta, told.status) == (uncertainty[30], "measured")
-    assert (told.n, told.n_wrong, told.auroc) == ("40", "10", 1.0)
+    told, uncertainty = record(50, wrong=10)
+    assert (told.theta, told.status) == (uncertainty[40], "measured")
+    assert (told.n, told.n_wrong, told.auroc) == ("50", "10", 1.0)
+    assert record(49, wrong=10)[0].quantiles is None  # a tenth is fewer than five images
     shares = told.quantiles.model_dump()
     assert shares == {f"q{q}": round(float(np.quantile(uncertainty, q / 100)), 2) for q in (10, 25, 50, 75, 90)}
     assert not set(shares.values()) & set(uncertainty.tolist())
@@ -192,19 +193,20 @@ def test_over_enough_images_everything_is_told_and_quantiles_in_hundredths():
 @pytest.mark.parametrize(("images", "minimum"), [(4, 5), (9, 10), (1, 2)])
 def test_over_fewer_images_than_the_policy_wants_only_theta_is_told(images, minimum):
     told, _ = record(images, minimum, wrong=1)
-    assert (told.n, told.n_wrong) == (f"fewer than {minimum}", f"fewer than {minimum}")
+    assert (told.n, told.n_wrong) == (f"fewer than {minimum}", None)
     assert (told.auroc, told.quantiles) == (None, None)
     assert 0 < told.theta <= 1
 
 
 def test_many_pixels_of_few_images_are_few_images():
     told, _ = record(4, count=4 * TARGETS_PER_IMAGE, wrong=300)
-    assert (told.n, told.n_wrong, told.auroc, told.quantiles) == ("fewer than 5", "fewer than 5", None, None)
+    assert (told.n, told.n_wrong, told.auroc, told.quantiles) == ("fewer than 5", None, None, None)
 
 
-def test_few_wrong_predictions_are_not_counted():
-    told, _ = record(40, wrong=4)
-    assert (told.n, told.n_wrong) == ("40", "fewer than 5")
+@pytest.mark.parametrize("wrong", [4, 36])
+def test_few_wrong_or_few_right_predictions_are_not_counted_nor_ranked(wrong):
+    told, _ = record(40, wrong=wrong)
+    assert (told.n, told.n_wrong, told.auroc) == ("40", None, None)
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(0, "all right"), (8, "all wrong")])
@@ -251,7 +253,7 @@ class Round:
             trained=home / "trained",
             kept=home / "kept",
         )
-        configuration = RoundConfiguration(
+        self.configuration = RoundConfiguration(
             round=1,
             epochs=epochs,
             learning_rate=0.05,
@@ -260,7 +262,10 @@ class Round:
             split={},
             augmentation={},
         )
-        self.answer = self.trainer.work(self.dataset, configuration, self.files, lambda percent: None)
+        self.work()
+
+    def work(self):
+        self.answer = self.trainer.work(self.dataset, self.configuration, self.files, lambda percent: None)
 
     def told(self):
         return open_yaml(self.answer[RELIABILITY], Reliability, RELIABILITY)
@@ -296,7 +301,7 @@ def test_theta_is_of_the_received_model_before_it_is_trained(worked):
     after = worked.by_hand(worked.dataset.train, trained=True)
     assert before.theta != pytest.approx(after.theta, rel=1e-3)
     assert_same(told, before)
-    assert (told.n, told.n_wrong) == (str(before.predictions), str(before.wrong))
+    assert told.n == str(before.predictions)
     assert before.predictions == len(worked.dataset.train) == 18
 
 
@@ -381,7 +386,30 @@ def test_any_other_record_is_refused(changes):
 def test_a_threshold_is_told_as_it_is_whatever_its_digits():
     """θ travels as YAML text and comes back as the same number."""
     for theta in (1 / 3, 5e-324, 1 - 2**-53, 1e-5):
-        threshold = Threshold(theta, "measured", 0.5, 8, 2)
-        found = Doubts(np.linspace(0, 1, 8), np.arange(8) > 5)
-        told = dump_yaml(reliability(threshold, found, 8, Policy()))
+        found = Doubts(np.array([0.0, theta]), np.array([False, True]), 2)
+        told = dump_yaml(reliability(found, Policy()))
         assert open_yaml(told, Reliability, RELIABILITY).theta == theta
+
+
+@pytest.mark.parametrize("theta", ["!!bool x", "!!timestamp x", '!!int ""', "!!python/object:os.system x", "!own 0.5"])
+def test_a_tag_is_refused_before_anything_is_made_of_it(theta):
+    content = f"theta: {theta}\nstatus: measured\nn: '8'\nn_wrong: null\nauroc: null\nquantiles: null\n".encode()
+    with pytest.raises(PoisonError, match="uses a tag"):
+        open_yaml(content, Reliability, RELIABILITY)
+
+
+def test_what_has_diverged_is_not_kept(site, tmp_path):
+    """A received model that overflows spoils a round, not all that come after it."""
+    one = Round(site, tmp_path, method="fedbn")
+    assert one.files.kept.exists()
+    one.files.kept.unlink()
+    state = load_file(one.files.received)
+    save_file({name: tensor * np.float32(1e30) for name, tensor in state.items()}, one.files.received)
+    one.work()
+    assert not one.files.kept.exists()
+
+
+def test_grades_that_changed_since_are_one_sentence(site, tmp_path):
+    one = Round(site, tmp_path, method="fedbn")
+    with pytest.raises(StandingError, match="were this site's grades changed since"):
+        one.trainer.model(5, one.files.received, one.files.start, one.files.kept)

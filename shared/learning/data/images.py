@@ -189,7 +189,7 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
                     levels = np.asarray(file.convert("L" if mode in {"1", "L", "LA"} else "RGB"))
                 else:
                     levels = np.asarray(file)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except Exception as error:  # Pillow lets through whatever its readers raise over wrong bytes
         raise unreadable(path, error) from error
     if pages > 1:
         raise DataError([f"{short_name(path)}: has {pages} pages; save the one that is meant as a file of its own."])

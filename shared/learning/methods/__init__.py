@@ -10,7 +10,10 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 
 if TYPE_CHECKING:
+    from shared.learning.methods import fedavg, fedbn, feduaa, mean
     from shared.learning.methods.contract import Method, MethodOptions
+
+    _KEEP_THE_CONTRACT: tuple[Method, ...] = (fedavg, fedbn, feduaa, mean)
 
 METHODS = ("fedavg", "fedbn", "feduaa", "mean")
 

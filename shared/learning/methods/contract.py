@@ -28,7 +28,7 @@ class MethodOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     objective: Literal["cross_entropy", "evidential"] = "cross_entropy"
-    temperature: Annotated[float, Field(gt=0, le=10)] = 0.05
+    temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.05
     """τ of the evidential objective."""
     anneal_rounds: Annotated[int | None, Field(ge=1)] = None
     """Rounds until the weight λ of the evidential objective's KL term reaches 1; None: all rounds of the run."""
@@ -61,7 +61,11 @@ class Method(Protocol):
 
     name: str
     sends_reliability: bool
-    Options: type[MethodOptions]
+
+    @property
+    def Options(self) -> type[MethodOptions]:  # noqa: N802  (a class in the method's file)
+        """Site and aggregator: what a run may choose."""
+        ...
 
     def stays(self, module: nn.Module) -> bool:
         """Site and aggregator: whether a module's own parameters and buffers stay at each site."""

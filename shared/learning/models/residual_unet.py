@@ -1,9 +1,7 @@
 """The residual U-Net of the OCT study (Lo et al. 2021): 8,115,106 trainable parameters for one grey channel.
 
 Two choices differ from a plain PyTorch layer and follow the original's framework instead: convolutions start from
-Glorot's uniform distribution with biases at 0, and BatchNorm adds 1e-3 to the variance. The third does not: running
-statistics move by 0.1 per batch, not by 0.01, because a federated round may have a few dozen batches, and the
-statistics must have caught up with the weights before anyone evaluates them.
+Glorot's uniform distribution with biases at 0, and BatchNorm adds 1e-3 to the variance.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ class ResidualBlock(nn.Module):
             layers += [
                 nn.Conv2d(channels, channels_out, kernel_size=3, padding=1),
                 nn.ReLU(),
-                nn.BatchNorm2d(channels_out, eps=1e-3, momentum=0.1),
+                nn.BatchNorm2d(channels_out, eps=1e-3),
                 nn.Dropout(dropout),
             ]
         self.body = nn.Sequential(*layers)

@@ -154,11 +154,14 @@ class Task(Protocol[OptionsT, SampleT]):
         Outside ``local_part``, no tensor's name or shape depends on ``classes``.
         """
 
-    def load_initial_weights(self, model: torch.nn.Module, options: OptionsT, folders: Sequence[Path]) -> None:
+    def load_initial_weights(self, model: torch.nn.Module, options: OptionsT, folders: Sequence[Path]) -> str | None:
         """Puts the weights that training begins from, if the options name any, into an untrained model.
 
         Args:
             folders: where their files may lie.
+
+        Returns:
+            The file's SHA-256, or None if the model starts from its random weights.
 
         Raises:
             ConfigurationError: the file is not there, or not what it should be.

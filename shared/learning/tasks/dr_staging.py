@@ -94,9 +94,10 @@ class DrStaging:
             torch.manual_seed(seed_for(seed, "model"))
             return GradingNetwork(options.encoder, classes, options.head)
 
-    def load_initial_weights(self, model: nn.Module, options: DrOptions, folders: Sequence[Path]) -> None:
-        if options.weights == "imagenet":
-            load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
+    def load_initial_weights(self, model: nn.Module, options: DrOptions, folders: Sequence[Path]) -> str | None:
+        if options.weights == "random":
+            return None
+        return load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
 
     def open_dataset(self, root: Path, options: DrOptions, split: SplitPlan, seed: int) -> Dataset[GradedImage]:
         found = self.open_images(root, options)

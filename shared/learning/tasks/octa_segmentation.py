@@ -92,7 +92,7 @@ class OctaSegmentation:
             return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=classes)
 
     def load_initial_weights(self, model: nn.Module, options: OctaOptions, folders: Sequence[Path]) -> None:
-        """The U-Net starts from random weights."""
+        return None  # random weights
 
     def open_dataset(self, root: Path, options: OctaOptions, split: SplitPlan, seed: int) -> Dataset[SegmentedImage]:
         samples = {sample.id: sample for sample in self.open_images(root, options).samples}
