@@ -14,50 +14,33 @@ from __future__ import annotations
 
 import csv
 import re
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.errors import DataError, DropfedError
+from shared.errors import DataError
+from shared.learning.data.dicom import read_dicom_levels
 from shared.learning.data.images import (
     EXTENSIONS,
     SMALLEST_SIDE,
     files_by_stem,
     read_levels,
     short_name,
-    unreadable,
     visible,
 )
-
-if TYPE_CHECKING:
-    from pydicom.dataset import Dataset
 
 LABELS_FILE = "labels.csv"
 GRADES_FILE = "grades.txt"
 FEWEST_GRADES, MOST_GRADES = 2, 20
 GRADED_EXTENSIONS = (*EXTENSIONS, ".dcm")
 
-_FORMATS = "PNG, JPEG, TIFF or DICOM"
+GRADED_FORMATS = "PNG, JPEG, TIFF or DICOM"
 _GRADE_FOLDER = re.compile(r"(0|[1-9][0-9]?)(?:[ _-].+)?")
 _LONGEST_NAME = 60
-
-_DICOM_COLOURS = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
-_DICOM_GREYS = {"MONOCHROME1", "MONOCHROME2"}
-_DICOM_TAGS = [
-    "Rows",
-    "Columns",
-    "PhotometricInterpretation",
-    "BitsAllocated",
-    "BitsStored",
-    "PixelRepresentation",
-]
-_MOST_DICOM_PIXELS = 89_478_485  # as many as Pillow takes of the other formats
 
 
 @dataclass(frozen=True)
@@ -111,7 +94,7 @@ def read_graded(root: Path, side: int) -> GradedFolder:
         files, grade_of, found = _read_grade_folders(root, names, problems)
     grades = names or found
     if not files and not problems:
-        problems.append(f"{root.name}: has no image in it; put {_FORMATS} files there.")
+        problems.append(f"{root.name}: has no image in it; put {GRADED_FORMATS} files there.")
     elif len(grades) < FEWEST_GRADES and not problems:
         problems.append(f"{root.name}: has images of grade 0 only; name all the grades there are in {GRADES_FILE}.")
     images: list[GradedImage] = []
@@ -123,25 +106,6 @@ def read_graded(root: Path, side: int) -> GradedFolder:
     if problems:
         raise DataError(problems)
     return GradedFolder(tuple(images), grades)
-
-
-def list_images(path: Path) -> list[Path]:
-    """The images to be graded by a model: one file, or the files of a folder in order of their names.
-
-    Raises:
-        DataError: there is no such file or folder, no image in it, or something that is no image.
-    """
-    if path.is_file() and path.suffix.lower() in GRADED_EXTENSIONS:
-        return [path]
-    if not path.is_dir():
-        raise DataError([f"{path}: is neither a {_FORMATS} file nor a folder of them; name one."])
-    problems: list[str] = []
-    files = files_by_stem(path, problems, GRADED_EXTENSIONS, _FORMATS)
-    if not files and not problems:
-        problems.append(f"{path}: has no image in it; put {_FORMATS} files there.")
-    if problems:
-        raise DataError(problems)
-    return list(files.values())
 
 
 def read_colour(path: Path, side: int) -> NDArray[np.uint8]:
@@ -161,7 +125,7 @@ def read_colour(path: Path, side: int) -> NDArray[np.uint8]:
         DataError: the file cannot be read as one image of 8 to 16 bits, or is smaller than ``SMALLEST_SIDE``.
         DropfedError: it is a DICOM file, and pydicom is not installed.
     """
-    levels, highest = _read_dicom_levels(path) if path.suffix.lower() == ".dcm" else read_levels(path)
+    levels, highest = read_dicom_levels(path) if path.suffix.lower() == ".dcm" else read_levels(path)
     height, width = levels.shape[:2]
     if min(height, width) < SMALLEST_SIDE:
         raise DataError([f"{short_name(path)}: is {width}x{height} pixels; each side needs {SMALLEST_SIDE}."])
@@ -181,7 +145,7 @@ _Listed = tuple[dict[str, Path], dict[str, int], tuple[str, ...]]
 
 
 def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Listed:
-    files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, _FORMATS)
+    files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
     grade_of: dict[str, int] = {}
     if (root / LABELS_FILE).exists():
         grade_of = _read_labels(root / LABELS_FILE, files, len(names) or MOST_GRADES, problems)
@@ -237,7 +201,7 @@ def _read_grade_folders(root: Path, names: tuple[str, ...], problems: list[str])
     files: dict[str, Path] = {}
     grade_of: dict[str, int] = {}
     for grade, folder in folders.items():
-        for stem, file in files_by_stem(folder, problems, GRADED_EXTENSIONS, _FORMATS).items():
+        for stem, file in files_by_stem(folder, problems, GRADED_EXTENSIONS, GRADED_FORMATS).items():
             if stem in files:
                 problems.append(
                     f"{short_name(file)}: {short_name(files[stem])} has the same stem; remove or rename one."
@@ -298,56 +262,6 @@ def _read_names(path: Path, problems: list[str]) -> tuple[str, ...]:
         ]
     problems += wrong
     return () if wrong else tuple(names)
-
-
-def _read_dicom_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """As ``read_levels``; a grey image that is stored inverted is turned back."""
-    try:
-        from pydicom.filereader import dcmread, read_file_meta_info  # noqa: PLC0415  (an extra)
-        from pydicom.pixels.utils import pixel_array  # noqa: PLC0415
-        from pydicom.uid import DeflatedExplicitVRLittleEndian  # noqa: PLC0415
-    except ImportError as error:
-        raise DropfedError(
-            f"{short_name(path)}: DICOM files need pydicom; run `pip install 'dropfed[dicom]'`, or convert them to PNG."
-        ) from error
-    try:
-        with warnings.catch_warnings(), path.open("rb") as file:
-            warnings.simplefilter("ignore")  # about values of other tags, which nobody here shall see
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            if read_file_meta_info(path).TransferSyntaxUID == DeflatedExplicitVRLittleEndian:
-                raise ValueError("it is compressed as a whole, to nobody knows what size")
-            header = dcmread(file, stop_before_pixels=True, specific_tags=[*_DICOM_TAGS, "NumberOfFrames"])
-            fault = _dicom_fault(header)
-            if fault:
-                raise ValueError(fault)
-            levels = pixel_array(file)
-            if levels.shape not in {(header.Rows, header.Columns), (header.Rows, header.Columns, 3)}:
-                raise ValueError(f"its pixels have the shape {levels.shape}")
-    except Exception as error:  # pydicom lets through whatever its parsers and decoders raise over wrong bytes
-        raise unreadable(path, error) from error
-    highest = 2**header.BitsStored - 1
-    levels = np.minimum(levels, highest)  # bits above the stored ones may hold anything
-    if header.PhotometricInterpretation == "MONOCHROME1":
-        levels = highest - levels
-    return levels.astype(np.uint8 if header.BitsAllocated == 8 else np.uint16), highest
-
-
-def _dicom_fault(header: Dataset) -> str | None:
-    """Why this is not one image of 8 to 16 bits, or None."""
-    lacking = [keyword for keyword in _DICOM_TAGS if header.get(keyword) is None]
-    if lacking:
-        return f"it does not say its {' and '.join(lacking)}"
-    if int(header.get("NumberOfFrames") or 1) > 1:
-        return f"it has {header.NumberOfFrames} frames instead of one"
-    if header.Rows * header.Columns > _MOST_DICOM_PIXELS:
-        return f"it claims to have {header.Columns}x{header.Rows} pixels"
-    if header.PhotometricInterpretation not in _DICOM_COLOURS | _DICOM_GREYS:
-        return f"its colours are {header.PhotometricInterpretation} instead of grey, RGB or YBR"
-    if header.BitsAllocated not in {8, 16} or not 8 <= header.BitsStored <= header.BitsAllocated:
-        return f"it has {header.BitsStored} of {header.BitsAllocated} bits instead of 8 to 16"
-    if header.PixelRepresentation != 0:
-        return "its values have a sign"
-    return None
 
 
 def _shown(text: str) -> str:

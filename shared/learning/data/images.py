@@ -19,6 +19,7 @@ from shared.errors import DataError
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
+FORMATS = "PNG, JPEG or TIFF"
 SMALLEST_SIDE = 32
 """In pixels: below this the deepest level of a five-level U-Net has nothing left to normalise over."""
 
@@ -137,7 +138,7 @@ def scale_to(
 
 
 def files_by_stem(
-    folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS, formats: str = "PNG, JPEG or TIFF"
+    folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS
 ) -> dict[str, Path]:
     """The image files of a folder by stem, in order of their names; folders in it are not entered.
 
@@ -161,6 +162,28 @@ def files_by_stem(
         else:
             files[path.stem] = path
     return files
+
+
+def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS) -> list[Path]:
+    """Images without labels: one file, or the files of a folder in order of their names.
+
+    Args:
+        extensions, formats: as for ``files_by_stem``.
+
+    Raises:
+        DataError: there is no such file or folder, no image in it, or something that is no image.
+    """
+    if path.is_file() and path.suffix.lower() in extensions:
+        return [path]
+    if not path.is_dir():
+        raise DataError([f"{path}: is neither a {formats} file nor a folder of them; name one."])
+    problems: list[str] = []
+    files = files_by_stem(path, problems, extensions, formats)
+    if not files and not problems:
+        problems.append(f"{path}: has no image in it; put {formats} files there.")
+    if problems:
+        raise DataError(problems)
+    return list(files.values())
 
 
 def visible(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.splits import SPLITS, SplitPlan, split_images
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
 
@@ -78,6 +78,20 @@ class Dataset(Generic[SampleT]):
     validation: Sequence[SampleT]
     test: Sequence[SampleT]
     classes: tuple[str, ...]
+
+
+def divided(
+    found: Collection[SampleT], root: Path, split: SplitPlan, seed: int, group_pattern: str | None
+) -> Dataset[SampleT]:
+    """A site's images, divided; see ``splits.split_images``.
+
+    Raises:
+        DataError: names every problem of the split.
+    """
+    samples = {sample.id: sample for sample in found.samples}
+    parts = split_images(list(samples), root, split, seed, group_pattern)
+    train, validation, test = (tuple(samples[image] for image in parts[name]) for name in SPLITS)
+    return Dataset(train, validation, test, found.classes)
 
 
 @dataclass(frozen=True)

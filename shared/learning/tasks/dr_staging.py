@@ -20,14 +20,15 @@ from shared.errors import DataError
 from shared.exchange.reading import check_record
 from shared.learning.batches import even_parts
 from shared.learning.data.augmentation import Augmentation, augment_photograph
-from shared.learning.data.graded_images import GradedImage, list_images, read_colour, read_graded
-from shared.learning.data.splits import SplitPlan, split_images
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour, read_graded
+from shared.learning.data.images import list_images
+from shared.learning.data.splits import SplitPlan
 from shared.learning.metrics import Score, grading_scores
 from shared.learning.models.encoders import ENCODERS, load_imagenet_weights
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.objectives import Objective
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import Collection, Dataset, Options, valid_pattern
+from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
 
 _AUGMENTATION = {
     "copies": 1,
@@ -100,22 +101,18 @@ class DrStaging:
         return load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
 
     def open_dataset(self, root: Path, options: DrOptions, split: SplitPlan, seed: int) -> Dataset[GradedImage]:
-        found = self.open_images(root, options)
-        samples = {sample.id: sample for sample in found.samples}
-        parts = split_images(list(samples), root, split, seed, options.group_pattern)
-        train, validation, test = (
-            tuple(samples[image] for image in parts[name]) for name in ("train", "validation", "test")
-        )
-        if len(train) < 2:
+        dataset = divided(self.open_images(root, options), root, split, seed, options.group_pattern)
+        if len(dataset.train) < 2:
             raise DataError(["the train split has a single image; training needs two or more: add images."])
-        return Dataset(train, validation, test, found.classes)
+        return dataset
 
     def open_images(self, root: Path, options: DrOptions) -> Collection[GradedImage]:
         folder = read_graded(root, options.image_size)
         return Collection(folder.images, folder.grades)
 
     def open_unlabelled(self, path: Path, options: DrOptions) -> list[GradedImage]:
-        return [GradedImage(file.stem, read_colour(file, options.image_size), 0) for file in list_images(path)]
+        files = list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+        return [GradedImage(file.stem, read_colour(file, options.image_size), 0) for file in files]
 
     def optimizer(self, model: nn.Module, options: DrOptions, learning_rate: float) -> torch.optim.Optimizer:
         if options.optimizer == "adam":

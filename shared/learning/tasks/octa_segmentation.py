@@ -19,14 +19,13 @@ from torch import Tensor, nn
 
 from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation, augment
-from shared.learning.data.graded_images import list_images
-from shared.learning.data.images import SMALLEST_SIDE, read_image, read_pairs, scale_to
-from shared.learning.data.splits import SplitPlan, split_images
+from shared.learning.data.images import SMALLEST_SIDE, list_images, read_image, read_pairs, scale_to
+from shared.learning.data.splits import SplitPlan
 from shared.learning.metrics import Score, mean_and_std, pixel_scores
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import Collection, Dataset, Options, valid_pattern
+from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
 
 _MOMENTUM = 0.9
 _CLASSES = ("background", "vessel")
@@ -95,12 +94,7 @@ class OctaSegmentation:
         return None  # random weights
 
     def open_dataset(self, root: Path, options: OctaOptions, split: SplitPlan, seed: int) -> Dataset[SegmentedImage]:
-        samples = {sample.id: sample for sample in self.open_images(root, options).samples}
-        parts = split_images(list(samples), root, split, seed, options.group_pattern)
-        train, validation, test = (
-            tuple(samples[image] for image in parts[name]) for name in ("train", "validation", "test")
-        )
-        return Dataset(train, validation, test, _CLASSES)
+        return divided(self.open_images(root, options), root, split, seed, options.group_pattern)
 
     def open_images(self, root: Path, options: OctaOptions) -> Collection[SegmentedImage]:
         pairs = read_pairs(root, options.image_size)
