@@ -83,7 +83,9 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
             if RELIABILITY in answer:
                 thetas.setdefault(round_no, {})[name] = yaml.safe_load(answer[RELIABILITY])["theta"]
             if configuration.epochs:
-                trained[name], kept[name] = files.trained, files.kept
+                trained[name] = files.trained
+                if files.kept.exists():
+                    kept[name] = files.kept
         if trained:
             weights[round_no] = method.weights(
                 {name: _contribution(datasets[name], thetas.get(round_no, {}).get(name)) for name in trained}
