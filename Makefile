@@ -18,8 +18,8 @@ help:      ## this list
 demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= change it
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
-test: $(READY)      ## all tests
-	@$(BIN)/python -m pytest
+test: $(READY)      ## all tests, on all cores
+	@$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)      ## style, types and who may import whom
 	$(BIN)/ruff check .

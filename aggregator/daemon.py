@@ -184,7 +184,8 @@ class Daemon:
                 self._seal(site, Place("offer", run.run), store.offer_files(), self._sites[site].card_digest)
             case rounds.OpenRound(round_no, participants):
                 store.open_round(round_no, participants)
-                logger.info("round %d of %d is open for %s", round_no, run.rounds, ", ".join(participants))
+                which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
+                logger.info("%s is open for %s", which, ", ".join(participants))
             case rounds.SealRound(site, round_no):
                 files: dict[str, bytes | Path] = {
                     names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, site)),

@@ -14,7 +14,6 @@ from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, runs_in
 from aggregator.tolerance import HeldOutSet
 from shared.errors import ConfigurationError, DataError
-from shared.exchange import names
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
@@ -24,7 +23,7 @@ from shared.learning.methods import method_named, method_options
 from shared.learning.methods.sharing import sharing
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import task_named
+from shared.learning.tasks import TASK_NAMES, task_named
 from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
@@ -46,8 +45,12 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     _check_run(work, run, configuration, run_yaml)
     task, method = task_named(run.task), method_named(run.method)
     options = task.options(run.task_options)
+    run = _in_full(run)
     heldout_folder = work / configuration.heldout[run.task]
-    images = task.open_images(heldout_folder, options)
+    try:
+        images = task.open_images(heldout_folder, options)
+    except DataError as error:
+        raise DataError([f"held-out set {heldout_folder}: {problem}" for problem in error.problems]) from None
     log_to(work / "log.txt")
     prepare_compute("cpu", configuration.threads)
 
@@ -68,28 +71,27 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     model = task.build_model(options, len(images.classes), seed_for(run.seed, "initial model"))
     store = RunStore(work, run.run)
     division = sharing(task, method, model)
-    if not store.aggregate_path(0).exists():
+    is_new = not store.aggregate_path(0).exists()
+    if is_new:
         sha256 = task.load_initial_weights(model, options, [work / PUBLISHED_WEIGHTS])
         if sha256 is not None:
             logger.info("training begins from published weights, SHA-256 %s", sha256)
-        store.begin(run, division)
+    heldout = HeldOutSet(task, model, images, division, seed_for(run.seed, "held-out set"))
+    try:
+        score = heldout.score_as_it_is()
+    except ValueError as error:
+        raise DataError([f"held-out set {heldout_folder}: {error}; add images"]) from None
+    store.begin(run, division)
+    if is_new:
         if division.start:
             save_tensors(model, division.beginning, store.start)
         save_tensors(model, division.shared, store.aggregate_path(0))
-    else:
-        store.begin(run, division)
-        if division.start:
-            load_tensors(model, division.beginning, store.start)
-    heldout = HeldOutSet(task, model, images, division, seed_for(run.seed, "held-out set"))
-    try:
-        score = heldout.score(store.aggregate_path(0), names.GLOBAL_MODEL)
-    except ValueError as error:
-        raise DataError([f"{heldout_folder}: {error}; add images to this held-out set"]) from None
-
+        logger.info("the initial model scores %.4f on the held-out set; the tolerance is %g", score, run.tolerance)
+        if score > run.tolerance:
+            logger.warning("so even an untrained model passes the tolerance check: a higher tolerance would say more")
+    elif division.start:
+        load_tensors(model, division.beginning, store.start)
     logger.info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
-    logger.info("the initial model scores %.3f on the held-out set; the tolerance is %g", score, run.tolerance)
-    if score > run.tolerance:
-        logger.warning("so even an untrained model passes the tolerance check: a higher tolerance would say more")
     return Daemon(
         store,
         sites,
@@ -99,6 +101,18 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         stop=stop,
         news=news,
     )
+
+
+def _in_full(run: RunConfiguration) -> RunConfiguration:
+    """The run with every default written out: who agrees to it can read all that decides the result."""
+    task, method = task_named(run.task), method_named(run.method)
+    in_full = {
+        "task_options": task.options(run.task_options),
+        "method_options": method_options(method, run.method_options),
+        "augmentation": task.augmentation(run.augmentation),
+        "split": check_record(run.split, SplitPlan, "split"),
+    }
+    return run.model_copy(update={name: options.model_dump(mode="json") for name, options in in_full.items()})
 
 
 def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration, run_yaml: Path) -> None:
@@ -123,7 +137,7 @@ def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfi
             check()
         except ConfigurationError as error:
             problems += [f"{run_yaml}: {problem}" for problem in error.problems]
-    if run.task not in configuration.heldout:
+    if run.task in TASK_NAMES and run.task not in configuration.heldout:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
             "DIR holding labelled images, laid out like a site's, for the tolerance check"
@@ -134,4 +148,4 @@ def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfi
         if store.run != run.run and store.card() is None and store.given_up() is None
     ]
     if problems:
-        raise ConfigurationError(problems)
+        raise ConfigurationError(list(dict.fromkeys(problems)))

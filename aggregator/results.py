@@ -51,6 +51,8 @@ def choose_final(store: RunStore, channels: Mapping[str, Channel], run: RunConfi
         f"best mean validation {score_name} over the sites"
         if means
         else "no site reported a validation score (too few images?), so the newest aggregate was taken"
+        if store.round_no
+        else "no site took part: this is the untrained model"
     )
     took_part = {
         str(round_no): [site for site, verdict in (store.verdicts(round_no) or {}).items() if verdict.weight]

@@ -18,8 +18,8 @@ KEY_FILE = "signing.key"
 
 _HEAD = b"""\
 # What this machine knows and never sends. Paths are relative to this folder.
-#   heldout:  by task, a folder with images/ and masks/ for the tolerance check, as in
-#             heldout: {octa_segmentation: /data/heldout}
+#   heldout:  by task, a folder of labelled images for the tolerance check, laid out like a site's, as in
+#             heldout: {octa_segmentation: /data/octa, dr_staging: /data/fundus}
 #   password_file: holds the folder's password, readable by you alone (chmod 600)
 """
 
@@ -64,6 +64,7 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
         raise ConfigurationError(
             [f"{path}: add the site {name} under sites: by hand, your edits there are kept" for name in new]
         )
+    (work / "passwords").mkdir(mode=0o700, exist_ok=True)
     for name in known | new:
         invite_path = work / "invites" / f"{name}.json"
         if not invite_path.exists():

@@ -45,6 +45,14 @@ class HeldOutSet:
         load_tensors(self._model, self._sharing.shared, file)
         if any(norm.running_var is not None and norm.running_var.min() < 0 for norm in batch_norms(self._model)):
             raise PoisonError(shown_as, "has a BatchNorm with a negative variance")
+        return self.score_as_it_is()
+
+    def score_as_it_is(self) -> float:
+        """The score in [0, 1] of the model as it is now.
+
+        Raises:
+            ValueError: these images are too few to score with.
+        """
         if not self._sharing.has_whole_model:
             return probe_score(self._task, self._model, self._images, self._seed)
         evaluation = evaluate(self._task, self._model, self._images.samples, CrossEntropy())

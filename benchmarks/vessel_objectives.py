@@ -3,8 +3,9 @@
     .venv/bin/python -m benchmarks.vessel_objectives NAME DIR [SITE ...]
 
 NAME names the result; DIR holds one folder per site with images/ and masks/. Small: 64 pixels, half the published
-widths, one augmented copy beside each original, 9 rounds. Cross-entropy begins with the published learning rate, 0.1. With
-evidence the net called everything background at 0.1 and 0.03, tried once each with one seed; so it begins with 0.01.
+widths, one augmented copy beside each original, 9 rounds. Cross-entropy begins with the published learning rate, 0.1.
+With evidence the net called nearly everything background at 0.1 and 0.03, tried once each with one seed; so it begins
+with 0.01.
 """
 
 from __future__ import annotations

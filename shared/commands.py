@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ class Commands(click.Group):
             ctx.exit(2)
         except DropfedError as error:
             click.echo(str(error), err=True)
+            ctx.exit(1)
+        except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except OSError as error:
             click.echo(str(disk_trouble(error, Path.cwd())), err=True)

@@ -13,6 +13,7 @@ import click
 
 from shared.commands import Commands, work_option
 from shared.errors import ConfigurationError
+from shared.learning.tasks import TASK_NAMES
 
 WORK = work_option()
 MODEL = click.option(
@@ -154,8 +155,13 @@ def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
         click.echo(
             f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True
         )
-    table, count = write_predictions(kept, images, out)
-    click.echo(f"{count} images: {table}")
+    table, count, problems = write_predictions(kept, images, out)
+    click.echo(
+        f"{count} image{'s' if count > 1 else ''} by the model of {kept.card.run}, θ {kept.card.theta:.4f}: {table}"
+    )
+    if problems:
+        click.echo("\n".join(problems), err=True)
+        raise SystemExit(1)
 
 
 @main.command()
@@ -197,9 +203,11 @@ def decline(run: str, work: Path) -> None:
 
 def _decide(work: Path, run: str, agrees: bool) -> None:
     from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from site_client.offer import offer_folder  # noqa: PLC0415
     from site_client.store import write_decision  # noqa: PLC0415
 
     read_configuration(work)
+    offer_folder(work, run)  # nobody agrees to what was not offered, now or under that name later
     write_decision(work, run, agrees)
     click.echo(f"{run}: {'yes' if agrees else 'no'}; the daemon says so in the folder at its next look")
 
@@ -208,6 +216,8 @@ def _task_and_folder(text: str) -> tuple[str, str]:
     task, separator, folder = text.partition("=")
     if not separator or not task or not folder:
         raise ConfigurationError([f"--data {text}: must be TASK=DIR, as in dr_staging=/data/fundus"])
+    if task not in TASK_NAMES:
+        raise ConfigurationError([f"--data {text}: there is no task {task}; the tasks are {', '.join(TASK_NAMES)}"])
     return task, str(Path(folder).resolve())
 
 

@@ -138,6 +138,7 @@ class Daemon:
             if str(trouble) != self._heartbeat.trouble:
                 logger.error("%s", trouble)
             self._heartbeat.note_trouble(trouble)
+            self._dataset = None  # what is mended meanwhile is read at the next try
             return False
         if goes_on and not self._looked:
             self._heartbeat.note_trouble(None)
@@ -303,7 +304,6 @@ class Daemon:
         received = channel.path(place, names.GLOBAL_MODEL)
         check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.GLOBAL_MODEL}")
         dataset = self._dataset_of(trainer, configuration.seeds.split)
-        logger.info("round %d: %d images to train on", place.round_no, len(dataset.train))
         self._heartbeat.beat("training", channel, place, now=True)
 
         def on_progress(percent: int) -> None:
@@ -323,7 +323,8 @@ class Daemon:
         )
         began = time.monotonic()
         answer: dict[str, bytes | Path] = dict(trainer.work(dataset, configuration, files, on_progress))
-        logger.info("round %d: done in %.0f s", place.round_no, time.monotonic() - began)
+        what = f"trained on {len(dataset.train)} images" if configuration.epochs else "validated"
+        logger.info("round %d: %s in %.0f s", place.round_no, what, time.monotonic() - began)
         if configuration.epochs:
             answer[names.SITE_MODEL] = files.trained
         self._seal(update, answer, place)

@@ -11,6 +11,7 @@ from shared.errors import DataError, DropfedError, NotFoundError, PassingError, 
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES
 from shared.exchange.trust import open_federation
 from shared.folder.contract import Folder
+from shared.learning.data.splits import SPLIT_FILE, read_split_file
 from shared.learning.tasks import TASK_NAMES, task_named
 from site_client.configuration import SiteConfiguration, open_folder
 
@@ -61,8 +62,10 @@ def _data(task_name: str, root: Path) -> Iterator[Finding]:
     try:
         task = task_named(task_name)
         found = task.open_images(root, task.options({}))
+        if (root / SPLIT_FILE).exists():
+            read_split_file(root / SPLIT_FILE, [sample.id for sample in found.samples])
     except DataError as error:
-        yield from (Finding("problem", problem) for problem in error.problems)
+        yield from (Finding("problem", f"{task_name}: {problem}") for problem in error.problems)
     except DropfedError as error:
         yield Finding("problem", str(error))
     else:

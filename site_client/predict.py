@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DataError
 from shared.folder.durable import writing
+from shared.learning.data.images import visible
 from shared.learning.objectives import IGNORED
 from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
@@ -23,7 +24,7 @@ REFER = "refer to an ophthalmologist"
 TABLE = "predictions.csv"
 
 
-def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int]:
+def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[str]]:
     """Write what the model says about unlabelled images into ``out``.
 
     A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
@@ -32,13 +33,13 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int]:
     class, mean u, and the share of pixels with u >= θ.
 
     Returns:
-        The table's path, and how many images it speaks of.
+        The table's path, how many images it speaks of, and a sentence for each file that is no readable image.
 
     Raises:
-        DataError: names every problem of every image.
+        DataError: there is no readable image at all; names every problem.
         ConfigurationError: ``out`` cannot be written.
     """
-    samples = kept.task.open_unlabelled(images, kept.options)
+    samples, problems = _open(kept, images)
     rows: list[dict[str, str]] = []
     try:
         for name, probabilities, uncertainty in _answers(kept, samples):
@@ -53,7 +54,24 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int]:
             file.write(_table(rows))
     except OSError as error:
         raise ConfigurationError([f"{out}: cannot be written ({error.strerror}); name another folder"]) from None
-    return path, len(rows)
+    return path, len(rows), problems
+
+
+def _open(kept: SiteModel, images: Path) -> tuple[list[Sample], list[str]]:
+    """All images that can be read, and what is wrong with the other files: one broken file spoils no folder."""
+    samples: dict[str, Sample] = {}
+    problems: list[str] = []
+    for path in visible(images) if images.is_dir() else [images]:
+        try:
+            for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):
+                if sample.id in samples:
+                    raise DataError([f"{path}: another image has the same name but for its ending; rename one."])
+                samples[sample.id] = sample
+        except DataError as error:
+            problems += error.problems
+    if not samples:
+        raise DataError(problems or [f"{images}: has no image in it; name the folder that holds the images."])
+    return list(samples.values()), problems
 
 
 def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:

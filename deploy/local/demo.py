@@ -316,7 +316,7 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     write_file(HOME / "report.md", federation_report(work, run, scenario.score, scenario.score_title).encode())
-    console.print(f"\n{scenario.score_title} on each site's own test images; weight in the last training round")
+    console.print(f"\n{scenario.score_title} on each site's own test images; θ and weight of the last training round")
     table = Table("site")
     told = [name for name in _COLUMNS if any(score[name] is not None for score in scores.values())]
     for name in told:

@@ -110,13 +110,44 @@ def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path
         if abs(float(row["uncertainty"]) - theta) > 1e-4:
             assert (row["advice"] == "refer to an ophthalmologist") == (float(row["uncertainty"]) >= theta)
     one = site_command("predict", images / f"{rows[0]['image']}.png", "--model", model, "--out", tmp_path / "one")
-    assert one.stdout.startswith("1 images")
+    assert one.stdout.startswith("1 image by the model of test-run, θ 0.")
 
     scores = site_command("evaluate", ended.root / "data" / "south", "--work", ended.site("south"), "--json")
     assert scores.returncode == 0, scores.stderr
     found = json.loads(scores.stdout)
     assert found["images"] == 40
     assert {"auroc", "auroc_logits", "kappa", "misdiagnosis_auroc", "accuracy_of_5", "loss_kl"} <= set(found)
+
+
+def test_one_broken_file_spoils_no_folder(ended: Federation, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for path in sorted((ended.root / "data" / "south" / "images").iterdir())[:3]:
+        (images / path.name).write_bytes(path.read_bytes())
+    (images / "broken.png").write_bytes(b"not an image")
+    (images / "notes.txt").write_text("patients of Tuesday")
+    result = site_command("predict", images, "--work", ended.site("south"), "--out", tmp_path / "out")
+    assert result.returncode == 1
+    assert result.stdout.startswith("3 images")
+    assert "broken.png: cannot be read as an image" in result.stderr and "notes.txt: is neither" in result.stderr
+    with (tmp_path / "out" / "predictions.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 3
+
+
+def test_nobody_agrees_to_what_was_not_offered(ended: Federation) -> None:
+    """Neither now nor, by a slip of the pen, to a later run of that name."""
+    for command in ("approve", "decline"):
+        result = site_command(command, "later-run", "--work", ended.site("north"))
+        assert result.returncode == 2 and "no such run was offered" in result.stderr
+    assert not (ended.site("north") / "decisions" / "later-run").exists()
+
+
+def test_the_offer_says_every_setting(ended: Federation) -> None:
+    offered = yaml.safe_load((ended.folder("north") / Place("offer", RUN).path / names.RUN_CONFIGURATION).read_bytes())
+    assert offered["method_options"]["temperature"] == 0.05
+    assert offered["augmentation"]["rotation_degrees"] == [-30.0, 30.0]
+    assert offered["task_options"]["head"] == "released"
+    assert offered["split"]["train"] == 0.5
 
 
 def test_wrong_use_is_one_sentence(ended: Federation, tmp_path: Path) -> None:
