@@ -119,7 +119,8 @@ def status(work: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(body, indent=2))
         return
-    where = f", run {body['run']}, round {body['round']}" if body["run"] else ""
+    where = f", run {body['run']}" if body["run"] else ""
+    where += f", round {body['round']}" if body["round"] else ""
     percent = f" ({body['progress_percent']} %)" if body["phase"] == "training" else ""
     click.echo(f"{body['site']}: {body['phase']}{percent}{where}, at {body['time']}")
     if body["trouble"]:
