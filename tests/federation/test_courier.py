@@ -47,7 +47,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
     hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer)
     place = Place("consent", "r")
-    consent = Consent(run="r", agrees=True, reason="yes", images={})
+    consent = Consent(run="r", agrees=True, reason="yes", images={"train": "12"})
     hospital.seal(place, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
     hospital.publish()
 

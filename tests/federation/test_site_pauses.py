@@ -65,7 +65,7 @@ def test_a_site_whose_run_has_ended_looks_ever_more_rarely(played: Played, tmp_p
     clock, folder = Clock(len(DOUBLING)), Counting(played.drop)
     Daemon(work, read_configuration(work), folder, stop=clock).run()
     assert clock.pauses == DOUBLING
-    assert folder.looks <= len(DOUBLING) + 2
+    assert folder.looks <= len(DOUBLING) + 3  # at the start, at the final message, and after it was seen to
     assert (played.drop / Place("final", "octa-1").manifest).exists()
     assert SigningKey.at(work / "signing.key").public
     assert (work / names.STATUS).exists()
