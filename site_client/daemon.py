@@ -315,9 +315,7 @@ class Daemon:
         files = Files(
             received=received,
             start=store.start(channel, place.run),
-            personal=None
-            if trainer.sharing.has_whole_model
-            else store.newest_personal(self._work, channel, place.run, before=place.round_no),
+            personal=store.newest_personal(self._work, channel, place.run, before=place.round_no),
             trained=channel.path(update, names.SITE_MODEL),
             kept=store.personal_path(self._work, place.run, place.round_no),
         )

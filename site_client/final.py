@@ -101,9 +101,7 @@ def keep_final(work: Path, channel: Channel, trainer: Trainer, dataset: Dataset)
     final = open_record(channel.path(place, names.CARD).read_bytes(), FinalCard, f"{place.path}/{names.CARD}")
     if final.run != run.run or final.chosen_round > run.rounds:
         raise PoisonError(f"{place.path}/{names.CARD}", "speaks of another run")
-    personal = None
-    if not trainer.sharing.has_whole_model:
-        personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
+    personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
     model = trainer.model(len(dataset.classes), received, store.start(channel, run.run), personal)
     found = trainer.doubts(model, dataset)
     threshold = youden_threshold(found.uncertainty, found.wrong)

@@ -72,8 +72,11 @@ def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> P
     """What stayed here with our newest trained answer to a round below ``before``; None if there is none.
 
     Only a sealed answer counts, and what stays is written before the answer is sealed. So after a crash a head is never
-    a round ahead of the encoder it was trained with, nor behind it. What had diverged in a round was not kept.
+    a round ahead of the encoder it was trained with, nor behind it. What had diverged in a round was not kept; where
+    whole models travel, nothing is.
     """
+    if offer(channel, run)[1].has_whole_model:
+        return None
     sealed = [
         round_no
         for round_no in range(before - 1, 0, -1)

@@ -20,13 +20,14 @@ from shared.exchange.tables import MetricsRow, Split, write_metrics
 from shared.exchange.weights import check_tensors
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_named, method_options
+from shared.learning.methods.contract import Method, MethodOptions
 from shared.learning.methods.sharing import sharing, staying
 from shared.learning.metrics import OF_CLASS, Score, ranking
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.reliability import Doubts, doubts
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Evaluation
+from shared.learning.tasks.contract import Dataset, Evaluation, Options, Task
 from shared.learning.training import Epoch, evaluate, train_epoch
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
@@ -72,19 +73,35 @@ class Trainer:
     policy: Policy
     device: str
 
+    @property
+    def _task(self) -> Task:
+        return task_named(self.run.task)
+
+    @property
+    def _method(self) -> Method:
+        return method_named(self.run.method)
+
+    @property
+    def _task_options(self) -> Options:
+        options: Options = self._task.options(self.run.task_options)
+        return options
+
+    @property
+    def _method_options(self) -> MethodOptions:
+        return method_options(self._method, self.run.method_options)
+
     def check_offer(self) -> None:
         """Demand that this software computes exactly what the offer says.
 
         Raises:
             ConfigurationError: unknown task, method or option, or other tensors than offered.
         """
-        task, method = task_named(self.run.task), method_named(self.run.method)
-        method_options(method, self.run.method_options)
-        task.augmentation(self.run.augmentation)
+        method_options(self._method, self.run.method_options)
+        self._task.augmentation(self.run.augmentation)
         check_record(self.run.split, SplitPlan, "split")
         # Two classes stand for any number: what travels does not depend on it.
-        model = task.build_model(task.options(self.run.task_options), 2, seed=0)
-        if sharing(task, method, model) != self.sharing:
+        model = self._task.build_model(self._task_options, 2, seed=0)
+        if sharing(self._task, self._method, model) != self.sharing:
             raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
 
     def open_dataset(self, seed: int) -> Dataset:
@@ -93,9 +110,8 @@ class Trainer:
         Raises:
             DataError: every problem found.
         """
-        task = task_named(self.run.task)
         split = check_record(self.run.split, SplitPlan, "split")
-        return task.open_dataset(self.data, task.options(self.run.task_options), split, seed)
+        return self._task.open_dataset(self.data, self._task_options, split, seed)
 
     def model(self, classes: int, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
         """The site's whole model: what it received, and what stays here; see ``Files``.
@@ -103,11 +119,9 @@ class Trainer:
         Raises:
             StandingError: what stayed here does not fit: the site's grades are others now.
         """
-        task, method = task_named(self.run.task), method_named(self.run.method)
-        options = task.options(self.run.task_options)
-        model = task.build_model(options, classes, seed_for(self.run.seed, "initial model"))
+        model = self._task.build_model(self._task_options, classes, seed_for(self.run.seed, "initial model"))
         if personal is not None:
-            stays = staying(task, method, model)
+            stays = self.stays(model)
             try:
                 check_tensors(personal, stays, str(personal))
             except PoisonError as error:
@@ -130,16 +144,15 @@ class Trainer:
 
     def stays(self, model: nn.Module) -> TensorList:
         """What of a model stays at this site."""
-        return staying(task_named(self.run.task), method_named(self.run.method), model)
+        return staying(self._task, self._method, model)
 
     def doubts(self, model: nn.Module, dataset: Dataset) -> Doubts:
         """What θ of a model is measured on: its uncertainty of the split that the run names."""
-        task, method = task_named(self.run.task), method_named(self.run.method)
-        options = method_options(method, self.run.method_options)
+        options = self._method_options
         samples = dataset.train if options.theta_from == "train" else dataset.validation
         # λ does not enter the uncertainty: any round's objective reads a model alike.
-        objective = method.objective(options, 1, self.run.rounds)
-        return doubts(task, model, samples, objective, seed_for(self.run.seed, "theta"))
+        objective = self._method.objective(options, 1, self.run.rounds)
+        return doubts(self._task, model, samples, objective, seed_for(self.run.seed, "theta"))
 
     def work(
         self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
@@ -153,17 +166,16 @@ class Trainer:
         Raises:
             Stopped: by ``on_progress``.
         """
-        task, method = task_named(self.run.task), method_named(self.run.method)
+        task, method = self._task, self._method
         model = self.model(len(dataset.classes), files.received, files.start, files.personal)
-        options = method_options(method, self.run.method_options)
-        objective = method.objective(options, configuration.round, self.run.rounds)
+        objective = method.objective(self._method_options, configuration.round, self.run.rounds)
         table = _Table(configuration, self.policy)
         answer: dict[str, bytes] = {}
         if method.sends_reliability:
             answer[names.RELIABILITY] = dump_yaml(reliability(self.doubts(model, dataset), self.policy))
         table.add(0, "validation", evaluate(task, model, dataset.validation, objective))
         table.add(0, "test", evaluate(task, model, dataset.test, objective))
-        optimizer = task.optimizer(model, task.options(self.run.task_options), configuration.learning_rate)
+        optimizer = task.optimizer(model, self._task_options, configuration.learning_rate)
         for number in range(1, configuration.epochs + 1):
             epoch = Epoch(
                 learning_rate=configuration.learning_rate,

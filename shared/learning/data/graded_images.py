@@ -12,7 +12,6 @@ pydicom is installed; of a DICOM file only what its pixels need is read, never w
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from shared.learning.data.images import (
     short_name,
     visible,
 )
+from shared.learning.data.tables import read_table
 
 LABELS_FILE = "labels.csv"
 GRADES_FILE = "grades.txt"
@@ -162,12 +162,9 @@ def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Li
 def _read_labels(path: Path, ids: Collection[str], grades: int, problems: list[str]) -> dict[str, int]:
     """The grade of each image, from ``labels.csv``."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        problems.append(f"{path.name}: cannot be read ({error}); save it as CSV in UTF-8.")
+        columns, rows = read_table(path)
+    except DataError as error:
+        problems += error.problems
         return {}
     if sorted(columns) != ["grade", "id"]:
         found = ", ".join(_shown(str(column)) for column in columns) or "none"

@@ -6,7 +6,6 @@ one scan, both eyes of one person) form a group, and a group is never divided.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.errors import DataError
+from shared.learning.data.tables import read_table
 from shared.learning.seeds import seed_for
 
 SplitName = Literal["train", "validation", "test"]
@@ -65,13 +65,7 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
     Raises:
         DataError: names every line that is wrong, every image that is missing in the file and the reverse.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns = reader.fieldnames or []
-            rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError([f"{path.name}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
+    columns, rows = read_table(path)
     unknown = set(columns) - {"id", "split", "group"}
     if "id" not in columns or len(columns) < 2 or unknown or len(set(columns)) < len(columns):
         found = ", ".join(str(column) for column in columns) or "none"

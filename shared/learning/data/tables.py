@@ -1,0 +1,25 @@
+"""The small tables that a hospital writes beside its images: CSV in UTF-8, with a header."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shared.errors import DataError
+
+
+def read_table(path: Path) -> tuple[Sequence[str], list[tuple[int, dict[str, Any]]]]:
+    """A table's columns, and each row's cells by column with the line on which the row ends.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            return columns, [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError([f"{path.name}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
