@@ -20,6 +20,10 @@ from shared.errors import DropfedError, NotFoundError, PassingError, StandingErr
 _PASSING = (408, 409, 412, 423, 425, 429)
 
 
+class RangeError(PassingError):
+    """416: there is nothing from where we wanted to go on."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What the server said: the status, and of the headers what matters for errors.
@@ -61,6 +65,8 @@ def explain(answer: Answer, method: str, where: str, user: str) -> DropfedError:
         return StandingError(f"{where} forbids {method} to user {user!r}: have the folder's owner permit it.")
     if status in (404, 410):
         return NotFoundError(f"{where} is not there.")
+    if status == 416:
+        return RangeError(f"{where} is shorter than what is here of it already.")
     if status == 413:
         return StandingError(f"{where} is larger than the server accepts: have its upload limit raised.")
     if status == 507:

@@ -1,5 +1,7 @@
 """One HTTP request at a time to one WebDAV folder: what webdavclient3 lacks to be trusted with data.
 
+Paths are relative to the folder; one that begins with '/' is the server's own.
+
 * No redirect is followed: requests would repeat a PUT with an empty body, or turn it into a GET, and report success.
 * An upload has a stated length and is built anew for each request: a chunked or used-up body is stored empty.
 * What arrives is bounded, and a body that ends early is an error.
@@ -10,11 +12,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
@@ -26,27 +29,39 @@ from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer, explain, explain_silence
+from shared.folder.contract import MAX_ENTRIES
 from shared.folder.durable import BLOCK
+from shared.folder.multistatus import QUESTION, Listing, parse
 
+MAX_LISTING_BYTES = MAX_ENTRIES * 4096
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body says nothing we need
-METHODS = ("GET", "PUT", "DELETE", "MKCOL", "MOVE", "PROPFIND")
+METHODS = ("GET", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
 
 
 class FileBody:
-    """An upload of exactly ``size`` bytes, from the start of ``file`` each time it is iterated."""
+    """An upload of exactly ``size`` bytes, from byte ``start`` of ``file`` each time it is iterated.
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    Args:
+        moved: told the size of each block that is about to go out; it may take its time.
+    """
+
+    def __init__(
+        self, file: BinaryIO, size: int, moved: Callable[[int], None] = lambda _: None, *, start: int = 0
+    ) -> None:
         self._file = file
         self._size = size
+        self._moved = moved
+        self._start = start
 
     def __len__(self) -> int:  # requests sends it as Content-Length
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        self._file.seek(0)
+        self._file.seek(self._start)
         remaining = self._size
         while block := self._file.read(min(BLOCK, remaining)):
             remaining -= len(block)
+            self._moved(len(block))
             yield block
         if remaining:
             raise StandingError(f"{self._file.name} shrank by {remaining} bytes while it was sent: make it anew.")
@@ -57,11 +72,16 @@ class Incoming:
 
     Attributes:
         length: bytes announced by the server, or None.
+        start: where in the file the body begins, in bytes.
+        etag: the server's tag of the file, or None.
     """
 
     def __init__(self, response: requests.Response, path: str) -> None:
         announced = response.headers.get("Content-Length", "")
         self.length = int(announced) if announced.isascii() and announced.isdigit() else None
+        part = re.match(r"bytes ([0-9]+)-", response.headers.get("Content-Range", ""))
+        self.start = int(part[1]) if part and response.status_code == 206 else 0
+        self.etag = response.headers.get("ETag")
         self._response = response
         self._path = path
 
@@ -95,11 +115,12 @@ class Connection:
         """
         self.url = _checked_url(url)
         self.path = unquote(urlsplit(self.url).path)
+        self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.url))
         self.user = user
         self._stall_s = stall_s
         if ca_file is not None and not ca_file.is_file():
             raise StandingError(f"The CA file {ca_file} is not there: correct its path in the configuration.")
-        client = Client({"webdav_hostname": self.url, "disable_check": True})
+        client = Client({"webdav_hostname": self._origin, "disable_check": True})
         client.requests = {method: method for method in METHODS}
         client.http_header = {}
         client.timeout = (stall_s, stall_s)  # to connect; for each wait on the socket
@@ -113,17 +134,26 @@ class Connection:
         session.hooks["response"].append(_stop_at_refusal)
         self._client = client
 
+    @property
+    def account(self) -> tuple[str, str]:
+        """The server and the user: what one such pair may read, it may copy."""
+        return self._origin, self.user
+
+    def on_server(self, path: str) -> str:
+        """Return ``path`` from after the host name, not percent-encoded, beginning with '/'."""
+        return path if path.startswith("/") else f"{self.path}/{path}"
+
     def where(self, path: str) -> str:
         """Return the address of ``path`` as people should read it: no secrets, no percent signs."""
-        return f"{self.url}/{path}".rstrip("/")
+        return f"{self._origin}{self.on_server(path)}".rstrip("/")
 
     def address(self, path: str) -> str:
         """Return the whole address of ``path``, percent-encoded."""
-        return f"{self.url}/{quote(path, safe='/')}"
+        return f"{self._origin}{self.quoted(path)}"
 
     def quoted(self, path: str) -> str:
         """Return the address of ``path`` from after the host name, percent-encoded."""
-        return urlsplit(self.address(path)).path
+        return quote(self.on_server(path), safe="/")
 
     def send(
         self,
@@ -145,20 +175,31 @@ class Connection:
         except _RefusalError as refusal:
             return refusal.answer
 
+    def listing(self, path: str, *, depth: Literal[0, 1]) -> Listing:
+        """Ask what is at ``path`` and, with depth 1, what lies directly in it; a folder's path may end in '/'.
+
+        Raises:
+            DropfedError: no answer, or one that is no whole listing; NotFoundError if nothing is there.
+        """
+        headers = {"Depth": str(depth), "Content-Type": "application/xml; charset=utf-8"}
+        with self.open("PROPFIND", path, status=207, body=QUESTION, headers=headers) as body:
+            document = b"".join(body.blocks(MAX_LISTING_BYTES))
+        return parse(document, self.on_server(path).rstrip("/"), self.where(path))
+
     @contextmanager
     def open(
         self,
         method: str,
         path: str,
         *,
-        status: int,
+        status: int | tuple[int, ...],
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[Incoming]:
         """Make a request whose answer's body is to be read inside the block.
 
         Args:
-            status: the only status that means success.
+            status: what alone means success.
 
         Raises:
             DropfedError: no answer, another answer (see ``error``), or a web page in place of a file.
@@ -167,7 +208,7 @@ class Connection:
             with self._answered(method, path, body, headers or {}) as response:
                 answer = Answer.of(response)
                 is_page = answer.is_page and not path.lower().endswith((".html", ".htm"))
-                if answer.status != status or is_page:
+                if answer.status not in (status if isinstance(status, tuple) else (status,)) or is_page:
                     raise self.error(answer, method, path)
                 if response.headers.get("Content-Encoding", "identity") not in ("", "identity"):
                     raise StandingError(
@@ -187,7 +228,7 @@ class Connection:
         if isinstance(body, FileBody) and len(body) == 0:
             body = b""  # requests would send an empty iterable chunked, and some servers then store nothing
         try:
-            with closing(self._client.execute_request(method, "/" + quote(path, safe="/"), body, lines)) as response:
+            with closing(self._client.execute_request(method, self.quoted(path), body, lines)) as response:
                 yield response
         except (requests.RequestException, HTTPError, WebDavException) as error:
             raise explain_silence(error, self.url, self._stall_s) from error

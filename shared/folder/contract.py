@@ -39,7 +39,8 @@ class Folder(ABC):
     def download(self, path: str, target: Path, *, size: int) -> str:
         """Stream a file of exactly ``size`` bytes to ``target`` and return its SHA-256 (hex).
 
-        ``target`` appears (or is replaced) only when all bytes have arrived and are on disk.
+        ``target`` appears (or is replaced) only when all bytes have arrived and are on disk. What came before a cut may
+        stay beside it, for the next call to go on from.
 
         Raises:
             NotFoundError: there is no such file.
@@ -47,8 +48,20 @@ class Folder(ABC):
         """
 
     @abstractmethod
-    def upload(self, path: str, source: Path) -> None:
-        """Stream ``source`` to its final name, making parent folders; a torn file is simply sent again."""
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
+        """Stream ``source`` to its final name, making parent folders; a torn file is simply sent again.
+
+        Args:
+            sha256: of ``source``, where it is known: content that is on the server already need not be sent again.
+        """
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there counts as removed."""
+
+    @abstractmethod
+    def room(self) -> int | None:
+        """Return how many bytes may still be put into the folder; None where there is no limit, or it is not told."""
 
     @abstractmethod
     def create(self, path: str, content: bytes) -> None:

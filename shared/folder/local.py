@@ -54,10 +54,18 @@ class LocalFolder(Folder):
                     raise PoisonError(path, f"shrank by {remaining} bytes while it was read")
         return digest.hexdigest()
 
-    def upload(self, path: str, source: Path) -> None:
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
         target = self.locate(path)
         with self._translated(path), source.open("rb") as stream, self._making(target) as copy:
             shutil.copyfileobj(stream, copy, BLOCK)
+
+    def remove(self, path: str) -> None:
+        with self._translated(path):
+            self.locate(path).unlink(missing_ok=True)
+
+    def room(self) -> int | None:
+        with self._translated(""):
+            return shutil.disk_usage(self.root).free
 
     def create(self, path: str, content: bytes) -> None:
         target = self.locate(path)

@@ -18,7 +18,7 @@ from shared.folder.contract import Entry
 
 QUESTION = (
     b'<?xml version="1.0" encoding="utf-8"?><propfind xmlns="DAV:"><prop>'
-    b"<resourcetype/><getcontentlength/><getetag/></prop></propfind>"
+    b"<resourcetype/><getcontentlength/><getetag/><quota-available-bytes/></prop></propfind>"
 )
 _DAV = "{DAV:}"
 
@@ -28,13 +28,15 @@ class Listing:
     """A folder and its entries.
 
     Attributes:
-        is_folder: the resource asked about is a folder.
-        has_etag: the server gave an ETag for it.
+        itself: the resource asked about.
+        etag: the server's tag of it, or None.
+        available_bytes: how much more may be put there, or None where the server does not say or sets no limit.
         entries: what lies directly in it, in the server's order.
     """
 
-    is_folder: bool
-    has_etag: bool
+    itself: Entry
+    etag: str | None
+    available_bytes: int | None
     entries: tuple[Entry, ...]
 
 
@@ -70,7 +72,12 @@ def parse(document: bytes, path: str, where: str) -> Listing:
         raise StandingError(
             f"{where} sent a listing of another folder: configure the address that the server itself uses for it."
         )
-    return Listing(_is_folder(itself), itself.find(f"{_DAV}getetag") is not None, tuple(entries))
+    return Listing(
+        _entry(path.rpartition("/")[2], itself),
+        itself.findtext(f"{_DAV}getetag"),
+        _number(itself, "quota-available-bytes"),
+        tuple(entries),
+    )
 
 
 def _path_of(response: Element) -> str:
@@ -91,11 +98,12 @@ def _properties(response: Element) -> Element:
     return found
 
 
-def _is_folder(properties: Element) -> bool:
-    return properties.find(f"{_DAV}resourcetype/{_DAV}collection") is not None
-
-
 def _entry(name: str, properties: Element) -> Entry:
-    is_folder = _is_folder(properties)
-    length = (properties.findtext(f"{_DAV}getcontentlength") or "").strip()
-    return Entry(name, is_folder, None if is_folder or not length.isdecimal() else int(length))
+    is_folder = properties.find(f"{_DAV}resourcetype/{_DAV}collection") is not None
+    return Entry(name, is_folder, None if is_folder else _number(properties, "getcontentlength"))
+
+
+def _number(properties: Element, name: str) -> int | None:
+    """Return a count of bytes; ownCloud says "no limit" by a negative one."""
+    text = (properties.findtext(f"{_DAV}{name}") or "").strip()
+    return int(text) if text.isdecimal() else None

@@ -78,8 +78,14 @@ class RetryingFolder(Folder):
     def download(self, path: str, target: Path, *, size: int) -> str:
         return self._call(lambda: self._folder.download(path, target, size=size))
 
-    def upload(self, path: str, source: Path) -> None:
-        self._call(lambda: self._folder.upload(path, source))
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
+        self._call(lambda: self._folder.upload(path, source, sha256=sha256))
+
+    def remove(self, path: str) -> None:
+        self._call(lambda: self._folder.remove(path))
+
+    def room(self) -> int | None:
+        return self._call(self._folder.room)
 
     def create(self, path: str, content: bytes) -> None:
         self._call(lambda: self._folder.create(path, content))

@@ -7,17 +7,21 @@ Nothing here repeats a request to get over trouble; that is ``RetryingFolder``'s
 
 from __future__ import annotations
 
-import hashlib
+import os
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 from shared.errors import AlreadyExistsError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer
+from shared.folder.chunks import CHUNK, ChunkedUploads
 from shared.folder.connection import Connection, FileBody
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
-from shared.folder.durable import BLOCK, disk_trouble, writing
-from shared.folder.multistatus import QUESTION, Listing, parse
+from shared.folder.copies import Copies
+from shared.folder.download import download
+from shared.folder.durable import BLOCK, disk_trouble
+from shared.folder.meter import Meter
+from shared.folder.multistatus import Listing
 
-MAX_LISTING_BYTES = MAX_ENTRIES * 4096
 _MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
 
 
@@ -30,13 +34,27 @@ class WebDavFolder(Folder):
         password: likewise, as UTF-8. It appears in no message and no log.
         ca_file: certificates to trust instead of the public ones.
         stall_s: seconds without a byte moving after which a request fails; no limit on its whole duration.
+        meter: watches files on their way and holds them back.
+        copies: shared with other folders that get the same content, so that the server may copy it between them.
 
     Raises:
         StandingError: an address or a CA file that cannot be used.
     """
 
-    def __init__(self, url: str, user: str, password: str, *, ca_file: Path | None = None, stall_s: float = 60) -> None:
+    def __init__(
+        self,
+        url: str,
+        user: str,
+        password: str,
+        *,
+        ca_file: Path | None = None,
+        stall_s: float = 60,
+        meter: Meter | None = None,
+        copies: Copies | None = None,
+    ) -> None:
         self._connection = Connection(url, user, password, ca_file=ca_file, stall_s=stall_s)
+        self._meter = meter or Meter()
+        self._copies = copies
         self._folders: set[str] = set()  # made or seen by this object
         self._may_move = True  # until a MOVE is forbidden, as in create-only shares
 
@@ -53,32 +71,31 @@ class WebDavFolder(Folder):
             return b"".join(body.blocks(max_bytes))
 
     def download(self, path: str, target: Path, *, size: int) -> str:
-        digest = hashlib.sha256()
-        received = 0
-        with self._connection.open("GET", check_path(path), status=200) as body:
-            if body.length not in (None, size):
-                raise PoisonError(path, f"has {body.length} bytes instead of {size}")
-            try:
-                with writing(target) as file:
-                    for block in body.blocks(size):
-                        digest.update(block)
-                        received += file.write(block)
-                    if received < size:  # without an announced length, a cut body looks like a short file
-                        raise PassingError(f"{path} ended after {received} of {size} bytes.")
-            except OSError as error:
-                raise disk_trouble(error, target) from error
-        return digest.hexdigest()
+        try:
+            return download(self._connection, check_path(path), target, size, self._meter)
+        except OSError as error:
+            raise disk_trouble(error, target) from error
 
-    def upload(self, path: str, source: Path) -> None:
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
         check_path(path)
         try:
             with source.open("rb") as file:
-                size = source.stat().st_size
-                if size > BLOCK:
+                size = os.fstat(file.fileno()).st_size
+                if size <= BLOCK:
+                    self._put(path, FileBody(file, size))
+                else:
                     self._make_folder(_parent(path))  # rather than learn after a long upload that it is missing
-                self._put(path, FileBody(file, size))
+                    self._bring(path, file, size, sha256)
         except OSError as error:
             raise disk_trouble(error, source) from error
+
+    def remove(self, path: str) -> None:
+        answer = self._connection.send("DELETE", check_path(path))
+        if answer.status not in (404, 410):
+            self._demand(answer, (200, 204), "DELETE", path)
+
+    def room(self) -> int | None:
+        return self._ask("", depth=0).available_bytes
 
     def create(self, path: str, content: bytes) -> None:
         if self._holds(check_path(path), content):
@@ -95,7 +112,7 @@ class WebDavFolder(Folder):
 
     def list(self, path: str) -> list[Entry]:
         listing = self._ask(path and check_path(path), depth=1)
-        if not listing.is_folder:
+        if not listing.itself.is_folder:
             raise NotFoundError(f"{self._connection.where(path)} is a file, not a folder.")
         if len(listing.entries) > MAX_ENTRIES:
             raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
@@ -105,19 +122,16 @@ class WebDavFolder(Folder):
     def check(self) -> None:
         listing = self._ask("", depth=0)
         where = self._connection.where("")
-        if not listing.is_folder:
+        if not listing.itself.is_folder:
             raise StandingError(f"{where} is a file, not a folder: correct the address.")
-        if "/remote.php/" in self._connection.path and not listing.has_etag:
+        if "/remote.php/" in self._connection.path and listing.etag is None:
             # ownCloud answers so, with 207, for the folder of a user that does not exist
             raise StandingError(f"{where} is nobody's folder: check the user name in the address.")
 
-    def _ask(self, path: str, *, depth: int) -> Listing:
-        """PROPFIND; a folder's own address ends in a slash, or Apache redirects."""
-        asked = f"{path}/" if path else ""
-        headers = {"Depth": str(depth), "Content-Type": "application/xml; charset=utf-8"}
+    def _ask(self, path: str, *, depth: Literal[0, 1]) -> Listing:
+        """PROPFIND of a folder; its own address ends in a slash, or Apache redirects."""
         try:
-            with self._connection.open("PROPFIND", asked, status=207, body=QUESTION, headers=headers) as body:
-                document = b"".join(body.blocks(MAX_LISTING_BYTES))
+            return self._connection.listing(f"{path}/" if path else "", depth=depth)
         except NotFoundError:
             if path:
                 raise
@@ -125,8 +139,37 @@ class WebDavFolder(Folder):
                 f"{self._connection.where('')} is not there: check the address, and that the folder is still shared "
                 f"with user {self._connection.user!r}."
             ) from None
-        own_path = f"{self._connection.path}/{path}".rstrip("/")
-        return parse(document, own_path, self._connection.where(path))
+
+    def _bring(self, path: str, file: BinaryIO, size: int, sha256: str | None) -> None:
+        """Bring a large file into the folder with the least sending that the server allows; see that all is there."""
+
+        def upload() -> None:
+            chunks = ChunkedUploads.beside(self._connection) if sha256 and size > CHUNK else None
+            with self._meter.transfer(path, "up", size) as moved:
+                if chunks is None or not chunks.upload(path, file, size, sha256 or "", moved):
+                    self._put(path, FileBody(file, size, moved))
+
+        if self._copies is None or sha256 is None:
+            upload()
+        else:
+            place = self._connection.on_server(path)
+            self._copies.put(
+                self._connection.account, sha256, place, upload=upload, copy=lambda original: self._copy(original, path)
+            )
+        try:
+            arrived = self._connection.listing(path, depth=0).itself.size
+        except NotFoundError:
+            arrived = None
+        if arrived != size:  # a full disk, or a body cut behind the server's back: some servers report success
+            raise PassingError(f"{self._connection.where(path)} has {arrived or 0} of the {size} bytes that were sent.")
+
+    def _copy(self, original: str, path: str) -> bool:
+        """Have the server copy a file of another of its folders."""
+        headers = {"Destination": self._connection.address(path), "Overwrite": "T"}
+        answer = self._connection.send("COPY", original, headers=headers)
+        if answer.status in (404, 410):
+            raise NotFoundError(f"{self._connection.where(original)} is not there any more.")
+        return answer.status in (201, 204)
 
     def _holds(self, path: str, content: bytes) -> bool:
         """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is."""
@@ -202,7 +245,7 @@ class WebDavFolder(Folder):
     def _is_folder(self, path: str, refusal: Answer) -> bool:
         """Tell whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
         try:
-            return self._ask(path, depth=0).is_folder
+            return self._ask(path, depth=0).itself.is_folder
         except NotFoundError:
             raise self._connection.error(refusal, "MKCOL", path) from None
 

@@ -9,11 +9,15 @@ from contextlib import suppress
 
 
 class Relay:
-    """Passes bytes on to ``port``; when ``after`` bytes have passed in all, calls ``event`` once before going on."""
+    """Passes bytes on to ``port``; when ``after`` bytes have passed in all, calls ``event`` once before going on.
+
+    An ``event`` that raises an OSError cuts the connection. ``passed`` counts the bytes, in both directions.
+    """
 
     def __init__(self, port: int, after: int, event: Callable[[], None]) -> None:
         self._target = port
-        self._remaining = after
+        self._after = after
+        self.passed = 0
         self._event = event
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -47,6 +51,6 @@ class Relay:
 
     def _count(self, passed: int) -> None:
         with self._lock:
-            before, self._remaining = self._remaining, self._remaining - passed
-            if before > 0 >= self._remaining:
+            before, self.passed = self.passed, self.passed + passed
+            if before < self._after <= self.passed:
                 self._event()

@@ -71,6 +71,20 @@ def test_a_torn_upload_is_sent_again(folder: Folder, tmp_path: Path) -> None:
     assert folder.read("d/f", max_bytes=100) == b"whole file"
 
 
+def test_remove(folder: Folder, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"x")
+    folder.upload("a/f", tmp_path / "source")
+    folder.upload("a/g", tmp_path / "source")
+    for _ in range(2):  # twice is once
+        folder.remove("a/f")
+        assert folder.list("a") == [Entry("g", False, 1)]
+
+
+def test_room(folder: Folder) -> None:
+    room = folder.room()
+    assert room is None or room > 1 << 20
+
+
 def test_create_never_replaces(folder: Folder) -> None:
     folder.create("a/b/manifest.json", b"first")
     folder.create("a/b/manifest.json", b"first")

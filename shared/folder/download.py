@@ -1,0 +1,76 @@
+"""A file comes from the folder: from where the last attempt stopped, if the server goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from shared.errors import PassingError, PoisonError
+from shared.folder.answers import RangeError
+from shared.folder.connection import Connection, Incoming
+from shared.folder.meter import Meter
+from shared.folder.partial import Partial
+
+
+def download(connection: Connection, path: str, target: Path, size: int, meter: Meter) -> str:
+    """Bring a file of ``size`` bytes to ``target``, which appears when it is whole; return its SHA-256 (hex).
+
+    Raises:
+        NotFoundError: there is no such file.
+        PassingError: it was cut; what has come stays for the next attempt.
+        PoisonError: it has another size.
+        OSError: the disk.
+    """
+    part = Partial(target)
+    if part.size > size:
+        part.discard()
+    has_come = part.size == size > 0  # when the process ended
+    digest = _digest_of(part) if has_come else _receive(connection, path, part, size, meter)
+    part.complete()
+    return digest.hexdigest()
+
+
+def _receive(connection: Connection, path: str, part: Partial, size: int, meter: Meter) -> hashlib._Hash:
+    """Bring what is missing; return the SHA-256 of the whole."""
+    wanted = {"Range": f"bytes={part.size}-"} if part.size else {}
+    statuses = (200, 206) if part.size else (200,)
+    try:
+        with connection.open("GET", path, status=statuses, headers=wanted) as body:
+            if body.start != part.size or not part.is_of(body.etag):
+                part.discard()
+            if body.start == part.size:
+                _demand_size(connection, path, body, part, size)
+                return _append(path, body, part, size, meter)
+    except RangeError:
+        part.discard()
+    return _receive(connection, path, part, size, meter)  # from its start: the server does not go on from where we were
+
+
+def _append(path: str, body: Incoming, part: Partial, size: int, meter: Meter) -> hashlib._Hash:
+    digest = _digest_of(part)
+    with part.growing(body.etag) as file, meter.transfer(path, "down", size, moved=part.size) as moved:
+        for block in body.blocks(size - part.size):
+            digest.update(block)
+            file.write(block)
+            moved(len(block))
+    if part.size < size:  # without an announced length, a cut body looks like a short file
+        raise PassingError(f"{path} ended after {part.size} of {size} bytes.")
+    return digest
+
+
+def _demand_size(connection: Connection, path: str, body: Incoming, part: Partial, size: int) -> None:
+    """Refuse a body of another length; the listing decides whether the file has it, or something on the way cut it."""
+    if body.length in (None, size - part.size):
+        return
+    announced = part.size + (body.length or 0)
+    part.discard()
+    if connection.listing(path, depth=0).itself.size == size:
+        raise PassingError(f"{path} came with {announced} of {size} bytes.")
+    raise PoisonError(path, f"has {announced} bytes instead of {size}")
+
+
+def _digest_of(part: Partial) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    for block in part.blocks():
+        digest.update(block)
+    return digest

@@ -1,0 +1,94 @@
+"""How large files move: told to people while it happens, held back where a limit says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from shared.folder.durable import write_file
+
+Direction = Literal["up", "down"]
+TOLD_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One file on its way, as ``transfer.json`` tells it.
+
+    Args:
+        size: bytes of the whole file; ``moved`` of them are over.
+        bytes_per_second: since this attempt began.
+        seconds_left: at that speed; None as long as nothing moved.
+    """
+
+    path: str
+    direction: Direction
+    size: int
+    moved: int
+    bytes_per_second: float
+    seconds_left: float | None
+
+
+class Meter:
+    """Watches the transfers of one folder, one at a time.
+
+    Args:
+        told: the file that says what is on its way; it vanishes when nothing is. None tells nobody.
+        limits: the most bytes per second, by direction.
+        permit: called before each block; raises what stands against moving it now.
+    """
+
+    def __init__(
+        self,
+        told: Path | None = None,
+        *,
+        limits: dict[Direction, float] | None = None,
+        permit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._told = told
+        self._limits = limits or {}
+        self._permit = permit
+
+    @contextmanager
+    def transfer(
+        self, path: str, direction: Direction, size: int, *, moved: int = 0
+    ) -> Iterator[Callable[[int], None]]:
+        """Watch one file; yields what is to be called with the size of each block, before or after it moved.
+
+        Args:
+            moved: bytes that an earlier attempt left in place.
+        """
+        began, told_at, start = time.monotonic(), float("-inf"), moved
+        limit = self._limits.get(direction)
+
+        def note(count: int) -> None:
+            nonlocal moved, told_at
+            self._permit()
+            moved += count
+            if limit is not None:
+                time.sleep(max(0.0, began + (moved - start) / limit - time.monotonic()))
+            now = time.monotonic()
+            if self._told is not None and now - told_at >= TOLD_EVERY_S:
+                told_at = now
+                speed = (moved - start) / max(now - began, 1e-6)
+                transfer = Transfer(path, direction, size, moved, round(speed), round((size - moved) / speed, 1))
+                write_file(self._told, json.dumps(asdict(transfer)).encode())
+
+        try:
+            yield note
+        finally:
+            if self._told is not None:
+                self._told.unlink(missing_ok=True)
+
+
+def read_transfer(told: Path) -> Transfer | None:
+    """What is on its way, or None if nothing is."""
+    try:
+        return Transfer(**json.loads(told.read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
