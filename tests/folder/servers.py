@@ -21,11 +21,12 @@ from requests.auth import HTTPBasicAuth
 from wsgidav.wsgidav_app import WsgiDAVApp
 
 from deploy.local.webdav_server import EmbeddedServer
+from tests.folder.owncloud import OwnCloud
 
 SITE = "north"
 PASSWORD = "gehéim: ü"  # one that fails unless it goes out as UTF-8 and is split at the first colon
 AUTH = HTTPBasicAuth(SITE.encode(), PASSWORD.encode())
-NAMES = ("embedded", "wsgidav", "apache", "nginx", "lighttpd", "rclone")
+NAMES = ("embedded", "wsgidav", "apache", "nginx", "lighttpd", "rclone", "owncloud")
 STARTUP_S = 20
 
 
@@ -40,6 +41,10 @@ def running(name: str) -> Iterator[str]:
         elif name == "wsgidav":
             with stock_wsgidav(home) as url:
                 yield url
+        elif name == "owncloud":
+            with OwnCloud(home, {"aggregator": "other", SITE: PASSWORD}) as cloud:
+                cloud.share("aggregator", "drop", SITE, "retina")
+                yield f"{cloud.url}/remote.php/dav/files/{SITE}/retina"
         else:
             with process(home, *RECIPES[name]) as url:
                 yield url

@@ -1,0 +1,585 @@
+"""A stand-in for ownCloud's file API, over real sockets, with the files on disk.
+
+    /status.php                        what it is, and whether it is under maintenance
+    /remote.php/webdav/                the user's files
+    /remote.php/dav/files/USER/        the same
+    /remote.php/dav/uploads/USER/      large uploads in chunks, put together by a MOVE
+    /public.php/webdav/                a public link: the user is the link's token
+
+It does what exchanges with a real ownCloud were seen to do, also where that is odd: a chunk cut half way counts as
+stored, a wrong user's folder looks empty, an overwrite within one second keeps the ETag.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import formatdate
+from http.client import HTTPMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+from urllib.parse import quote, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+from defusedxml.ElementTree import fromstring
+
+from tests.folder.owncloud_store import (
+    UPLOADS,
+    Refusal,
+    Store,
+    checked_name,
+    demand_checksum,
+    in_natural_order,
+    size_below,
+)
+
+BLOCK = 1 << 20
+DAV, OC = "{DAV:}", "{http://owncloud.org/ns}"
+PREFIXES = {DAV: "d", OC: "oc"}
+USUAL_PROPERTIES = [
+    f"{DAV}{name}"
+    for name in (
+        "getlastmodified",
+        "getcontentlength",
+        "resourcetype",
+        "getetag",
+        "getcontenttype",
+        "quota-available-bytes",
+        "quota-used-bytes",
+    )
+]
+ASSEMBLED = ".file"  # in an upload's folder: what its chunks will be together
+
+
+class OwnCloud:
+    """Serves the homes below ``root``; may be stopped and started again on the same port.
+
+    Args:
+        users: password by name. Each has a home, ``root/NAME``.
+
+    Attributes:
+        requests: (method, decoded path, bytes of the body that arrived) of every request that has ended.
+        is_maintained: everything but status.php answers 503.
+        store: the files; ``store.quotas`` limits owners.
+    """
+
+    def __init__(self, root: Path, users: Mapping[str, str], *, port: int = 0) -> None:
+        self.users = dict(users)
+        self.links: dict[str, tuple[Path, str]] = {}
+        self.requests: list[tuple[str, str, int]] = []
+        self.is_maintained = False
+        self.store = Store(root)
+        self.port = port
+        self.sockets: set[socket.socket] = set()
+        self._server: ThreadingHTTPServer | None = None
+        for user in users:
+            (self.store.root / user).mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> OwnCloud:
+        self.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), type("Bound", (_Handler,), {"world": self}))
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Cut all connections and end."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            for connected in list(self.sockets):
+                with suppress(OSError):  # closed already
+                    connected.shutdown(socket.SHUT_RDWR)
+            self._server = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def share(self, owner: str, folder: str, user: str, name: str) -> None:
+        """Let ``user`` find ``folder`` of ``owner`` as ``name``, with all rights."""
+        shared = self.store.root / owner / folder
+        shared.mkdir(parents=True, exist_ok=True)
+        (self.store.root / user / name).symlink_to(shared)
+
+    def link(self, owner: str, folder: str, token: str, password: str) -> None:
+        """Open ``folder`` of ``owner`` to whoever knows ``token`` and ``password``."""
+        linked = self.store.root / owner / folder
+        linked.mkdir(parents=True, exist_ok=True)
+        self.links[token] = (linked, password)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What an address means.
+
+    Attributes:
+        endpoint: within which a MOVE or COPY must stay.
+        prefix: the address of the tree's root, decoded.
+        tree: the root on disk.
+        inside: the path below the root, without slashes at its ends.
+    """
+
+    endpoint: str
+    prefix: str
+    tree: Path
+    inside: str
+
+    @property
+    def disk(self) -> Path:
+        return (self.tree / self.inside).resolve()
+
+    @property
+    def is_upload(self) -> bool:
+        return self.tree.parent.name == UPLOADS
+
+    @property
+    def is_assembled(self) -> bool:
+        return self.is_upload and self.inside.endswith(f"/{ASSEMBLED}")
+
+
+class _Body:
+    """What comes after the headers. ``received`` bytes of it have been read."""
+
+    def __init__(self, file: BinaryIO, headers: HTTPMessage) -> None:
+        is_chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
+        self.length = None if is_chunked else int(headers.get("Content-Length", 0))
+        self.received = 0
+        self._blocks = self._read_chunks(file) if self.length is None else self._read(file, self.length)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield what has not been read yet, or what arrives of it."""
+        with suppress(ConnectionError):
+            for block in self._blocks:
+                self.received += len(block)
+                yield block
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended early, where that can be told: without a length everything passes for whole."""
+        return self.length is not None and self.received < self.length
+
+    @staticmethod
+    def _read(file: BinaryIO, length: int) -> Iterator[bytes]:
+        while length and (block := file.read(min(BLOCK, length))):
+            length -= len(block)
+            yield block
+
+    @staticmethod
+    def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
+        while size := int(file.readline().split(b";")[0].strip() or b"0", 16):
+            yield file.read(size)
+            file.readline()
+        file.readline()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "ownCloud-stand-in"
+    sys_version = ""
+    disable_nagle_algorithm = True
+    world: OwnCloud
+
+    def setup(self) -> None:
+        super().setup()
+        self.world.sockets.add(self.connection)
+
+    def finish(self) -> None:
+        self.world.sockets.discard(self.connection)
+        with suppress(ConnectionError):
+            super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def handle_any(self) -> None:
+        self.store = self.world.store
+        self.body = _Body(self.rfile, self.headers)
+        path = unquote(urlsplit(self.path).path)
+        try:
+            self._respond(path)
+        except Refusal as refusal:
+            self._refuse(refusal)
+        except ConnectionError:
+            self.close_connection = True
+        finally:
+            self.world.requests.append((self.command, path, self.body.received))
+
+    do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_COPY = do_PROPFIND = do_OPTIONS = handle_any  # noqa: N815
+
+    def _respond(self, path: str) -> None:
+        if path == "/status.php":
+            self._answer(200, json.dumps(self._status()).encode(), {"Content-Type": "application/json"})
+            return
+        if self.world.is_maintained:
+            raise Refusal(503, "Sabre\\DAV\\Exception\\ServiceUnavailable", "System in maintenance mode.")
+        place = self._place(path)
+        if place is None:
+            self._in_nobodys_folder(path)
+            return
+        self._check_conditions(place)
+        getattr(self, f"_{self.command.lower()}")(place)
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "installed": True,
+            "maintenance": self.world.is_maintained,
+            "needsDbUpgrade": False,
+            "version": "11.0.0.0",
+            "versionstring": "11.0.0",
+            "edition": "Community",
+            "productname": "ownCloud",
+            "product": "ownCloud",
+        }
+
+    # --- who and where -------------------------------------------------------------------------------------
+
+    def _login(self) -> tuple[str, str]:
+        kind, _, token = self.headers.get("Authorization", "").partition(" ")
+        with suppress(ValueError):
+            user, separator, password = base64.b64decode(token).decode().partition(":")
+            if kind.lower() == "basic" and separator:
+                return user, password
+        return "", ""
+
+    def _place(self, path: str) -> _Place | None:
+        """Return what an address means to who asks, None in the tree of somebody else."""
+        user, password = self._login()
+        match path.split("/"):
+            case ["", "public.php", "webdav", *segments]:
+                tree, right = self.world.links.get(user, (Path(), None))
+                self._demand_login(password == right)
+                return self._inside("/public.php/webdav", "/public.php/webdav", tree, segments)
+            case ["", "remote.php", "webdav", *segments]:
+                self._demand_login(self.world.users.get(user) == password)
+                return self._inside("/remote.php/webdav", "/remote.php/webdav", self.store.root / user, segments)
+            case ["", "remote.php", "dav", "files" | "uploads" as kind, name, *segments]:
+                self._demand_login(self.world.users.get(user) == password)
+                if name != user:
+                    return None
+                tree = self.store.root / user if kind == "files" else self.store.root / UPLOADS / user
+                tree.mkdir(parents=True, exist_ok=True)
+                return self._inside("/remote.php/dav", f"/remote.php/dav/{kind}/{user}", tree, segments)
+        raise Refusal(404, "Sabre\\DAV\\Exception\\NotFound")
+
+    def _inside(self, endpoint: str, prefix: str, tree: Path, segments: list[str]) -> _Place:
+        return _Place(endpoint, prefix, tree, "/".join(checked_name(segment) for segment in segments if segment))
+
+    def _demand_login(self, is_right: bool) -> None:
+        if not is_right:
+            raise Refusal(401, "Sabre\\DAV\\Exception\\NotAuthenticated", "Username or password was incorrect")
+
+    def _in_nobodys_folder(self, path: str) -> None:
+        """Answer as if it were an empty folder, or refuse."""
+        if self.command == "PROPFIND" and path.rstrip("/").count("/") == 4:
+            stat = _propstat(["<d:resourcetype><d:collection/></d:resourcetype>"], 200)
+            itself = f"<d:response><d:href>{_quoted(path)}</d:href>{stat}</d:response>"
+            self._answer(207, _multistatus([itself]), _XML)
+        else:
+            raise Refusal(404 if self.command in ("GET", "HEAD") else 403, "Sabre\\DAV\\Exception\\Forbidden")
+
+    def _check_conditions(self, place: _Place) -> None:
+        etag = self._etag(place) if place.disk.exists() else None
+        wanted, unwanted = self.headers.get("If-Match"), self.headers.get("If-None-Match")
+        if wanted is not None and (etag is None or wanted not in ("*", etag)):
+            raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed")
+        if (
+            unwanted is not None
+            and self.command not in ("GET", "HEAD")
+            and etag is not None
+            and unwanted in ("*", etag)
+        ):
+            raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed")
+
+    # --- files ---------------------------------------------------------------------------------------------
+
+    def _options(self, place: _Place) -> None:
+        self._answer(200, b"", {"DAV": "1, 3, extended-mkcol"})
+
+    def _get(self, place: _Place) -> None:
+        disk = place.disk
+        if disk.is_dir():
+            raise Refusal(501, "Sabre\\DAV\\Exception\\NotImplemented", "GET is only implemented for File objects")
+        self._demand_existing(disk)
+        with self.store.held(disk, shared=True), disk.open("rb") as file:
+            size = disk.stat().st_size
+            headers = self._file_headers(place)
+            if self.headers.get("If-None-Match") == headers["ETag"]:
+                self._answer(304, b"", headers)
+                return
+            start, end = self._range(size, headers["ETag"])
+            is_part = (start, end) != (0, size)
+            if is_part:
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+            self._begin(206 if is_part else 200, headers | {"Content-Length": str(end - start)})
+            file.seek(start)
+            while self.command == "GET" and file.tell() < end:
+                self.wfile.write(file.read(min(BLOCK, end - file.tell())))
+
+    _head = _get
+
+    def _range(self, size: int, etag: str) -> tuple[int, int]:
+        """Return the first byte to be sent and the one after the last. Several ranges get the whole."""
+        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if wanted is None or not any(wanted.groups()) or self.headers.get("If-Range", etag) != etag:
+            return 0, size
+        first, last = wanted.groups()
+        start = int(first) if first else max(0, size - int(last))
+        end = min(size, int(last) + 1) if first and last else size
+        if start >= size or end <= start:
+            raise Refusal(416, "Sabre\\DAV\\Exception\\RequestedRangeNotSatisfiable")
+        return start, end
+
+    def _put(self, place: _Place) -> None:
+        disk = place.disk
+        if self.headers.get("Content-Range") is not None:
+            raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", "Content-Range on PUT requests are forbidden.")
+        if disk.is_dir() or not disk.parent.is_dir() or (place.is_upload and "/" not in place.inside):
+            raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict")
+        self.store.demand_room(disk, self.body.length or 0)
+        part = self.store.new_part()
+        with self.store.held(disk):
+            self._check_conditions(place)  # once more: somebody may have written it since
+            try:
+                with part.open("xb") as file:
+                    for block in self.body.blocks():
+                        file.write(block)
+                if self.body.is_cut and not place.is_upload:
+                    raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", "the body is shorter than announced")
+                demand_checksum(self.headers.get("OC-Checksum"), part)
+                is_new = self.store.publish(part, disk)
+            finally:
+                part.unlink(missing_ok=True)
+        self._answer(201 if is_new else 204, b"", self._stored_headers(place))
+
+    def _mkcol(self, place: _Place) -> None:
+        disk = place.disk
+        if place.is_upload and "/" in place.inside:
+            raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
+        if not disk.parent.is_dir():
+            raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "Parent node does not exist")
+        self.store.make_folder(disk)
+        self._answer(201)
+
+    def _delete(self, place: _Place) -> None:
+        share = place.tree / place.inside
+        doomed = share if share.is_symlink() else place.disk
+        if place.is_assembled:
+            doomed = place.disk.parent
+        if not place.inside:
+            raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
+        self._demand_existing(doomed)
+        with self.store.held(doomed):
+            self.store.remove(doomed)
+        self._answer(204)
+
+    # --- moving and copying --------------------------------------------------------------------------------
+
+    def _move(self, place: _Place) -> None:
+        try:
+            self._move_or_copy(place)
+        except Refusal as refusal:
+            if refusal.status == 423:
+                raise Refusal(500, "OCP\\Lock\\LockedException", refusal.message) from None
+            raise
+
+    def _copy(self, place: _Place) -> None:
+        self._move_or_copy(place)
+
+    def _move_or_copy(self, place: _Place) -> None:
+        target = self._place(unquote(urlsplit(self.headers.get("Destination", "")).path))
+        if target is None or target.endpoint != place.endpoint or target.is_upload or not target.inside:
+            raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Destination is out of this tree")
+        source, destination = place.disk, target.disk
+        self._demand_existing(source.parent if place.is_assembled else source)
+        if source == destination or destination.is_relative_to(source):
+            raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Source and destination uri are identical.")
+        if not destination.parent.is_dir():
+            raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "The destination node is not found")
+        with self.store.held_all(source, destination):
+            exists = destination.exists()
+            if exists and self.headers.get("Overwrite", "T") == "F":
+                raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed", "The destination node already exists")
+            if place.is_assembled:
+                self._assemble(source.parent, destination)
+            elif self.command == "MOVE":
+                self.store.move(source, destination)
+            else:
+                self.store.demand_room(destination, size_below(source))
+                self.store.copy(source, destination, keep_checksums="public.php" not in place.endpoint)
+        headers = self._stored_headers(target) if destination.is_file() else {}
+        self._answer(204 if exists else 201, b"", headers)
+
+    def _assemble(self, upload: Path, destination: Path) -> None:
+        """Put chunks together. What is refused leaves them as they are."""
+        chunks = [upload / name for name in in_natural_order([chunk.name for chunk in upload.iterdir()])]
+        total = size_below(upload)
+        announced = self.headers.get("OC-Total-Length")
+        if announced is not None and announced != str(total):
+            message = f"Chunks on server do not sum up to {announced} but to {total}"
+            raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", message)
+        self.store.demand_room(destination, total)
+        part = self.store.new_part()
+        try:
+            with part.open("xb") as file:
+                for chunk in chunks:
+                    file.write(chunk.read_bytes())
+            demand_checksum(self.headers.get("OC-Checksum"), part)
+            self.store.publish(part, destination)
+        finally:
+            part.unlink(missing_ok=True)
+        self.store.remove(upload)
+
+    # --- properties ----------------------------------------------------------------------------------------
+
+    def _propfind(self, place: _Place) -> None:
+        depth = self.headers.get("Depth", "1")
+        if depth not in ("0", "1"):
+            raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed", "Depth infinity is not allowed")
+        question = b"".join(self.body.blocks())
+        wanted = [prop.tag for prop in fromstring(question).findall(f"{DAV}prop/*")] if question else []
+        places = [place]
+        self._demand_existing(place.disk.parent if place.is_assembled else place.disk)
+        if depth == "1" and place.disk.is_dir():
+            found = [entry.name for entry in place.disk.iterdir()]
+            if place.is_upload and place.inside:
+                found.append(ASSEMBLED)
+            places += [
+                _Place(place.endpoint, place.prefix, place.tree, f"{place.inside}/{name}".lstrip("/")) for name in found
+            ]
+        self._answer(207, _multistatus([self._described(each, wanted or USUAL_PROPERTIES) for each in places]), _XML)
+
+    def _described(self, place: _Place, wanted: list[str]) -> str:
+        known = self._properties(place)
+        found = [_element(tag, known[tag]) for tag in wanted if tag in known]
+        missing = [_element(tag, "") for tag in wanted if tag not in known]
+        stats = _propstat(found, 200) + (_propstat(missing, 404) if missing else "")
+        slash = "/" if place.disk.is_dir() else ""
+        href = _quoted(f"{place.prefix}/{place.inside}".rstrip("/") + slash)
+        return f"<d:response><d:href>{href}</d:href>{stats}</d:response>"
+
+    def _properties(self, place: _Place) -> dict[str, str]:
+        if place.is_assembled:
+            size = str(size_below(place.disk.parent))
+            return {f"{DAV}getcontentlength": size, f"{DAV}resourcetype": ""}
+        disk, node = place.disk, self.store.node(place.disk)
+        received = "" if self.store.owner(disk) == place.tree.name else "S"
+        properties = {
+            f"{DAV}getlastmodified": formatdate(disk.stat().st_mtime, usegmt=True),
+            f"{DAV}getetag": escape(self._etag(place)),
+            f"{OC}fileid": str(node.id),
+            f"{OC}size": str(size_below(disk)),
+        }
+        if disk.is_dir():
+            available = self.store.available(disk)
+            return properties | {
+                f"{DAV}resourcetype": "<d:collection/>",
+                f"{DAV}quota-available-bytes": str(-3 if available is None else available),
+                f"{DAV}quota-used-bytes": str(self.store.used(disk)),
+                f"{OC}permissions": f"{received}RDNVCK",
+            }
+        sums = " ".join(f"{kind}:{value}" for kind, value in (node.checksums or {}).items())
+        return properties | {
+            f"{DAV}resourcetype": "",
+            f"{DAV}getcontentlength": str(disk.stat().st_size),
+            f"{DAV}getcontenttype": _content_type(disk),
+            f"{OC}permissions": f"{received}RDNVW",
+            **({f"{OC}checksums": f"<oc:checksum>{sums}</oc:checksum>"} if sums else {}),
+        }
+
+    def _etag(self, place: _Place) -> str:
+        return f'"{self.store.node(place.disk).etag}"'
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def _demand_existing(self, path: Path) -> None:
+        if not path.exists():
+            raise Refusal(404, "Sabre\\DAV\\Exception\\NotFound", f"File with name {path.name} could not be located")
+
+    def _stored_headers(self, place: _Place) -> dict[str, str]:
+        etag = self._etag(place)
+        return {"OC-FileId": f"{self.store.node(place.disk).id:08d}ocstandin", "ETag": etag, "OC-ETag": etag}
+
+    def _file_headers(self, place: _Place) -> dict[str, str]:
+        headers = self._stored_headers(place) | {
+            "Content-Type": _content_type(place.disk),
+            "Last-Modified": formatdate(place.disk.stat().st_mtime, usegmt=True),
+            "Accept-Ranges": "bytes",
+        }
+        checksums = self.store.node(place.disk).checksums
+        return headers | ({"OC-Checksum": f"SHA1:{checksums['SHA1']}"} if checksums else {})
+
+    def _refuse(self, refusal: Refusal) -> None:
+        headers = dict(_XML)
+        if refusal.status == 401:
+            headers["WWW-Authenticate"] = 'Basic realm="ownCloud", charset="UTF-8"'
+        if refusal.status == 503 and self.path.startswith("/public.php"):
+            headers["Retry-After"] = "120"
+        document = (
+            '<?xml version="1.0" encoding="utf-8"?><d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns">'
+            f"<s:exception>{escape(refusal.exception)}</s:exception><s:message>{escape(refusal.message)}</s:message>"
+            "</d:error>"
+        )
+        self._answer(refusal.status, document.encode(), headers)
+
+    def _answer(self, status: int, content: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        for _ in self.body.blocks():  # else the client is told only after it was cut off
+            pass
+        length = {} if status in (204, 304) else {"Content-Length": str(len(content))}
+        with suppress(ConnectionError):
+            self._begin(status, {**(headers or {}), **length})
+            if self.command != "HEAD":
+                self.wfile.write(content)
+        self.close_connection = self.close_connection or self.body.is_cut
+
+    def _begin(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+_XML = {"Content-Type": "application/xml; charset=utf-8"}
+
+
+def _multistatus(responses: list[str]) -> bytes:
+    namespaces = 'xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns" xmlns:oc="http://owncloud.org/ns"'
+    return f'<?xml version="1.0"?><d:multistatus {namespaces}>{"".join(responses)}</d:multistatus>'.encode()
+
+
+def _propstat(elements: list[str], status: int) -> str:
+    phrase = {200: "OK", 404: "Not Found"}[status]
+    return (
+        f"<d:propstat><d:prop>{''.join(elements)}</d:prop><d:status>HTTP/1.1 {status} {phrase}</d:status></d:propstat>"
+    )
+
+
+def _element(tag: str, content: str) -> str:
+    namespace, name = tag[: tag.index("}") + 1], tag[tag.index("}") + 1 :]
+    if namespace in PREFIXES:
+        return f"<{PREFIXES[namespace]}:{name}>{content}</{PREFIXES[namespace]}:{name}>"
+    return f'<x:{name} xmlns:x="{escape(namespace[1:-1])}">{content}</x:{name}>'
+
+
+def _quoted(path: str) -> str:
+    """Percent-encode a path as sabre/dav does, in lower case."""
+    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), quote(path, safe="/"))
+
+
+def _content_type(path: Path) -> str:
+    return mimetypes.guess_type(path.name)[0] or "application/octet-stream"

@@ -1,0 +1,260 @@
+"""The stand-in for ownCloud does what ownCloud was seen to do."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+
+from shared.errors import StandingError
+from shared.folder.webdav import WebDavFolder
+from tests.folder.owncloud import OwnCloud
+from tests.folder.owncloud_store import ARRIVING
+
+AGGREGATOR = ("aggregator", "aggregator-password")
+NORTH = ("north", "north-password")
+ETAG = b'<propfind xmlns="DAV:"><prop><getetag/></prop></propfind>'
+FILES = "/remote.php/dav/files"
+UPLOAD = "/remote.php/dav/uploads/aggregator/1"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[OwnCloud]:
+    """The aggregator owns ``north`` and ``south``; the user north finds the first as ``retina``."""
+    with OwnCloud(tmp_path / "homes", dict([AGGREGATOR, NORTH])) as cloud:
+        cloud.share("aggregator", "north", "north", "retina")
+        cloud.share("aggregator", "south", "north", "other")
+        yield cloud
+
+
+def ask(
+    cloud: OwnCloud,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    user: tuple[str, str] = AGGREGATOR,
+    **headers: str,
+) -> requests.Response:
+    """Make one request; underscores in header names stand for dashes."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return requests.request(method, cloud.url + path, data=body, auth=user, headers=named, timeout=60)
+
+
+def etag_of(cloud: OwnCloud, path: str, user: tuple[str, str] = AGGREGATOR) -> str:
+    listing = ask(cloud, "PROPFIND", path, ETAG, user, Depth="0")
+    assert listing.status_code == 207
+    return re.findall(r"<d:getetag>(.*?)</d:getetag>", listing.text)[0]
+
+
+def send_cut(cloud: OwnCloud, path: str, head: str, body: bytes) -> bytes:
+    """PUT with a body that ends early; return the answer."""
+    login = b64encode(":".join(AGGREGATOR).encode()).decode()
+    with socket.create_connection(("127.0.0.1", cloud.port)) as connection:
+        connection.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {login}\r\n{head}\r\n\r\n".encode())
+        connection.sendall(body)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def test_status(cloud: OwnCloud) -> None:
+    assert ask(cloud, "GET", "/status.php").json()["maintenance"] is False
+    cloud.is_maintained = True
+    assert ask(cloud, "GET", "/status.php").json()["maintenance"] is True
+    refusal = ask(cloud, "PROPFIND", f"{FILES}/aggregator/")
+    assert refusal.status_code == 503
+    assert "System in maintenance mode." in refusal.text
+    assert "Retry-After" not in refusal.headers
+
+
+def test_a_change_below_changes_all_folders_above_and_no_others(cloud: OwnCloud) -> None:
+    ask(cloud, "MKCOL", f"{FILES}/aggregator/north/runs")
+    watched = [
+        (f"{FILES}/aggregator/", AGGREGATOR),
+        (f"{FILES}/aggregator/north/", AGGREGATOR),
+        (f"{FILES}/aggregator/north/runs/", AGGREGATOR),
+        (f"{FILES}/north/", NORTH),
+        ("/remote.php/webdav/retina/", NORTH),
+        (f"{FILES}/aggregator/south/", AGGREGATOR),
+        (f"{FILES}/north/other/", NORTH),
+    ]
+    before = [etag_of(cloud, *one) for one in watched]
+    ask(cloud, "PUT", f"{FILES}/aggregator/north/runs/file", b"x")
+    ask(cloud, "GET", f"{FILES}/north/retina/runs/file", user=NORTH)
+    after = [etag_of(cloud, *one) for one in watched]
+    assert [old != new for old, new in zip(before, after, strict=True)] == [True] * 5 + [False] * 2
+
+
+def test_a_wrong_users_folder_looks_empty(cloud: OwnCloud) -> None:
+    listing = ask(cloud, "PROPFIND", f"{FILES}/nobody/", Depth="1")
+    assert listing.status_code == 207
+    assert "getetag" not in listing.text
+    assert ask(cloud, "GET", f"{FILES}/nobody/x").status_code == 404
+    assert ask(cloud, "PUT", f"{FILES}/nobody/x", b"x").status_code == 403
+    with pytest.raises(StandingError, match="nobody's folder"):
+        WebDavFolder(cloud.url + f"{FILES}/nobody", *AGGREGATOR).check()
+
+
+def test_ranges(cloud: OwnCloud) -> None:
+    etag = ask(cloud, "PUT", f"{FILES}/aggregator/f", b"0123456789").headers["ETag"]
+    wanted = {"bytes=2-4": b"234", "bytes=7-": b"789", "bytes=-3": b"789", "bytes=0-99": b"0123456789"}
+    for asked, content in wanted.items():
+        part = ask(cloud, "GET", f"{FILES}/aggregator/f", Range=asked, If_Range=etag)
+        assert part.content == content
+        assert part.status_code == (206 if len(content) < 10 else 200)
+    assert ask(cloud, "GET", f"{FILES}/aggregator/f", Range="bytes=10-").status_code == 416
+    for headers in ({"Range": "bytes=0-1,3-4"}, {"Range": "bytes=2-4", "If-Range": '"old"'}):
+        assert ask(cloud, "GET", f"{FILES}/aggregator/f", **headers).content == b"0123456789"
+
+
+def test_checksums(cloud: OwnCloud) -> None:
+    path, right = f"{FILES}/aggregator/f", hashlib.sha1(b"content").hexdigest()
+    assert ask(cloud, "PUT", path, b"content", OC_Checksum=f"SHA1:{right}").status_code == 201
+    for wrong in (f"SHA1:{'0' * 40}", f"sha1:{right}", f"SHA256:{hashlib.sha256(b'content').hexdigest()}"):
+        refusal = ask(cloud, "PUT", path, b"content", OC_Checksum=wrong)
+        assert refusal.status_code == 400
+        assert "does not match" in refusal.text
+    assert ask(cloud, "GET", path).headers["OC-Checksum"] == f"SHA1:{right}"
+
+
+def test_cut_bodies(cloud: OwnCloud) -> None:
+    path = f"{FILES}/aggregator/f"
+    ask(cloud, "PUT", path, b"old content")
+    assert b" 400 " in send_cut(cloud, path, "Content-Length: 10", b"half")
+    assert ask(cloud, "GET", path).content == b"old content"
+    assert b" 204 " in send_cut(cloud, path, "Transfer-Encoding: chunked", b"8\r\nhalf")
+    assert ask(cloud, "GET", path).content == b"half"
+
+
+def test_upload_in_chunks(cloud: OwnCloud) -> None:
+    assert [ask(cloud, "MKCOL", UPLOAD).status_code for _ in range(2)] == [201, 405]
+    assert ask(cloud, "PUT", f"{UPLOAD}/10", b"last").status_code == 201
+    assert [ask(cloud, "PUT", f"{UPLOAD}/2", content).status_code for content in (b"x", b"first ")] == [201, 204]
+    sizes = re.findall(r"<d:getcontentlength>(\d+)<", ask(cloud, "PROPFIND", f"{UPLOAD}/", Depth="1").text)
+    assert sorted(sizes) == ["10", "4", "6"]  # both chunks, and .file
+
+    def move(target: str, total: int, **headers: str) -> requests.Response:
+        names = {"Destination": cloud.url + target, "OC-Total-Length": str(total), "Overwrite": "F"}
+        return ask(cloud, "MOVE", f"{UPLOAD}/.file", **names, **headers)
+
+    refused = move(f"{FILES}/aggregator/north/f", 11)
+    assert (refused.status_code, "do not sum up to 11 but to 10" in refused.text) == (400, True)
+    assert move(f"{FILES}/aggregator/north/f", 10, OC_Checksum=f"SHA1:{'0' * 40}").status_code == 400
+    assert move(f"{FILES}/aggregator/missing/f", 10).status_code == 409
+    assert move("/remote.php/webdav/f", 10).status_code == 403
+    cloud.store.quotas["aggregator"] = 9
+    assert move(f"{FILES}/aggregator/north/f", 10).status_code == 507
+    del cloud.store.quotas["aggregator"]
+    right = hashlib.sha1(b"first last").hexdigest()
+    done = move(f"{FILES}/aggregator/north/f", 10, OC_Checksum=f"SHA1:{right}")
+    assert (done.status_code, "ETag" in done.headers) == (201, True)
+    assert move(f"{FILES}/aggregator/north/f", 10).status_code == 404
+    assert ask(cloud, "GET", "/remote.php/webdav/retina/f", user=NORTH).content == b"first last"
+
+
+def test_a_cut_chunk_stays_cut_and_only_its_length_tells(cloud: OwnCloud) -> None:
+    ask(cloud, "MKCOL", UPLOAD)
+    assert b" 201 " in send_cut(cloud, f"{UPLOAD}/0", "Content-Length: 10", b"half")
+    sent = ask(cloud, "MOVE", f"{UPLOAD}/.file", Destination=f"{cloud.url}{FILES}/aggregator/f", OC_Total_Length="10")
+    assert sent.status_code == 400
+    assert "getcontentlength>4<" in ask(cloud, "PROPFIND", f"{UPLOAD}/0", Depth="0").text
+
+
+def test_a_chunked_upload_can_be_dropped(cloud: OwnCloud) -> None:
+    ask(cloud, "MKCOL", UPLOAD)
+    ask(cloud, "PUT", f"{UPLOAD}/0", b"x")
+    assert ask(cloud, "DELETE", f"{UPLOAD}/.file").status_code == 204
+    assert ask(cloud, "PROPFIND", f"{UPLOAD}/").status_code == 404
+
+
+def test_quota_is_the_owners(cloud: OwnCloud) -> None:
+    ask(cloud, "PUT", f"{FILES}/aggregator/south/f", b"123456")
+    cloud.store.quotas["aggregator"] = 10
+    listing = ask(cloud, "PROPFIND", f"{FILES}/north/retina/", user=NORTH, Depth="0").text
+    assert "quota-available-bytes>4<" in listing
+    assert "quota-used-bytes>6<" in listing
+    assert "quota-available-bytes>-3<" in ask(cloud, "PROPFIND", f"{FILES}/north/", user=NORTH, Depth="0").text
+    assert ask(cloud, "PUT", f"{FILES}/north/retina/f", b"12345", user=NORTH).status_code == 507
+    destination = f"{cloud.url}{FILES}/aggregator/north/f"
+    assert ask(cloud, "COPY", f"{FILES}/aggregator/south/f", Destination=destination).status_code == 507
+    assert ask(cloud, "PUT", f"{FILES}/north/retina/f", b"1234", user=NORTH).status_code == 201
+
+
+def test_copy_and_move_across_folders(cloud: OwnCloud) -> None:
+    source, target = f"{FILES}/aggregator/north/f", f"{FILES}/aggregator/south/f"
+    checksum = f"SHA1:{hashlib.sha1(b'content').hexdigest()}"
+    ask(cloud, "PUT", source, b"content")
+    assert ask(cloud, "COPY", source, Destination=cloud.url + target, Overwrite="F").status_code == 201
+    assert ask(cloud, "COPY", source, Destination=cloud.url + target, Overwrite="F").status_code == 412
+    assert ask(cloud, "COPY", source, Destination=cloud.url + target).status_code == 204
+    copied = ask(cloud, "GET", target)
+    assert (copied.content, copied.headers["OC-Checksum"]) == (b"content", checksum)
+    for destination, code in ((source, 403), (f"{FILES}/aggregator/missing/f", 409), ("/remote.php/webdav/f", 403)):
+        assert ask(cloud, "MOVE", source, Destination=cloud.url + destination).status_code == code
+    assert ask(cloud, "MOVE", source, Destination=cloud.url + target).status_code == 204
+    assert ask(cloud, "MOVE", source, Destination=cloud.url + target).status_code == 404
+
+
+def test_who_comes_second_is_locked_out(cloud: OwnCloud) -> None:
+    path = f"{FILES}/aggregator/f"
+    go_on = threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        yield b"half"
+        assert go_on.wait(60)
+        yield b"half"
+
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(requests.put, cloud.url + path, data=slow(), auth=AGGREGATOR, timeout=60)
+        try:
+            while not any((cloud.store.root / ARRIVING).iterdir()):
+                assert not first.done()
+                time.sleep(0.01)
+            assert ask(cloud, "PUT", path, b"second").status_code == 423
+        finally:
+            go_on.set()
+        assert first.result().status_code == 201
+    assert ask(cloud, "GET", path).content == b"halfhalf"
+
+
+@pytest.mark.parametrize("method", ["PUT", "MKCOL", "MOVE"])
+def test_of_many_at_once_one_wins(cloud: OwnCloud, method: str) -> None:
+    target = f"{FILES}/aggregator/target"
+    for number in range(8):
+        ask(cloud, "PUT", f"{FILES}/aggregator/{number}", b"x")
+
+    def attempt(number: int) -> int:
+        if method == "MOVE":
+            where = {"Destination": cloud.url + target, "Overwrite": "F"}
+            return ask(cloud, method, f"{FILES}/aggregator/{number}", **where).status_code
+        return ask(cloud, method, target, b"x" if method == "PUT" else b"", If_None_Match="*").status_code
+
+    with ThreadPoolExecutor(8) as racers:
+        assert list(racers.map(attempt, range(8))).count(201) == 1
+
+
+def test_a_public_link_is_a_folder_with_the_token_as_user(cloud: OwnCloud) -> None:
+    cloud.link("aggregator", "north", "token", "link-password")
+    folder = WebDavFolder(f"{cloud.url}/public.php/webdav", "token", "link-password")
+    folder.create("a/b", b"content")
+    assert folder.read("a/b", max_bytes=10) == b"content"
+    assert ask(cloud, "GET", f"{FILES}/aggregator/north/a/b").content == b"content"
+    chunked = ask(cloud, "MKCOL", "/remote.php/dav/uploads/token/1", user=("token", "link-password"))
+    assert chunked.status_code == 401
+    with pytest.raises(StandingError, match="refuses user 'token'"):
+        WebDavFolder(f"{cloud.url}/public.php/webdav", "token", "wrong").check()
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("a.part", 400), ("x" * 228, 400), ("a%5cb", 400), (".htaccess", 403), ("x" * 227, 201)]
+)
+def test_names(cloud: OwnCloud, name: str, code: int) -> None:
+    assert ask(cloud, "PUT", f"{FILES}/aggregator/{name}", b"x").status_code == code
