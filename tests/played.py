@@ -79,8 +79,8 @@ class Played:
         write_tensors(self._model, TENSORS, lambda name: np.full(TENSORS.tensors[name].shape, value, dtype=np.float32))
         return self._model
 
-    def offer_and_consent(self) -> None:
-        run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1))
+    def offer_and_consent(self, keep: str = "all") -> None:
+        run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1, keep=keep))
         self.send(
             "offer",
             0,

@@ -59,7 +59,9 @@ def _summary(audits: dict[str, Audit]) -> str:
     megabytes = sum(audit.size_bytes for audit in audits.values()) / 1e6
     on_their_way = sum(len(audit.in_progress) for audit in audits.values())
     keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
+    removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {on_their_way} on their way" if on_their_way else ""
+    more += f", {removed} tensor files removed by the runs' own rule" if removed else ""
     return (
         f"{len(audits)} folder(s), {messages} messages{more}, {files} files, {megabytes:.1f} MB: "
         f"every signature, hash, chain and name holds under aggregator key {', '.join(keys)}"

@@ -4,7 +4,8 @@ What is checked, in this order:
 
     names       nothing lies there that protocol 1 does not name
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
-    messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other
+    messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
+                a tensor file that is not there counts as removed if the run's own rule lets it go
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     replies     each message answers the message it must answer
     heads       the newest messages that status.json speaks of are there
@@ -23,15 +24,18 @@ from pathlib import Path
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place, place_at
-from shared.exchange.records import Federation, Head, Status
+from shared.exchange.records import Federation, FinalCard, Head, RunConfiguration, Status
+from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import (
     Correspondent,
     Message,
     check_file,
     open_federation,
+    open_record,
     open_site_card,
     open_status,
+    open_yaml,
 )
 from shared.folder.contract import Folder
 from shared.folder.durable import hash_file
@@ -52,13 +56,17 @@ class Finding:
 
 @dataclass
 class Audit:
-    """The result for one folder. ``in_progress``: messages whose manifest is still to come."""
+    """The result for one folder.
+
+    ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule let go.
+    """
 
     federation: Federation | None = None
     messages: int = 0
     files: int = 0
     size_bytes: int = 0
     in_progress: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -70,6 +78,7 @@ class Audit:
             "files": self.files,
             "size_bytes": self.size_bytes,
             "in_progress": self.in_progress,
+            "removed": self.removed,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -103,6 +112,9 @@ class _Verification:
             card = self._card(federation)
             status = self._status(federation)
             self._check_messages(federation)
+            for message in self._messages.values():
+                for name in message.manifest.files:
+                    self._check_payload(message, name)
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
             self._check_replies(card)
@@ -190,14 +202,15 @@ class _Verification:
             self._audit.messages += 1
             for name in found - message.manifest.files.keys() - {MANIFEST}:
                 self._find(f"{place.path}/{name}", "is not named by its manifest", message.manifest.created)
-            for name in message.manifest.files:
-                self._check_payload(message, name)
 
     def _check_payload(self, message: Message, name: str) -> None:
         path, created = f"{message.place.path}/{name}", message.manifest.created
         size = self._sizes.get(path)
         if size is None:
-            self._find(path, "is missing", created)
+            if name in names.WEIGHTS and self._may_be_removed(message.place):
+                self._audit.removed.append(path)
+            else:
+                self._find(path, "is missing", created)
             return
         try:
             check_file(message, name, size, message.manifest.files[name].sha256)
@@ -206,6 +219,26 @@ class _Verification:
             self._find(error.file, error.reason, created)
         except NotFoundError:
             self._find(path, "vanished while it was read", created)
+
+    def _may_be_removed(self, place: Place) -> bool:
+        """Whether the run's configuration, as signed with the offer, lets the tensor files at ``place`` go."""
+        offer, final = Place("offer", place.run), Place("final", place.run)
+        try:
+            run = open_yaml(self._sealed(offer, names.RUN_CONFIGURATION), RunConfiguration, offer.path)
+            ended = final in self._messages
+            chosen = open_record(self._sealed(final, names.CARD), FinalCard, final.path).chosen_round if ended else None
+        except (NotFoundError, PoisonError):
+            return False  # what is wrong with them is found where they are checked themselves
+        settled = {other.round_no for other in self._messages if (other.run, other.kind) == (place.run, "verdict")}
+        return may_be_removed(run.keep, place, settled=settled, chosen=chosen)
+
+    def _sealed(self, place: Place, name: str) -> bytes:
+        """A record of a message, as its manifest says it is."""
+        if place not in self._messages:
+            raise NotFoundError(place.path)
+        content = self._folder.read(f"{place.path}/{name}", max_bytes=MAX_RECORD_BYTES)
+        check_file(self._messages[place], name, len(content), digest_of(content))
+        return content
 
     # --- chains and replies --------------------------------------------------------------------------------
 

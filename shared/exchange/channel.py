@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from shared.errors import NotFoundError, PoisonError
+from shared.errors import NotFoundError, PoisonError, StandingError
 from shared.exchange.names import (
     AGGREGATOR,
     MANIFEST,
@@ -27,12 +28,16 @@ from shared.exchange.names import (
     place_at,
 )
 from shared.exchange.records import FileEntry, Head, Manifest, now_text
+from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file
 from shared.folder.contract import Folder
 from shared.folder.durable import hash_file, link_file, write_file
 
 logger = logging.getLogger(__name__)
+
+ASKED_FROM_BYTES = 1 << 20  # smaller messages are sent without asking how much room there is
+ROOM_FOR_MESSAGES = 4  # people are warned when the folder has room for fewer of the present size
 
 
 class Channel:
@@ -53,7 +58,8 @@ class Channel:
         self._me = Correspondent(peer.federation, peer.site, me, key.public)
         self._sealed = {message.place: message for message in self._read_mirror()}
         self._published: int | None = None  # seq of our last message known to be in the folder
-        self._doubtful: dict[str, str] = {}  # path → hash of content that failed once
+        self._is_nearly_full = False
+        self._doubtful: dict[str, tuple[str, str]] = {}  # path → hash of content that failed once, and how
 
     # --- what is known -------------------------------------------------------------------------------------
 
@@ -98,11 +104,19 @@ class Channel:
 
     # --- prepare, seal, publish ----------------------------------------------------------------------------
 
-    def seal(self, place: Place, files: Mapping[str, bytes | Path], *, in_reply_to: str | None) -> Message:
+    def seal(
+        self,
+        place: Place,
+        files: Mapping[str, bytes | Path],
+        *,
+        in_reply_to: str | None,
+        known: Mapping[str, FileEntry] = MappingProxyType({}),
+    ) -> Message:
         """Write a message into the mirror, manifest last. A message that is sealed stays as it is.
 
         Args:
             files: content by name; a ``Path`` on the same disk is linked, not copied.
+            known: size and hash by name, of files that need not be hashed again.
         """
         if (sealed := self.message(place)) is not None:
             return sealed
@@ -122,7 +136,7 @@ class Channel:
             previous=self.own_head.digest,
             in_reply_to=in_reply_to,
             created=now_text(),
-            files={name: self._entry(place, name) for name in sorted(files)},
+            files={name: known.get(name) or self._entry(place, name) for name in sorted(files)},
         )
         content = self._key.sign(manifest.model_dump())
         write_file(self.path(place, MANIFEST), content)
@@ -135,17 +149,65 @@ class Channel:
         return self._published is None or self._published < self.own_head.seq
 
     def publish(self) -> None:
-        """Bring every sealed message into the folder, in order, payloads first and the manifest last."""
+        """Bring every sealed message into the folder, in order, payloads first and the manifest last.
+
+        Raises:
+            StandingError: there is no room for the next message; nothing of it was sent.
+        """
         own = sorted(self._from(self._me), key=lambda message: message.manifest.seq)
+        was_cut = self._published is None
         if self._published is None:
             self._published = self._last_in_folder(own)
         for message in own:
             if message.manifest.seq > self._published:
-                for name in sorted(message.manifest.files):
-                    self._folder.upload(f"{message.place.path}/{name}", self.path(message.place, name))
-                self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
+                there = self._sizes_in_folder(message.place) if was_cut else {}
+                was_cut = False
+                self._send(message, there)
                 self._published = message.manifest.seq
                 logger.info("%s: published %s", self._me.site, message.place.path)
+
+    def _send(self, message: Message, there: Mapping[str, int | None]) -> None:
+        """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted."""
+        due = {
+            name: entry
+            for name, entry in sorted(message.manifest.files.items())
+            if name not in WEIGHTS or there.get(name) != entry.size
+        }
+        self._demand_room(message.place, sum(entry.size for entry in due.values()))
+        for name, entry in due.items():
+            path = f"{message.place.path}/{name}"
+            self._folder.upload(path, self.path(message.place, name), sha256=entry.sha256)
+        self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
+
+    def _demand_room(self, place: Place, size: int) -> None:
+        """Never begin what cannot be ended; say in time when the folder is getting full."""
+        if size < ASKED_FROM_BYTES:
+            return
+        room = self._folder.room()
+        if room is None:
+            return
+        where = f"{self._me.site}: the folder has room for {room / 1e6:.0f} MB"
+        if room < size:
+            raise StandingError(f"{where}, {place.path} needs {size / 1e6:.0f} MB: free some, or have the quota raised")
+        if room < ROOM_FOR_MESSAGES * size and not self._is_nearly_full:
+            logger.warning("%s; it is full after %d more messages of this size", where, room // size)
+        self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
+
+    def prune(self, run: str, keep: str, *, chosen: int | None) -> None:
+        """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror."""
+        settled = {place.round_no for place in self._sealed if place.run == run and place.kind == "verdict"}
+        for place, message in self._sealed.items():
+            if place.run == run and may_be_removed(keep, place, settled=settled, chosen=chosen):
+                for name in sorted(WEIGHTS & message.manifest.files.keys()):
+                    self._remove(message, name)
+
+    def _remove(self, message: Message, name: str) -> None:
+        path = self.path(message.place, name)
+        if path.exists():
+            if message.manifest.sender == self._me.sender:
+                self._folder.remove(f"{message.place.path}/{name}")
+            path.unlink()
+            logger.info("%s: removed %s/%s, as the run's rule says", self._me.site, message.place.path, name)
 
     def adopt(self, places: Iterable[Place]) -> None:
         """Take back what we sealed and published at ``places`` but no longer have: a lost mirror never forks the chain.
@@ -161,12 +223,13 @@ class Channel:
         for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
             for name, entry in message.manifest.files.items():
                 path = self.path(message.place, name)
-                check_file(
-                    message,
-                    name,
-                    entry.size,
-                    self._folder.download(f"{message.place.path}/{name}", path, size=entry.size),
-                )
+                try:
+                    sha256 = self._folder.download(f"{message.place.path}/{name}", path, size=entry.size)
+                except NotFoundError:
+                    if name in WEIGHTS:  # removed by the run's rule
+                        continue
+                    raise
+                check_file(message, name, entry.size, sha256)
             write_file(self.path(message.place, MANIFEST), manifest)
             self._sealed[message.place] = message
             logger.warning("%s: took %s back from the folder", self._me.site, message.place.path)
@@ -243,10 +306,11 @@ class Channel:
         logger.error("%s: refused %s: %s", self._me.site, place.path, error)
 
     def _doubt(self, path: str, sha256: str, error: PoisonError) -> None:
-        """A first failure may be a torn read; the same bytes failing twice are poison."""
-        if self._doubtful.get(path) == sha256:
+        """A first failure may be a torn read; the same bytes failing twice, in the same way, are poison."""
+        failure = (sha256, str(error))
+        if self._doubtful.get(path) == failure:
             raise error
-        self._doubtful[path] = sha256
+        self._doubtful[path] = failure
 
     # --- the mirror ----------------------------------------------------------------------------------------
 
@@ -268,6 +332,12 @@ class Channel:
                 sender = self._peer if place.is_from_site != (self._me.sender != AGGREGATOR) else self._me
                 messages.append(sender.open_out_of_order(path.read_bytes(), place))
         return messages
+
+    def _sizes_in_folder(self, place: Place) -> dict[str, int | None]:
+        try:
+            return {entry.name: entry.size for entry in self._folder.list(place.path)}
+        except NotFoundError:
+            return {}
 
     def _last_in_folder(self, own: list[Message]) -> int:
         """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""

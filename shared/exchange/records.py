@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from shared.exchange.names import MAX_ROUND, Kind, Name
+from shared.exchange.retention import KEEP_PATTERN
 
 
 def _finite_text(text: str) -> str:
@@ -159,6 +160,9 @@ class RunConfiguration(Record):
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
     consent_deadline_hours: Annotated[float, Field(gt=0)] = 168.0
     round_deadline_hours: Annotated[float, Field(gt=0)] = 24.0
+    keep: Annotated[str, Field(pattern=KEEP_PATTERN, description="all, best, or last K: which tensor files stay")] = (
+        "all"
+    )
     task_options: dict[str, Any] = {}
     method_options: dict[str, Any] = {}
     augmentation: dict[str, Any] = {}

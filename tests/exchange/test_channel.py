@@ -31,8 +31,8 @@ class Flaky(LocalFolder):
         if self._left == 0:
             raise PassingError("the connection broke")
 
-    def upload(self, path: str, source: Path) -> None:
-        super().upload(path, source)
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
+        super().upload(path, source, sha256=sha256)
         self._count()
 
     def create(self, path: str, content: bytes) -> None:

@@ -1,0 +1,90 @@
+"""What a run's rule lets go, and that nothing else may be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.audit.verify import verify
+from shared.exchange import names
+from shared.exchange.names import Kind, Place
+from shared.exchange.retention import may_be_removed
+from shared.folder.local import LocalFolder
+from tests.played import RUN, Played
+
+ROUNDS = st.integers(1, 30)
+KINDS: list[Kind] = ["offer", "consent", "round", "update", "verdict", "final"]
+
+
+@given(
+    rule=st.sampled_from(["all", "best", "last 1", "last 3", "last 9999"]),
+    kind=st.sampled_from(KINDS),
+    round_no=ROUNDS,
+    settled=st.sets(ROUNDS),
+    chosen=st.none() | ROUNDS,
+)
+def test_what_may_go(rule: str, kind: Kind, round_no: int, settled: set[int], chosen: int | None) -> None:
+    may = may_be_removed(rule, Place(kind, RUN, round_no), settled=settled, chosen=chosen)
+    newest = max(settled, default=0)
+    if rule == "all" or kind not in ("round", "update"):
+        assert not may
+    elif rule == "best":
+        assert may == (chosen is not None and not (kind == "update" and round_no == chosen))
+    else:
+        newer = len(range(round_no, newest))
+        assert may == (round_no in settled and newer >= int(rule.split()[1]))
+
+
+def left(folder: Path) -> list[str]:
+    """The tensor files that are there, below ``rounds/``."""
+    rounds = folder / "runs" / RUN / "rounds"
+    return sorted(path.relative_to(rounds).as_posix() for path in rounds.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("keep", "after_the_end"),
+    [
+        ("all", ["0001/from_site", "0001/to_site", "0002/from_site", "0002/to_site", "0003/to_site"]),
+        ("last 1", ["0003/to_site"]),
+        ("last 2", ["0002/from_site", "0002/to_site", "0003/to_site"]),
+        ("best", ["0001/from_site"]),
+    ],
+)
+def test_a_pruned_folder_holds(tmp_path: Path, keep: str, after_the_end: list[str]) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(keep)
+    for round_no in (1, 2, 3):
+        run.round(round_no, trains=round_no < 3)
+        for end in (run.site, run.aggregator):
+            end.prune(RUN, keep, chosen=None)
+        assert verify(LocalFolder(run.drop)).findings == []
+    run.finish()
+    for _ in range(2):  # twice is once
+        for end in (run.site, run.aggregator):
+            end.prune(RUN, keep, chosen=1)
+            assert [Path(path).parent.as_posix() for path in left(end.mirror)] == after_the_end
+    assert [Path(path).parent.as_posix() for path in left(run.drop)] == after_the_end
+    audit = verify(LocalFolder(run.drop))
+    assert audit.findings == []
+    assert len(audit.removed) == 5 - len(after_the_end)
+    assert (run.drop / "runs" / RUN / "final" / names.FINAL_MODEL).exists()
+
+
+def test_what_no_rule_lets_go_is_missing(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent("last 1")
+    run.round(1, trains=True)
+    run.round(2, trains=True)
+    newest, older = (Place("update", RUN, round_no) for round_no in (2, 1))
+    (run.drop / older.path / names.SITE_MODEL).unlink()
+    (run.drop / newest.path / names.SITE_MODEL).unlink()
+    (run.drop / older.path / names.METRICS).unlink()
+    audit = verify(LocalFolder(run.drop))
+    assert [(finding.file, finding.what) for finding in audit.findings] == [
+        (f"{older.path}/{names.METRICS}", "is missing"),
+        (f"{newest.path}/{names.SITE_MODEL}", "is missing"),
+    ]
+    assert audit.removed == [f"{older.path}/{names.SITE_MODEL}"]
