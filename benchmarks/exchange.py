@@ -1,85 +1,263 @@
 """A round's exchange without training, beside plain curl moving the same bytes through the same server.
 
-    .venv/bin/python -m benchmarks.exchange
+    .venv/bin/python -m benchmarks.exchange [MB ...]
+
+Four sites and models of 1, 98 and 548 MB (10^6 bytes), or of those named. A round is: publish to all, fetch by all,
+publish back, fetch all. curl does it in four phases with one process per transfer; dropfed does it with its daemons,
+which run already. One round warms up, three are measured, the median counts. Then the aggregator's memory with 4, 16
+and 64 sites (``benchmarks/memory.py``), and the same exchange through Flower and NVIDIA FLARE where ``build/peers``
+holds them (``benchmarks/peers/README.md``).
+
+Writes benchmarks/results/exchange.json and exchange.md.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
-from benchmarks.exchange_federation import Home, Round, exchange, read_requests, read_round, set_up, tally, write_model
-from benchmarks.exchange_servers import SERVERS, Served
+from benchmarks import memory
+from benchmarks.exchange_federation import (
+    RUN,
+    STEPS,
+    Home,
+    Round,
+    exchange,
+    read_requests,
+    read_round,
+    set_up,
+    tally,
+)
+from benchmarks.exchange_servers import Served, Server, known
+from benchmarks.record import RESULTS, record
+from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
 
-SITES = ("north", "south", "east", "west")
-ROUNDS = 3  # measured, after one that warms everything up
-POLL_SECONDS = 30.0
+SITES = ("east", "north", "south", "west")
+SIZES_MB = (1, 98, 548)
+ROUNDS = 3  # measured, after one that warms up
+POLL_SECONDS = 30.0  # the daemons' default
+PHASES = ("publish", "fetch", "publish back", "fetch back")
+PEERS = {"flower": Path("build/peers/flower"), "flare": Path("build/peers/flare")}
+MOST_TIMES_CURL = 1.3
+MOST_SECONDS_SMALL = 1.5  # of a model of 1 MB, where requests count and not bytes
 
 
-def curl(home: Path, served: Served, model: Path) -> dict[str, float]:
-    """Seconds of curl's four phases: each site's copy up, down, up and down again, one process per transfer."""
-    login = home / "curl.txt"
+def curl(home: Path, served: Served, size: int) -> list[dict[str, float]]:
+    """Seconds of curl's four phases in each measured round."""
+    model = home / "model"
+    with model.open("wb") as file:
+        for _ in range(size // 10**6):
+            file.write(os.urandom(10**6))
+    login = home / "login.txt"
     write_file(login, f'user = "{served.user}:{served.password}"\n'.encode(), private=True)
-    common = ["curl", "-sSf", "--config", str(login)]
+    rounds = [_curl_round(home / "curl", served, login, model) for _ in range(1 + ROUNDS)]
+    return rounds[1:]
+
+
+def _curl_round(home: Path, served: Served, login: Path, model: Path) -> dict[str, float]:
+    """One process per transfer; what arrives goes back."""
+    os.sync()
+    home.mkdir()
+    received, returned = {site: home / site for site in SITES}, {site: home / f"{site}-back" for site in SITES}
+    sent = dict.fromkeys(SITES, model)
     seconds = {}
-    for phase in ("publish", "fetch", "publish back", "fetch back"):
-        back = phase.endswith("back")
-        commands = []
-        for site in SITES:
-            name = "answer" if back else "global"
-            url = f"{served.url_of(site)}{name}.safetensors"
-            local = home / "curl" / site / f"{name}.safetensors"
-            local.parent.mkdir(parents=True, exist_ok=True)
-            source = home / "curl" / site / "global.safetensors" if back else model
-            commands.append([*common, *(["-T", str(source), url] if "publish" in phase else ["-o", str(local), url])])
+    for phase, local in zip(PHASES, (sent, received, received, returned), strict=True):
+        option = "-T" if phase.startswith("publish") else "-o"
+        name = "answer" if phase.endswith("back") else "global"
         began = time.perf_counter()
-        running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
-        if any([process.wait() for process in running]):
-            raise SystemExit("curl failed")
+        transfers = [
+            subprocess.Popen(
+                ["curl", "-sSf", "--config", str(login), option, str(local[site]), f"{served.url_of(site)}{name}"],  # noqa: S607
+                stdout=subprocess.DEVNULL,
+            )
+            for site in SITES
+        ]
+        if any([transfer.wait() for transfer in transfers]):
+            raise SystemExit(f"curl failed: {phase}")
         seconds[phase] = time.perf_counter() - began
+    shutil.rmtree(home)
+    for site in SITES:
+        for path in (served.folders / site).iterdir():
+            path.unlink()
     return seconds
 
 
-def dropfed(home: Home, served: Served, model: Path) -> list[Round]:
-    """The measured rounds."""
-    set_up(home, served, SITES, model, rounds=1 + ROUNDS, poll_seconds=POLL_SECONDS)
-    exchange(home, 1 + ROUNDS)
+def dropfed(home: Home, served: Served, size: int) -> tuple[list[Round], float]:
+    """The measured rounds, and the aggregator's peak memory in MB."""
+    run = RunConfiguration(
+        run=RUN,
+        task="octa_segmentation",  # in name; ``exchange_ends`` says what stands in for it
+        method="mean",
+        sites=list(SITES),
+        rounds=1 + ROUNDS,
+        quorum=len(SITES),
+        task_options={"bytes": size},
+    )
+    set_up(home, served, run, heldout=home.root, poll_seconds=POLL_SECONDS)
+    peak = exchange(home, 1 + ROUNDS)
     requests = read_requests(home, served, SITES)
-    return [read_round(home, SITES, number, requests) for number in range(2, 2 + ROUNDS)]
+    return [read_round(home, SITES, number, requests) for number in range(2, 2 + ROUNDS)], peak
+
+
+def compare(server: Server, megabytes: int) -> dict[str, object]:
+    """curl and dropfed through one server, with one size of model."""
+    with tempfile.TemporaryDirectory(prefix="dropfed-exchange-") as directory:
+        root = Path(directory)
+        root.chmod(0o755)  # a server that runs as another user passes through
+        with server(root / "server", SITES) as served:
+            by_curl = curl(root, served, megabytes * 10**6)
+            rounds, peak = dropfed(Home(root), served, megabytes * 10**6)
+    curl_s, dropfed_s = [sum(phases.values()) for phases in by_curl], [played.seconds for played in rounds]
+    ratio = median(dropfed_s) / median(curl_s)
+    is_small = megabytes == min(SIZES_MB)
+    return {
+        "curl_s": _rounded(curl_s),
+        "curl_phases_s": {phase: round(median(phases[phase] for phases in by_curl), 2) for phase in PHASES},
+        "dropfed_s": _rounded(dropfed_s),
+        "times_curl": round(ratio, 2),
+        "floor": f"{MOST_SECONDS_SMALL} s" if is_small else f"{MOST_TIMES_CURL} × curl",
+        "held": median(dropfed_s) <= MOST_SECONDS_SMALL if is_small else ratio <= MOST_TIMES_CURL,
+        "steps_s": dict(zip(STEPS, _rounded(_step_lengths(rounds)), strict=True)),
+        "peak_mb": round(peak),
+        "requests": {
+            end: {kind: round(count, 2) for kind, count in found.items()}
+            for end, found in tally(rounds, len(SITES)).items()
+        },
+    }
+
+
+def _step_lengths(rounds: Sequence[Round]) -> list[float]:
+    """How long each step took, mean over sites and rounds."""
+    lengths = []
+    for played in rounds:
+        for ends in played.steps.values():
+            lengths.append([end - before for before, end in zip((0.0, *ends), ends, strict=False)])
+    return [fmean(step) for step in zip(*lengths, strict=True)]
+
+
+def peer(name: str, environment: Path, megabytes: int) -> dict[str, object]:
+    """The same exchange through another system, or why it could not be."""
+    command = [sys.executable, "-m", f"benchmarks.peers.{name}", "--environment", str(environment)]
+    found = subprocess.run([*command, "--megabytes", str(megabytes)], capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        return dict(json.loads(found.stdout))
+    return {"peer": name, "megabytes": megabytes, "failed": found.stderr.strip().splitlines()[-1:]}
+
+
+def _rounded(seconds: Sequence[float]) -> list[float]:
+    return [round(second, 2) for second in seconds]
+
+
+def _told(what: str, measure: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Measure, and say so: it takes a while."""
+    print(f"{what} ...", flush=True)
+    return measure()
+
+
+def markdown(figures: Mapping[str, object]) -> str:
+    """The figures as tables."""
+    lines = [
+        "# exchange",
+        "",
+        "`python -m benchmarks.exchange`; machine, date and commit in `exchange.json`. One round without training,",
+        f"{len(SITES)} sites, seconds, median of {ROUNDS} rounds after one that warms up; the daemons run already.",
+        "",
+        "| server | MB | curl | dropfed | times curl | floor | held |",
+        "|---|---:|---:|---:|---:|---|---|",
+    ]
+    servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
+    cells = [(server, size, found) for server, sizes in servers.items() for size, found in sizes.items()]
+    for server, size, found in cells:
+        seconds = f"{_median(found, 'curl_s'):.2f} | {_median(found, 'dropfed_s'):.2f} | {found['times_curl']:.2f}"
+        lines.append(f"| {server} | {size} | {seconds} | {found['floor']} | {_yes(found['held'])} |")
+    lines += ["", "Where dropfed's time goes, seconds, mean over sites and rounds:", ""]
+    lines += ["| | " + " | ".join(f"{server}, {size} MB" for server, size, _ in cells) + " |"]
+    lines += ["|---|" + "---:|" * len(cells)]
+    for step in STEPS:
+        lines.append(f"| {step} | " + " | ".join(f"{found['steps_s'][step]:.2f}" for *_, found in cells) + " |")  # type: ignore[index]
+    lines += _peers(figures)
+    lines += _memory(figures)
+    lines += _requests(cells)
+    return "\n".join(lines) + "\n"
+
+
+def _peers(figures: Mapping[str, object]) -> list[str]:
+    lines = ["", "The same exchange through a deployed peer (`benchmarks/peers`), seconds:", ""]
+    lines += ["| peer | MB | seconds | quicker than it |", "|---|---:|---:|---|"]
+    servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
+    for found in figures["peers"]:  # type: ignore[attr-defined]
+        size = str(found["megabytes"])
+        if "failed" in found:
+            lines.append(f"| {found['peer']} | {size} | {' '.join(found['failed'])} | |")
+            continue
+        quicker = [name for name, sizes in servers.items() if _median(sizes[size], "dropfed_s") < _median(found)]
+        name = f"{found['peer']} {found['version']}"
+        through = f"dropfed through {', '.join(quicker)}" if quicker else "no"
+        lines.append(f"| {name} | {size} | {_median(found):.2f} | {through} |")
+    return lines
+
+
+def _memory(figures: Mapping[str, object]) -> list[str]:
+    lines = ["", "Peak memory of the aggregator, MB:", "", "| sites | model | peak | floor | held |"]
+    lines += ["|---:|---:|---:|---:|---|"]
+    for sites, found in figures["memory"].items():  # type: ignore[attr-defined]
+        name = sites.removesuffix("_sites")
+        held = _yes(found["held"])
+        lines.append(f"| {name} | {found['model_mb']} | {found['peak_mb']} | {found['floor_mb']} | {held} |")
+    return lines
+
+
+def _requests(cells: Sequence[tuple[str, str, Mapping[str, object]]]) -> list[str]:
+    server, size, found = cells[0]
+    lines = ["", f"Requests per round and site, {server}, {size} MB; a path is within the round's folder:", ""]
+    lines += ["| end | request | times |", "|---|---|---:|"]
+    requests: dict[str, dict[str, float]] = found["requests"]  # type: ignore[assignment]
+    for end, kinds in requests.items():
+        lines += [f"| {end} | {kind} | {times:.2f} |" for kind, times in kinds.items()]
+        lines.append(f"| {end} | all | {sum(kinds.values()):.2f} |")
+    return lines
+
+
+def _median(found: Mapping[str, object], key: str = "seconds") -> float:
+    return median(found[key])  # type: ignore[arg-type]
+
+
+def _yes(held: object) -> str:
+    return "yes" if held else "**no**"
 
 
 def main(arguments: Sequence[str]) -> None:
-    for megabytes in [int(argument) for argument in arguments] or (1, 98, 548):
-        for name, start in SERVERS.items():
-            with tempfile.TemporaryDirectory(prefix="dropfed-exchange-") as directory:
-                root = Path(directory)
-                model = root / "model.safetensors"
-                write_model(model, megabytes * 10**6)
-                home = Home(root)
-                with start(root, home.folders, SITES) as served:
-                    curls = [curl(root, served, model) for _ in range(3)]
-                    print(megabytes, name, "curl", [round(sum(c.values()), 2) for c in curls], [{k: round(v, 2) for k, v in c.items()} for c in curls])
-                    try:
-                        rounds = dropfed(home, served, model)
-                    except SystemExit:
-                        print((root / "output-aggregator.txt").read_text()[-3000:])
-                        print((root / "output-sites.txt").read_text()[-3000:])
-                        raise
-                    print("dropfed", [round(r.seconds, 2) for r in rounds])
-                    for r in rounds:
-                        for field in ("sealed", "published", "noticed", "received", "answer_sealed", "answer_published", "answer_noticed", "accepted"):
-                            print(f"   {field:18s}", [round(v, 2) for v in getattr(r, field).values()])
-                        print()
-                    for end, t in tally(rounds, len(SITES)).items():
-                        print(end)
-                        for k, v in t.items():
-                            print(f"    {v:6.2f}  {k}")
+    """Measure and record."""
+    sizes = [int(argument) for argument in arguments] or SIZES_MB
+    servers = {
+        name: {str(size): _told(f"{name}, {size} MB", lambda: compare(server, size)) for size in sizes}  # noqa: B023
+        for name, server in known().items()
+    }
+    figures: dict[str, object] = {
+        "sites": len(SITES),
+        "rounds": ROUNDS,
+        "longest_poll_s": POLL_SECONDS,
+        "servers": servers,
+        "peers": [
+            _told(f"{name}, {size} MB", lambda: peer(name, environment, size))  # noqa: B023
+            for name, environment in PEERS.items()
+            if environment.exists()
+            for size in sizes
+        ],
+        "memory": _told("memory", memory.measure),
+    }
+    print(record("exchange", "python -m benchmarks.exchange", figures))
+    (RESULTS / "exchange.md").write_text(text := markdown(figures))
+    print(text)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The two ends of the exchange benchmark: the project's own daemons, of which only the learning is left out.
 
-    python -m benchmarks.exchange_ends aggregator HOME ROUNDS
+    python -m benchmarks.exchange_ends aggregator HOME MEASURED_ROUNDS
     python -m benchmarks.exchange_ends sites HOME
 
 HOME is laid out as in ``exchange_federation``. Each site is a process of its own. A site sends back what it received;
-the aggregator takes any model that came whole. Everything else (couriers, channels, folders, polling, heartbeats,
-checks, combining) is what runs in a hospital.
+the aggregator takes any model that came whole. Everything else (launch, couriers, channels, folders, polling,
+heartbeats, checks, combining) is what runs for a PI and in a hospital.
 """
 
 from __future__ import annotations
@@ -21,57 +21,60 @@ from pathlib import Path
 from types import FrameType
 
 import requests
+import torch
 from requests.adapters import HTTPAdapter
+from torch import nn
 
+import aggregator.launch
 import site_client.daemon
-from aggregator.configuration import open_folder, read_configuration
-from aggregator.daemon import Daemon
-from aggregator.setup import KEY_FILE
-from aggregator.site import Site, read_invite
-from aggregator.store import RunStore
 from aggregator.tolerance import HeldOutSet
-from benchmarks.exchange_federation import RUN, Home
+from benchmarks.exchange_federation import Home
 from shared.exchange import names
 from shared.exchange.records import RoundConfiguration
-from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
-from shared.learning.methods import method_named
-from shared.learning.tasks.contract import Dataset
+from shared.learning.tasks.contract import Collection, Dataset, Options
+from shared.learning.tasks.octa_segmentation import OctaSegmentation
 from shared.logs import log_to
-from site_client import configuration as site_configuration
+from site_client.configuration import open_folder, read_configuration
 from site_client.train import Files, OnProgress, Trainer
 
+TENSORS = 4
+COLUMNS = 1000
 SCORES: dict[str, float | None] = {"dice_mean": 0.5, "dice_std": 0.0}
 
 
-class Echo(Trainer):
-    """Answers with what it received."""
+class Size(Options):
+    """``task_options`` of a run that learns nothing."""
 
-    def check_offer(self) -> None:
-        """Any tensors will do."""
+    bytes: int
 
-    def open_dataset(self, seed: int) -> Dataset:
-        """As many images as may be told."""
-        return Dataset(train=range(10), validation=range(10), test=range(10), classes=("any",))  # type: ignore[arg-type]
 
-    def work(
-        self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
-    ) -> dict[str, bytes]:
-        """Link the received model to where the trained one goes."""
-        if configuration.epochs:
-            link_file(files.received, files.trained)
-        rows = [MetricsRow(configuration.round, 0, "validation", "10", 0.1, 0.5, SCORES)]
-        return {names.METRICS: write_metrics(rows)}
+class AnyTask(OctaSegmentation):
+    """A task whose model is four tensors of random numbers, as large as the run says, and whose images are none."""
+
+    def options(self, raw: Mapping[str, object]) -> Size:  # type: ignore[override]
+        """The model's size."""
+        return Size.model_validate(raw)
+
+    def build_model(self, options: Size, classes: int, seed: int) -> nn.Module:  # type: ignore[override]
+        """Random numbers that nothing can compress much."""
+        random = torch.Generator().manual_seed(seed)
+        rows = options.bytes // 4 // TENSORS // COLUMNS
+        layers = [nn.Parameter(torch.randn(rows, COLUMNS, generator=random)) for _ in range(TENSORS)]
+        return nn.ParameterList(layers)
+
+    def open_images(self, root: Path, options: Size) -> Collection:  # type: ignore[override]
+        """None."""
+        return Collection((), ("any",))
 
 
 class AnyModel(HeldOutSet):
-    """Stands where the held-out set stands. When a round's last answer was accepted it clears the disk.
+    """Stands where the held-out set stands: every model scores 1. After a round's last answer it clears the disk.
 
-    Every model scores 1. The daemon asks for the last score of a round after the round's exchange has ended, and
-    nothing of the next has begun: then the weights that nobody needs any more are removed, so that 16 copies of a
-    model and not 64 lie on the disk, and what the disk has not written yet is written, so that no round pays for the
-    one before.
+    The daemon asks for the last score of a round when the round's exchange has ended, and nothing of the next has
+    begun. Then the weights that nobody needs any more are removed, so that the disk never holds more than a few
+    rounds, and what the system has not written to the disk yet is written, so that no round pays for the one before.
     """
 
     def __init__(self, home: Home, sites: int, rounds: int, stop: threading.Event) -> None:
@@ -88,39 +91,42 @@ class AnyModel(HeldOutSet):
             os.sync()
         if self._left == 0:
             self._stop.set()
+        return self.score_as_it_is()
+
+    def score_as_it_is(self) -> float:
+        """1."""
         return 1.0
+
+
+class Echo(Trainer):
+    """Stands where training stands: the answer is what was received."""
+
+    def check_offer(self) -> None:
+        """Any tensors will do."""
+
+    def open_dataset(self, seed: int) -> Dataset:
+        """As many images as may be told."""
+        return Dataset(range(10), range(10), range(10), ("any",))  # type: ignore[arg-type]
+
+    def work(
+        self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
+    ) -> dict[str, bytes]:
+        """Link the received model to where the trained one goes."""
+        if configuration.epochs:
+            link_file(files.received, files.trained)
+        rows = [MetricsRow(configuration.round, 0, "validation", "10", 0.1, 0.5, SCORES)]
+        return {names.METRICS: write_metrics(rows)}
 
 
 def aggregate(home: Home, rounds: int) -> None:
     """Run the aggregator's daemon until so many rounds were exchanged."""
-    work, stop, news = home.aggregator, threading.Event(), threading.Event()
-    log_to(work / "log.txt")
-    record_requests(home.requests(names.AGGREGATOR))
+    stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    configuration = read_configuration(work)
-    key = SigningKey.at(work / KEY_FILE)
-    sites = [
-        Site(
-            work / "sites" / name,
-            open_folder(work, access),
-            invite=read_invite(work, name),
-            key=key,
-            stop=stop,
-            longest_pause_s=configuration.poll_seconds,
-            on_news=news.set,
-        )
-        for name, access in sorted(configuration.sites.items())
-    ]
-    daemon = Daemon(
-        RunStore(work, RUN),
-        sites,
-        heldout=AnyModel(home, len(sites), rounds, stop),
-        method=method_named("mean"),
-        score_name="dice_mean",
-        stop=stop,
-        news=news,
-    )
-    daemon.run()
+    record_requests(home.requests(names.AGGREGATOR))
+    sites = len(list(home.sites.iterdir()))
+    aggregator.launch.task_named = lambda _name: AnyTask()  # type: ignore[assignment,return-value]
+    aggregator.launch.HeldOutSet = lambda *_: AnyModel(home, sites, rounds, stop)  # type: ignore[assignment,misc]
+    aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
 
 def play_sites(home: Home) -> None:
@@ -145,9 +151,8 @@ def _play(home: Home, name: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     log_to(work / "log.txt")
     record_requests(home.requests(name))
-    configuration = site_configuration.read_configuration(work)
-    folder = site_configuration.open_folder(work, configuration)
-    site_client.daemon.Daemon(work, configuration, folder, stop=stop).run()
+    configuration = read_configuration(work)
+    site_client.daemon.Daemon(work, configuration, open_folder(work, configuration), stop=stop).run()
 
 
 def record_requests(path: Path) -> None:

@@ -12,24 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import yaml
 
 from aggregator.configuration import FILE as AGGREGATOR_FILE
 from aggregator.setup import initialise
-from aggregator.store import RunStore
 from benchmarks.exchange_servers import Served
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import RunConfiguration, Sharing, TensorList, TensorShape
-from shared.exchange.weights import Array, write_tensors
-from shared.folder.durable import link_file, write_file
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RunConfiguration
+from shared.folder.durable import write_file
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
 
 RUN = "exchange"
-TENSORS = 4
 WAIT_S = 1800.0
 
 
@@ -62,49 +59,32 @@ class Home:
         """Where an end writes down its requests."""
         return self.root / f"requests-{end}.txt"
 
+    @property
+    def run_yaml(self) -> Path:
+        """What the aggregator launches."""
+        return self.aggregator / "RUN.yaml"
+
     def clear(self, *, keep: str) -> None:
-        """Remove the weights of all rounds but the answers that lie at the aggregator of round ``keep``."""
+        """Remove the weights of all rounds, but the answers to round ``keep`` that lie at the aggregator."""
         for place in (self.folders, self.sites, self.aggregator / "sites"):
             for path in place.glob("*/**/rounds/*/*/*.safetensors"):
                 if path.parent.parent.name != keep or place != self.aggregator / "sites":
                     path.unlink()
 
 
-def tensor_list(size: int) -> TensorList:
-    """Four tensors of ``size`` bytes together."""
-    rows = size // 4 // TENSORS // 1000
-    shape = TensorShape(dtype="F32", shape=[rows, 1000])
-    return TensorList(tensors={f"layer{number}.weight": shape for number in range(1, TENSORS + 1)})
-
-
-def write_model(path: Path, size: int) -> None:
-    """A model file of about ``size`` bytes of random numbers, which nothing can compress much."""
-    random = np.random.default_rng(size)
-    tensors = tensor_list(size)
-
-    def tensor(name: str) -> Array:
-        return random.standard_normal(tensors.tensors[name].shape, dtype=np.float32)
-
-    write_tensors(path, tensors, tensor)
-
-
-def set_up(home: Home, served: Served, sites: Sequence[str], model: Path, *, rounds: int, poll_seconds: float) -> None:
-    """What the PI and each hospital's IT do by hand; the run begins with ``model``."""
+def set_up(home: Home, served: Served, run: RunConfiguration, *, heldout: Path, poll_seconds: float) -> None:
+    """What the PI and each hospital's IT do by hand."""
+    home.folders.symlink_to(served.folders)
     work = home.aggregator
-    initialise(work, "retina", {site: served.url_of(site) for site in sites}, served.user)
-    _change(work / AGGREGATOR_FILE, poll_seconds=poll_seconds)
-    for site in sites:
+    initialise(work, "retina", {site: served.url_of(site) for site in run.sites}, served.user)
+    _change(work / AGGREGATOR_FILE, heldout={run.task: str(heldout)}, poll_seconds=poll_seconds)
+    write_file(home.run_yaml, dump_yaml(run))
+    for site in run.sites:
         write_file(work / "passwords" / site, served.password.encode(), private=True)
         invite = read_invite(work / "invites" / f"{site}.json")
-        join(home.site(site), invite, data={"octa_segmentation": "."}, url=None, password=served.password)
+        join(home.site(site), invite, data={run.task: "."}, url=None, password=served.password)
         policy = Policy(consent="auto").model_dump()
         _change(home.site(site) / SITE_FILE, user=served.user, poll_seconds=poll_seconds, policy=policy)
-    run = RunConfiguration(
-        run=RUN, task="octa_segmentation", method="mean", sites=list(sites), rounds=rounds, quorum=len(sites)
-    )
-    store = RunStore(work, RUN)
-    store.begin(run, Sharing(tensors=tensor_list(model.stat().st_size).tensors, start={}, personal=[]))
-    link_file(model, store.aggregate_path(0))
 
 
 def _change(path: Path, **settings: object) -> None:
@@ -113,11 +93,10 @@ def _change(path: Path, **settings: object) -> None:
 
 
 @contextmanager
-def running(home: Home, end: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One end of ``exchange_ends`` as a process, ended with the block."""
-    command = [sys.executable, "-m", "benchmarks.exchange_ends", end, str(home.root), *arguments]
+def running(home: Home, end: str, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python module as a process, ended with the block."""
     with (home.root / f"output-{end}.txt").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([sys.executable, "-m", *command], stdout=output, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:
@@ -125,18 +104,47 @@ def running(home: Home, end: str, *arguments: str) -> Iterator[subprocess.Popen[
         process.wait()
 
 
-def exchange(home: Home, rounds: int) -> None:
-    """Let all daemons run until so many rounds were exchanged.
+@contextmanager
+def federation(home: Home, aggregator: Sequence[str]) -> Iterator[Iterator[subprocess.Popen[bytes]]]:
+    """All daemons; looks at them now and then, for as long as the aggregator's runs.
+
+    Args:
+        aggregator: the module and its arguments.
 
     Raises:
-        SystemExit: an end failed, or it takes half an hour.
+        SystemExit: a daemon failed, or it takes half an hour.
     """
-    with running(home, "sites") as sites, running(home, AGGREGATOR, str(rounds)) as aggregator:
+
+    def looks() -> Iterator[subprocess.Popen[bytes]]:
         deadline = time.monotonic() + WAIT_S
-        while aggregator.poll() is None and sites.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if aggregator.poll() != 0:
-            raise SystemExit(f"the exchange failed: see {home.root}/output-*.txt")
+        while main.poll() is None:
+            if sites.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(_failure(home))
+            yield main
+            time.sleep(0.1)
+        if main.returncode != 0:
+            raise SystemExit(_failure(home))
+
+    play_sites = ["benchmarks.exchange_ends", "sites", str(home.root)]
+    with running(home, "sites", play_sites) as sites, running(home, AGGREGATOR, aggregator) as main:
+        yield looks()
+
+
+def _failure(home: Home) -> str:
+    ends = [(home.root / f"output-{end}.txt").read_text(errors="replace")[-3000:] for end in (AGGREGATOR, "sites")]
+    return "the exchange failed:\n" + "\n".join(ends)
+
+
+def peak_mb(process: subprocess.Popen[bytes]) -> float:
+    """The kernel's own record of a running process's peak resident memory: nothing is missed between two looks."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    return int(match[1]) * 1024 / 1e6 if match else 0.0  # none: it has just ended
+
+
+def exchange(home: Home, rounds: int) -> float:
+    """Let all daemons run until so many rounds were exchanged; returns the aggregator's peak memory in MB."""
+    with federation(home, ["benchmarks.exchange_ends", AGGREGATOR, str(home.root), str(rounds)]) as looks:
+        return max(peak_mb(aggregator) for aggregator in looks)
 
 
 @dataclass(frozen=True)
@@ -152,67 +160,56 @@ class Request:
     path: str
 
 
+STEPS = (
+    "seal",
+    "publish",
+    "wait to be noticed",
+    "fetch",
+    "check and seal the answer",
+    "publish back",
+    "wait to be noticed again",
+    "fetch back",
+)
+
+
 @dataclass(frozen=True)
 class Round:
-    """When what happened in one round, in seconds since the aggregator began to seal it.
+    """What happened in one round.
 
     Attributes:
+        seconds: from when the aggregator begins to seal the round until it has accepted the last answer.
+        steps: by site, when each of ``STEPS`` had ended, in seconds from the same beginning.
         requests: of both ends, from this beginning to the next round's.
     """
 
     seconds: float
-    sealed: dict[str, float]
-    published: dict[str, float]
-    noticed: dict[str, float]
-    received: dict[str, float]
-    answer_sealed: dict[str, float]
-    answer_published: dict[str, float]
-    answer_noticed: dict[str, float]
-    accepted: dict[str, float]
+    steps: dict[str, tuple[float, ...]]
     requests: list[Request]
 
 
 def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence[Request]) -> Round:
     """What the daemons' own files and requests say about a round."""
-    began = _opened(home, number) or 0.0
-    until = _opened(home, number + 1) or float("inf")
-    down, up = Place("round", RUN, number), Place("update", RUN, number)
+    began, until = _opened(home, number) or 0.0, _opened(home, number + 1) or float("inf")
     within = [request for request in requests if began <= request.began < until]
+    steps = {site: tuple(moment - began for moment in _moments(home, site, number, within)) for site in sites}
+    return Round(max(ends[-1] for ends in steps.values()), steps, within)
 
-    def since(path: Path) -> float:
-        # A rename changes ctime: it is when the message was complete, not when its first byte was written.
-        return path.stat().st_ctime - began
 
-    def publishing(end: str, site: str, place: Place) -> float:
-        return max(
-            request.ended - began
-            for request in within
-            if (request.end, request.site) == (end, site) and request.method in ("MOVE", "PUT")
-            if request.path.startswith(place.manifest)
+def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) -> Iterator[float]:
+    """When each step of a site's round had ended, in seconds since 1970."""
+    down, up = Place("round", RUN, number), Place("update", RUN, number)
+    mirrors = {AGGREGATOR: home.aggregator / "sites" / site / "mirror", site: home.site(site) / "mirror"}
+    for place, sender, reader in ((down, AGGREGATOR, site), (up, site, AGGREGATOR)):
+        mine = [request for request in requests if request.site == site and request.path.startswith(place.manifest)]
+        # A rename changes ctime: a manifest's says when its message was complete.
+        yield (mirrors[sender] / place.manifest).stat().st_ctime
+        yield max(request.ended for request in mine if request.end == sender and request.method in ("PUT", "MOVE"))
+        yield min(
+            request.ended
+            for request in mine
+            if (request.end, request.method, request.status) == (reader, "GET", 200)
         )
-
-    def noticing(end: str, site: str, place: Place) -> float:
-        return min(
-            request.ended - began
-            for request in within
-            if (request.end, request.site, request.method) == (end, site, "GET")
-            if request.path == place.manifest and request.status == 200
-        )
-
-    mirrors = {site: home.aggregator / "sites" / site / "mirror" for site in sites}
-    accepted = {site: since(mirrors[site] / up.manifest) for site in sites}
-    return Round(
-        seconds=max(accepted.values()),
-        sealed={site: since(mirrors[site] / down.manifest) for site in sites},
-        published={site: publishing(AGGREGATOR, site, down) for site in sites},
-        noticed={site: noticing(site, site, down) for site in sites},
-        received={site: since(home.site(site) / "mirror" / down.manifest) for site in sites},
-        answer_sealed={site: since(home.site(site) / "mirror" / up.manifest) for site in sites},
-        answer_published={site: publishing(site, site, up) for site in sites},
-        answer_noticed={site: noticing(AGGREGATOR, site, up) for site in sites},
-        accepted=accepted,
-        requests=within,
-    )
+        yield (mirrors[reader] / place.manifest).stat().st_ctime
 
 
 def _opened(home: Home, number: int) -> float | None:
@@ -223,32 +220,26 @@ def _opened(home: Home, number: int) -> float | None:
 
 def read_requests(home: Home, served: Served, sites: Sequence[str]) -> list[Request]:
     """Every request of both ends, in order of time."""
-    addresses = {re.sub(r"/$", "", served.url_of(site)): site for site in sites}
     found = []
     for end in (AGGREGATOR, *sites):
         for line in home.requests(end).read_text().splitlines():
             began, ended, method, status, url = line.split(" ", 4)
-            address, site = next((known for known in addresses.items() if f"{url}/".startswith(f"{known[0]}/")))
-            path = url.removeprefix(address).lstrip("/")
-            found.append(Request(end, site, float(began), float(ended), method, int(status), path))
+            site, _, path = f"{url}/".removeprefix(f"{served.address}/").partition("/")
+            found.append(Request(end, site, float(began), float(ended), method, int(status), path.rstrip("/")))
     return sorted(found, key=lambda request: request.began)
-
-
-def what(request: Request) -> str:
-    """What a request is for, as the table of requests names it."""
-    if request.path.startswith(names.STATUS):
-        return f"{request.method} {names.STATUS}"
-    place = re.sub(r"^runs/[^/]*/rounds/\d+/", "", request.path) or "the folder"
-    place = re.sub(rf"^{names.RUNS}/[^/]+/", "", place)
-    missing = ", not there yet" if request.status == 404 and request.method == "GET" else ""
-    return f"{request.method} {place}{missing}"
 
 
 def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
     """Requests per round and site, by end and by what they are for."""
-    counts: dict[str, Counter[str]] = {"aggregator": Counter(), "site": Counter()}
+    counts: dict[str, Counter[str]] = {AGGREGATOR: Counter(), "site": Counter()}
     for played in rounds:
         for request in played.requests:
-            counts["aggregator" if request.end == AGGREGATOR else "site"][what(request)] += 1
+            counts[AGGREGATOR if request.end == AGGREGATOR else "site"][_purpose(request)] += 1
     share = len(rounds) * sites
     return {end: {kind: count / share for kind, count in sorted(found.items())} for end, found in counts.items()}
+
+
+def _purpose(request: Request) -> str:
+    path = re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+)?/?", "", request.path) or "the folder itself"
+    is_poll = request.method == "GET" and request.status == 404
+    return f"{request.method} {path}{', not there yet' if is_poll else ''}"

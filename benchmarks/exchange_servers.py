@@ -3,54 +3,89 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from shared.exchange.names import AGGREGATOR
 from shared.folder.durable import write_file
+from tests.folder import servers
 
-PASSWORD = "exchange-benchmark"  # noqa: S105  (of servers that live for minutes, on loopback)
+PASSWORD = "exchange-benchmark"  # noqa: S105  (of a server that lives for minutes, on loopback)
 
 
 @dataclass(frozen=True)
 class Served:
-    """A running server whose folders one user may enter."""
+    """A running server; one user may enter every site's folder.
+
+    Attributes:
+        folders: where the sites' folders lie on the server's disk.
+    """
 
     address: str
-    user: str = AGGREGATOR
-    password: str = PASSWORD
+    user: str
+    password: str
+    folders: Path
 
     def url_of(self, site: str) -> str:
         """A site's folder."""
         return f"{self.address}/{site}/"
 
 
+class Server(Protocol):
+    """Starts a server whose files lie below a home, with a folder for each site."""
+
+    def __call__(self, home: Path, sites: Sequence[str]) -> AbstractContextManager[Served]:
+        """The server runs until the block ends."""
+
+
 @contextmanager
-def embedded(home: Path, folders: Path, sites: Sequence[str]) -> Iterator[Served]:
+def embedded(home: Path, sites: Sequence[str]) -> Iterator[Served]:
     """The project's own server."""
     settings = {
-        "root": str(folders),
+        "root": str(home / "data"),
         "host": "127.0.0.1",
         "port": 0,
         "aggregator_password": PASSWORD,
         "sites": dict.fromkeys(sites, PASSWORD),
     }
-    path = home / "server.json"
-    write_file(path, json.dumps(settings).encode(), private=True)
-    command = [sys.executable, "-m", "deploy.local.webdav_server", str(path)]
+    write_file(home / "server.json", json.dumps(settings).encode(), private=True)
+    command = [sys.executable, "-m", "deploy.local.webdav_server", str(home / "server.json")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
         if not line.startswith("http://"):
             raise SystemExit("the embedded server did not start")
-        yield Served(line.strip().rstrip("/"))
+        yield Served(line.strip().rstrip("/"), AGGREGATOR, PASSWORD, home / "data")
     finally:
         process.terminate()
         process.wait()
 
 
-SERVERS = {"embedded": embedded}
+@contextmanager
+def installed(name: str, home: Path, sites: Sequence[str]) -> Iterator[Served]:
+    """A server of the system's, as the tests run it; the sites' folders lie in its one folder."""
+    home.mkdir()
+    with servers.process(home, *servers.RECIPES[name]) as address:
+        folders = home / "data" / servers.SITE
+        for site in sites:
+            (folders / site).mkdir()
+            shutil.copystat(folders, folders / site)
+            shutil.chown(folders / site, folders.owner(), folders.group())
+        yield Served(address, servers.SITE, servers.PASSWORD, folders)
+
+
+def known() -> dict[str, Server]:
+    """The servers that are there."""
+    found: dict[str, Server] = {"embedded": embedded}
+    for name in ("apache", "nginx"):
+        binary, needs, _ = servers.RECIPES[name]
+        if shutil.which(binary, path="/usr/sbin:/usr/bin") and Path(needs).exists():
+            found[name] = partial(installed, name)
+    return found
