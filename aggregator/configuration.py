@@ -10,6 +10,8 @@ from pydantic import Field
 from shared.exchange.names import Name
 from shared.exchange.records import Record
 from shared.folder.contract import Folder
+from shared.folder.copies import Copies
+from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from shared.settings import read_password, read_settings
 
@@ -44,11 +46,15 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
     return read_settings(work / FILE, AggregatorConfiguration, "run `dropfed-aggregator init`")
 
 
-def open_folder(work: Path, access: SiteAccess) -> Folder:
+def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:
     """Connect to one site's folder.
+
+    Args:
+        meter, copies: as for ``WebDavFolder``.
 
     Raises:
         StandingError: the password file is missing or readable by others, or the address is unusable.
     """
     ca_file = work / access.ca_file if access.ca_file else None
-    return WebDavFolder(access.url, access.user, read_password(work / access.password_file), ca_file=ca_file)
+    password = read_password(work / access.password_file)
+    return WebDavFolder(access.url, access.user, password, ca_file=ca_file, meter=meter, copies=copies)

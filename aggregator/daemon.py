@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from aggregator import rounds
@@ -23,11 +24,11 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Reliability, RunConfiguration, Verdict, decimal_text, sentence
+from shared.exchange.records import FileEntry, Reliability, RunConfiguration, Verdict, decimal_text, sentence
 from shared.exchange.signing import canonical
 from shared.exchange.trust import open_yaml
 from shared.exchange.weights import max_file_bytes
-from shared.folder.durable import disk_trouble, link_file
+from shared.folder.durable import disk_trouble, hash_file, link_file
 from shared.learning.methods.contract import Contribution, Method
 from shared.learning.schedules import round_configuration
 
@@ -218,7 +219,8 @@ class Daemon:
                 store.give_up(reason)
 
     def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
-        self._channels[site].seal(place, files, in_reply_to=in_reply_to)
+        known = {name: _entry_of(content) for name, content in files.items() if isinstance(content, Path)}
+        self._channels[site].seal(place, files, in_reply_to=in_reply_to, known=known)
 
     def _digest(self, site: str, kind: names.Kind, round_no: int = 0) -> str | None:
         message = self._channels[site].message(Place(kind, self._run.run, round_no))
@@ -299,6 +301,13 @@ class Daemon:
         else:
             logger.error("round %d: no model was accepted, the previous global model is sent again", round_no)
             link_file(self._store.aggregate_path(round_no - 1), target)
+
+
+@lru_cache(maxsize=8)
+def _entry_of(model: Path) -> FileEntry:
+    """Size and hash of a model, which is never changed and goes to many sites."""
+    size, sha256 = hash_file(model)
+    return FileEntry(size=size, sha256=sha256)
 
 
 def _verdict(

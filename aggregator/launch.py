@@ -24,6 +24,8 @@ from shared.learning.methods.sharing import sharing
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.folder.copies import Copies
+from shared.folder.meter import TRANSFER, Meter
 from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
@@ -55,11 +57,11 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     prepare_compute("cpu", configuration.threads)
 
     key = SigningKey.at(work / KEY_FILE)
-    news = threading.Event()
+    news, copies = threading.Event(), Copies()
     sites = [
         Site(
             work / "sites" / name,
-            open_folder(work, configuration.sites[name]),
+            open_folder(work, configuration.sites[name], meter=Meter(work / "sites" / name / TRANSFER), copies=copies),
             invite=read_invite(work, name),
             key=key,
             stop=stop,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
@@ -24,7 +25,7 @@ from wsgidav.dav_error import (
 )
 from wsgidav.fs_dav_provider import FileResource, FilesystemProvider, FolderResource
 
-from shared.folder.durable import BLOCK, sync_folder
+from shared.folder.durable import sync_folder
 
 PART = ".part-"  # files still arriving: never listed, never served
 _FULL = (ENOSPC, EDQUOT)
@@ -113,16 +114,18 @@ class AtomicFile(FileResource):  # type: ignore[misc]  # wsgidav has no types
         return True
 
     def copy_move_single(self, dest_path: str, *, is_move: bool) -> None:
-        """Copy to a temporary file and rename that."""
-        arriving = Arriving(self.provider.place_of(dest_path, self.environ), size=None, exclusive=False)
+        """Copy in one step, and the properties."""
+        self.copy_to(self.provider.place_of(dest_path, self.environ))
+        self.provider.prop_manager.copy_properties(self.get_ref_url(), self._url_at(dest_path), self.environ)
+
+    def copy_to(self, place: Path) -> None:
+        """Copy to a temporary file beside ``place`` and rename that."""
+        arriving = Arriving(place, size=None, exclusive=False)
         try:
-            with Path(self._file_path).open("rb") as source:
-                while block := source.read(BLOCK):
-                    arriving.write(block)
+            arriving.fill_from(Path(self._file_path))
             arriving.close()
         finally:
             arriving.discard()
-        self.provider.prop_manager.copy_properties(self.get_ref_url(), self._url_at(dest_path), self.environ)
 
     def _url_at(self, path: str) -> str:
         """Return the key under which wsgidav keeps the properties of what lies at ``path``."""
@@ -150,6 +153,13 @@ class Arriving:
         """Append ``block``; DAVError 507 when the disk is full."""
         try:
             self._file.write(block)
+        except OSError as error:
+            raise _told(error) from error
+
+    def fill_from(self, source: Path) -> None:
+        """Take the content of ``source``; the system copies it without bringing it here, where it can."""
+        try:
+            shutil.copyfile(source, self._part)
         except OSError as error:
             raise _told(error) from error
 

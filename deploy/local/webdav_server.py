@@ -30,13 +30,17 @@ from weakref import WeakSet
 
 from cheroot import wsgi
 from cheroot.server import HTTPConnection
+from wsgidav.dir_browser import WsgiDavDirBrowser
+from wsgidav.error_printer import ErrorPrinter
+from wsgidav.http_authenticator import HTTPAuthenticator
+from wsgidav.request_resolver import RequestResolver
 from wsgidav.wsgidav_app import WsgiDAVApp
 
 from deploy.local.atomic_files import AtomicProvider, remove_torn
+from deploy.local.copies_across import AGGREGATOR, CopiesAcross
 from shared.errors import ConfigurationError, DropfedError
 from shared.folder.durable import BLOCK
 
-AGGREGATOR = "aggregator"
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
 _SITE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
@@ -125,6 +129,7 @@ class EmbeddedServer:
                 "provider_mapping": shares,
                 "simple_dc": {"user_mapping": {f"/{site}": users for site, users in self._passwords.items()}},
                 "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
+                "middleware_stack": [ErrorPrinter, HTTPAuthenticator, CopiesAcross, WsgiDavDirBrowser, RequestResolver],
                 "block_size": BLOCK,
                 "lock_storage": True,
                 "property_manager": True,

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from shared.folder.durable import write_file
+from shared.folder.durable import BLOCK, write_file
 
 Direction = Literal["up", "down"]
+TRANSFER = "transfer.json"
+"""Name of the file in a work directory that tells what is on its way."""
 TOLD_EVERY_S = 1.0
 
 
@@ -63,6 +65,9 @@ class Meter:
         Args:
             moved: bytes that an earlier attempt left in place.
         """
+        if size <= BLOCK:  # over before anybody could look
+            yield lambda _: None
+            return
         began, told_at, start = time.monotonic(), float("-inf"), moved
         limit = self._limits.get(direction)
 

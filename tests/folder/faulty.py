@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.answer(*self.behave())
 
-    do_GET = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_PROPFIND = handle_any  # noqa: N815 (http.server's names)
+    do_GET = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_COPY = do_PROPFIND = handle_any  # noqa: N815 (http.server's names)
 
     def behave(self) -> tuple[int, bytes]:
         world, name = self.world, self.name
@@ -102,6 +102,8 @@ class Handler(BaseHTTPRequestHandler):
                     return 409, b""
                 world.folders.add(name)
                 return 201, b""
+            case "COPY":
+                return 502, b""  # it has one folder alone
             case "MOVE":
                 return self.move(_inside(self.headers["Destination"])), b""
         return self.listing()

@@ -380,3 +380,48 @@ def _wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "headers", "status"),
+    [
+        ("north/a", "south/new", {}, 201),
+        ("north/a", "south/there", {}, 204),
+        ("north/a", "south/there", {"Overwrite": "F"}, 412),
+        ("north/a", "south/folder", {}, 412),
+        ("north/a", "south/no/parent", {}, 409),
+        ("north/a", "west/a", {}, 403),
+        ("north/a", "south/../../stolen", {}, 403),
+        ("north/a", "south/%2e%2e/stolen", {}, 403),
+        ("north/nothing", "south/new", {}, 404),
+        ("north/folder", "south/new", {}, 403),
+        ("north/a", "", {}, 400),
+    ],
+)
+def test_only_the_aggregator_copies_from_folder_to_folder(
+    tmp_path: Path, source: str, target: str, headers: dict[str, str], status: int
+) -> None:
+    with embedded(tmp_path / "root") as server:
+        for site in ("north", "south"):
+            (tmp_path / "root" / site / "folder").mkdir()
+        (tmp_path / "root" / "north" / "a").write_bytes(b"content of a")
+        (tmp_path / "root" / "south" / "there").write_bytes(b"old")
+
+        def copy(user: str, password: str) -> int:
+            with requests.Session() as session:
+                answer = session.request(
+                    "COPY",
+                    f"{server.url}{source}",
+                    auth=(user.encode(), password.encode()),
+                    headers={"Destination": f"{server.url}{target}"} | headers,
+                    timeout=30,
+                )
+            return answer.status_code
+
+        assert copy(SITE, PASSWORD) in (400, 401, 403, 404, 409, 412, 502)
+        assert (tmp_path / "root" / "south" / "there").read_bytes() == b"old"
+        assert not (tmp_path / "root" / "south" / "new").exists()
+        assert copy("aggregator", "aggregate") == status
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
+        if status < 300:
+            assert (tmp_path / "root" / target).read_bytes() == b"content of a"
