@@ -8,15 +8,18 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from shared.errors import DropfedError, NotFoundError, PassingError, StandingError
 
+MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body says nothing we need
 _PASSING = (408, 409, 412, 423, 425, 429)
 
 
@@ -48,6 +51,20 @@ class Answer:
             response.headers.get("Location"),
             response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml")),
         )
+
+
+def drain(response: requests.Response) -> bool:
+    """Read a short body to its end, for only then is the connection used again; return whether it has ended.
+
+    A long one costs the connection.
+    """
+    received = 0
+    with suppress(HTTPError):  # the status has arrived and counts; a cut remark after it changes nothing
+        for block in response.raw.stream(MAX_REMARK_BYTES, decode_content=False):
+            received += len(block)
+            if received > MAX_REMARK_BYTES:
+                return False
+    return True
 
 
 def explain(answer: Answer, method: str, where: str, user: str) -> DropfedError:

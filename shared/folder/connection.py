@@ -14,27 +14,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
-from requests.auth import HTTPBasicAuth
 from requests.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 from webdav3.client import Client
 from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
-from shared.folder.answers import Answer, explain, explain_silence
+from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES
 from shared.folder.durable import BLOCK
+from shared.folder.login import PasswordLogin
 from shared.folder.multistatus import QUESTION, Listing, parse
 
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
-MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body says nothing we need
 METHODS = ("GET", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
 
 
@@ -126,7 +125,7 @@ class Connection:
         client.timeout = (stall_s, stall_s)  # to connect; for each wait on the socket
         client.verify = True if ca_file is None else str(ca_file)
         session = client.session
-        session.auth = HTTPBasicAuth(user.encode(), password.encode())  # as text it would go out as Latin-1
+        session.auth = self._login = PasswordLogin(user, password)
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
         session.proxies = {} if _is_loopback(self.url) else get_environ_proxies(self.url)
         session.max_redirects = 0
@@ -168,9 +167,14 @@ class Connection:
         Raises:
             PassingError, StandingError: there was no answer.
         """
+        if self._login.kind == "Digest" and isinstance(body, FileBody) and len(body) > BLOCK:
+            # what the server wants to be answered may have changed: better that it says so to something small
+            small = self.send("PROPFIND", "", headers={"Depth": "0"})
+            if small.status == 401:
+                return small
         try:
             with self._answered(method, path, body, headers or {}) as response:
-                _drain(response)
+                drain(response)
                 return Answer.of(response)
         except _RefusalError as refusal:
             return refusal.answer
@@ -252,18 +256,8 @@ def _stop_at_refusal(response: requests.Response, **_: object) -> None:
     """Raise before requests follows a redirect and before webdavclient3 drops the headers and the body."""
     if not 200 <= response.status_code < 300:
         with closing(response):
-            _drain(response)
+            drain(response)
             raise _RefusalError(Answer.of(response))
-
-
-def _drain(response: requests.Response) -> None:
-    """Read a short body to its end: only then is the connection used again. A long one costs the connection."""
-    received = 0
-    with suppress(HTTPError):  # the status has arrived and counts; a cut remark after it changes nothing
-        for block in response.raw.stream(MAX_REMARK_BYTES, decode_content=False):
-            received += len(block)
-            if received > MAX_REMARK_BYTES:
-                return
 
 
 def _checked_url(url: str) -> str:

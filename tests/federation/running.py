@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +23,7 @@ from shared.folder.durable import hash_file, write_file
 from shared.learning.data import synthetic_fundus, synthetic_octa
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
+from tests.ports import free_port
 
 RUN = "test-run"
 TASK = "octa_segmentation"
@@ -75,23 +74,6 @@ def write_data(task: str, root: Path, number: int, images: int, seed: int) -> No
         synthetic_fundus.write_graded_site(root, style=fundus, images=images, size=32, seed=seed, grades=grades)
 
 
-def _free_port() -> int:
-    """A port outside the range that outgoing connections take theirs from.
-
-    Inside it a client that keeps connecting to a dead server may be given that very port, connect to itself, and keep
-    the server from coming back.
-    """
-    for port in random.sample(range(20000, 32000), 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
-
-
 @dataclass
 class Federation:
     """One federation below ``root``; ``close`` ends every process it started."""
@@ -118,7 +100,7 @@ class Federation:
     # --- the server ----------------------------------------------------------------------------------------
 
     def start_server(self) -> None:
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         settings = {
             "root": str(self.root / "folders"),
             "host": "127.0.0.1",

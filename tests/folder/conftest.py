@@ -6,39 +6,55 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import requests
 
 from shared.folder.contract import Folder
 from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer
-from tests.folder.servers import AUTH, NAMES, PASSWORD, SITE, running
+from tests.folder.installed import AbsentError
+from tests.folder.logins import SITE, Login, Logins
+from tests.folder.servers import NAMES, running
 
 
 @pytest.fixture(scope="session")
-def url_of() -> Iterator[Callable[[str], str]]:
-    """Return the folder's address on a server, which is started when first asked for."""
+def logins_to() -> Iterator[Callable[[str], Logins]]:
+    """Return who may enter a server, which is started when first asked for."""
     with ExitStack() as started:
-        urls: dict[str, str] = {}
+        known: dict[str, Logins | AbsentError] = {}
 
-        def url_of(name: str) -> str:
-            if name not in urls:
-                urls[name] = started.enter_context(running(name)).rstrip("/")
-            return urls[name]
+        def logins_to(name: str) -> Logins:
+            if name not in known:
+                try:
+                    known[name] = started.enter_context(running(name))
+                except AbsentError as error:
+                    known[name] = error
+            found = known[name]
+            if isinstance(found, AbsentError):
+                pytest.skip(str(found))
+            return found
 
-        yield url_of
+        yield logins_to
+
+
+@pytest.fixture(params=NAMES)
+def login(request: pytest.FixtureRequest, logins_to: Callable[[str], Logins]) -> Login:
+    """The way to an empty folder on each server."""
+    return logins_to(request.param).sites[SITE].new_folder(f"drop%20folder-{uuid.uuid4().hex}")
 
 
 @pytest.fixture(params=["local", *NAMES])
-def folder(request: pytest.FixtureRequest, url_of: Callable[[str], str], tmp_path: Path) -> Folder:
-    """An empty folder of each kind."""
+def way(request: pytest.FixtureRequest, logins_to: Callable[[str], Logins], tmp_path: Path) -> Login | Path:
+    """The way to an empty folder of each kind, on a server or on this machine."""
     if request.param == "local":
         (tmp_path / "drop folder").mkdir()
-        return LocalFolder(tmp_path / "drop folder")
-    url = f"{url_of(request.param)}/drop%20folder-{uuid.uuid4().hex}"
-    made = requests.request("MKCOL", f"{url}/", auth=AUTH, timeout=30)
-    assert made.status_code == 201
-    return WebDavFolder(url, SITE, PASSWORD)
+        return tmp_path / "drop folder"
+    return logins_to(request.param).sites[SITE].new_folder(f"drop%20folder-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def folder(way: Login | Path) -> Folder:
+    """An empty folder of each kind."""
+    return LocalFolder(way) if isinstance(way, Path) else way.open()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import json
 import mimetypes
 import re
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -92,8 +93,7 @@ class OwnCloud:
         self.stop()
 
     def start(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), type("Bound", (_Handler,), {"world": self}))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", self.port), type("Bound", (_Handler,), {"world": self}))
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -186,6 +186,15 @@ class _Body:
             yield file.read(size)
             file.readline()
         file.readline()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print what went wrong, unless it is only that a client hung up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -7,13 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import requests
 
 from shared.errors import AlreadyExistsError, DropfedError, NotFoundError, PoisonError, StandingError
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
-from shared.folder.webdav import WebDavFolder
-from tests.folder.servers import AUTH, PASSWORD, SITE
+from tests.folder.logins import Login
 
 ODD_NAMES = [
     "a b",
@@ -37,13 +35,8 @@ def test_empty_folder(folder: Folder) -> None:
     assert folder.list("") == []
 
 
-def test_missing_root_is_a_standing_failure(folder: Folder) -> None:
-    missing: Folder
-    if isinstance(folder, LocalFolder):
-        missing = LocalFolder(folder.root / "nowhere")
-    else:
-        assert isinstance(folder, WebDavFolder)
-        missing = WebDavFolder(f"{folder.url}/nowhere", SITE, PASSWORD)
+def test_missing_root_is_a_standing_failure(way: Login | Path) -> None:
+    missing = LocalFolder(way / "nowhere") if isinstance(way, Path) else way.at(f"{way.url}/nowhere").open()
     for attempt in (missing.check, lambda: missing.list(""), lambda: missing.create("a/b", b"x")):
         with pytest.raises(StandingError, match="nowhere"):
             attempt()
@@ -167,12 +160,12 @@ def test_a_file_where_a_folder_must_be(folder: Folder) -> None:
     assert folder.read("name", max_bytes=10) == b"a file"
 
 
-def test_removed_folders_are_made_again(folder: Folder) -> None:
+def test_removed_folders_are_made_again(folder: Folder, way: Login | Path) -> None:
     """What the client remembers about folders may become wrong."""
     for name in ("one", "two"):
         folder.create(f"a/b/{name}", b"1")
         assert [entry.name for entry in folder.list("a/b")] == [name]
-        if isinstance(folder, LocalFolder):
-            shutil.rmtree(folder.root / "a")
-        elif isinstance(folder, WebDavFolder):
-            requests.delete(f"{folder.url}/a/", auth=AUTH, timeout=30).raise_for_status()
+        if isinstance(way, Path):
+            shutil.rmtree(way / "a")
+        else:
+            way.request("DELETE", "a/").raise_for_status()

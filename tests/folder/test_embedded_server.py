@@ -24,8 +24,10 @@ from deploy.local.webdav_server import EmbeddedServer, main
 from shared.errors import ConfigurationError, PassingError
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
+from tests.folder.logins import AUTH, PASSWORD, SITE
 from tests.folder.relay import Relay
-from tests.folder.servers import AUTH, PASSWORD, SITE, embedded, free_port
+from tests.folder.servers import embedded
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 SECRET = b"south's own"

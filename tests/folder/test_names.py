@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.folder.contract import Entry, Folder, check_path
 from shared.folder.local import LocalFolder
-from shared.folder.webdav import WebDavFolder
-from tests.folder.servers import AUTH, PASSWORD, SITE
+from tests.folder.logins import SITE, Logins
 
 FORBIDDEN = "/\\?;\x7f" + "".join(chr(code) for code in range(32))
 names = (
@@ -44,11 +42,10 @@ def test_no_forbidden_character(before: str, bad: str, after: str) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=names)
-def test_names_come_back_from_the_embedded_server(name: str, url_of: Callable[[str], str]) -> None:
-    root = f"{url_of('embedded')}/names"
-    requests.request("DELETE", f"{root}/", auth=AUTH, timeout=30)
-    requests.request("MKCOL", f"{root}/", auth=AUTH, timeout=30).raise_for_status()
-    _round_trip(WebDavFolder(root, SITE, PASSWORD), name)
+def test_names_come_back_from_the_embedded_server(name: str, logins_to: Callable[[str], Logins]) -> None:
+    login = logins_to("embedded").sites[SITE]
+    login.request("DELETE", "names/")
+    _round_trip(login.new_folder("names").open(), name)
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,21 +6,19 @@ import hashlib
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import requests
 
 from shared.errors import PassingError, PoisonError
 from shared.folder.chunks import CHUNK
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, cuts_answer, says
+from tests.folder.logins import PASSWORD, SITE, Login, Logins
 from tests.folder.relay import Relay
-from tests.folder.servers import AUTH, NAMES, PASSWORD, SITE
 
 SIZE = 3 * CHUNK + 12345
 CUT_AT = CHUNK + 4321
@@ -39,13 +37,6 @@ def reset() -> None:
     raise ConnectionResetError
 
 
-@pytest.fixture(params=NAMES)
-def folder_url(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> str:
-    url = f"{url_of(request.param)}/{uuid.uuid4().hex}"
-    assert requests.request("MKCOL", f"{url}/", auth=AUTH, timeout=30).status_code == 201
-    return url
-
-
 @pytest.fixture(scope="module")
 def content() -> bytes:
     return os.urandom(SIZE)
@@ -59,24 +50,24 @@ def source(content: bytes, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cut(folder_url: str) -> Iterator[tuple[Relay, str]]:
-    """A relay before the server that cuts its connections once, and the folder's address through it."""
-    parts = urlsplit(folder_url)
+def cut(login: Login) -> Iterator[tuple[Relay, Login]]:
+    """A relay before the server that cuts its connections once, and the way through it."""
+    parts = urlsplit(login.url)
     relay = Relay(parts.port or 0, CUT_AT, reset)
-    yield relay, f"http://127.0.0.1:{relay.port}{parts.path}"
+    yield relay, login.at(parts._replace(netloc=f"127.0.0.1:{relay.port}").geturl())
     relay.close()
 
 
 def test_a_download_goes_on_where_it_was_cut(
-    folder_url: str, cut: tuple[Relay, str], source: Path, content: bytes, tmp_path: Path
+    login: Login, cut: tuple[Relay, Login], source: Path, content: bytes, tmp_path: Path
 ) -> None:
-    WebDavFolder(folder_url, SITE, PASSWORD).upload("big", source)
-    relay, url = cut
+    login.open().upload("big", source)
+    relay, through_relay = cut
     target = tmp_path / "target"
     with pytest.raises(PassingError):
-        WebDavFolder(url, SITE, PASSWORD).download("big", target, size=SIZE)
+        through_relay.open().download("big", target, size=SIZE)
     assert not target.exists()
-    digest = WebDavFolder(url, SITE, PASSWORD).download("big", target, size=SIZE)
+    digest = through_relay.open().download("big", target, size=SIZE)
     assert digest == hashlib.sha256(content).hexdigest()
     assert target.read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
@@ -84,11 +75,11 @@ def test_a_download_goes_on_where_it_was_cut(
 
 
 def test_a_download_goes_on_after_the_process_was_killed(
-    url_of: Callable[[str], str], source: Path, content: bytes, tmp_path: Path
+    logins_to: Callable[[str], Logins], source: Path, content: bytes, tmp_path: Path
 ) -> None:
-    url = url_of("embedded")
-    WebDavFolder(url, SITE, PASSWORD).upload("big", source)
-    parts, target = urlsplit(url), tmp_path / "target"
+    login = logins_to("embedded").sites[SITE]
+    login.open().upload("big", source)
+    parts, target = urlsplit(login.url), tmp_path / "target"
     victims: list[subprocess.Popen[bytes]] = []
 
     def kill() -> None:

@@ -19,7 +19,7 @@ from shared.folder.contract import MAX_ENTRIES
 from shared.folder.durable import BLOCK
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, Handler, hangs_up, multistatus, says
-from tests.folder.servers import free_port
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize(

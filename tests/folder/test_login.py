@@ -1,0 +1,138 @@
+"""Basic and Digest: the client finds out which, once per connection, and no large body goes out in vain."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from requests.utils import parse_dict_header
+
+from shared.errors import StandingError
+from shared.folder.webdav import WebDavFolder
+from tests.folder.faulty import FaultyServer, Handler, says
+from tests.folder.logins import SITE, Logins
+from tests.folder.relay import Relay
+
+METHODS = ("PROPFIND", "GET", "PUT", "MKCOL", "MOVE", "DELETE")
+SIZE = 5 << 20
+USER, PASSWORD = "zoë", "gehéim: ü"
+
+
+def md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+class Gate:
+    """Lets a request pass to ``server`` if it answers the present challenge."""
+
+    def __init__(self, server: FaultyServer) -> None:
+        self.nonce = "first"
+        self.refused: list[str] = []
+        for method in METHODS:
+            server.always_fail(method, self.judge)
+
+    def judge(self, handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        if self._is_right(handler):
+            handler.answer(*handler.behave())
+        else:
+            self.refused.append(f"{handler.command} {handler.headers.get('Authorization', '').split(' ')[0]}")
+            challenge = f'Digest realm="dav", nonce="{self.nonce}", algorithm=MD5, qop="auth", stale=true'
+            handler.answer(401, b"who are you?", ("WWW-Authenticate", challenge))
+
+    def _is_right(self, handler: Handler) -> bool:
+        kind, _, given = handler.headers.get("Authorization", "").partition(" ")
+        if kind != "Digest":
+            return False
+        said = parse_dict_header(given.encode("latin-1").decode())
+        a1, a2 = md5(f"{USER}:dav:{PASSWORD}"), md5(f"{handler.command}:{handler.path}")
+        expected = md5(f"{a1}:{self.nonce}:{said['nc']}:{said['cnonce']}:auth:{a2}")
+        return (said["username"], said["uri"], said["response"]) == (USER, handler.path, expected)
+
+
+@pytest.fixture
+def gate(faulty: FaultyServer) -> Gate:
+    return Gate(faulty)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(bytes(SIZE))
+    return path
+
+
+def test_digest_is_found_out_once(faulty: FaultyServer, gate: Gate) -> None:
+    folder = WebDavFolder(faulty.url, USER, PASSWORD)
+    folder.check()
+    folder.create("a/b", b"content")
+    assert folder.read("a/b", max_bytes=10) == b"content"
+    assert gate.refused == ["PROPFIND Basic"]
+    assert faulty.connections == 1
+
+
+def test_a_large_body_goes_out_once(faulty: FaultyServer, gate: Gate, source: Path) -> None:
+    folder = WebDavFolder(faulty.url, USER, PASSWORD)
+    folder.upload("one", source)
+    gate.nonce = "second"  # as servers have it after some minutes
+    folder.upload("two", source)
+    assert faulty.files == {"one": bytes(SIZE), "two": bytes(SIZE)}
+    assert gate.refused == ["PROPFIND Basic", "PROPFIND Digest"]
+    assert faulty.count("PUT") == 2
+
+
+def test_a_wrong_password_is_told_and_no_body_goes_out(faulty: FaultyServer, gate: Gate, source: Path) -> None:
+    folder = WebDavFolder(faulty.url, USER, "secret-word")
+    for attempt in (folder.check, lambda: folder.upload("f", source), lambda: folder.read("f", max_bytes=1)):
+        with pytest.raises(StandingError, match=f"refuses user '{USER}' or the password") as caught:
+            attempt()
+        assert "secret-word" not in str(caught.value)
+    assert faulty.count("PUT") == 0
+
+
+def test_a_password_that_no_longer_holds_stops_a_large_body(faulty: FaultyServer, gate: Gate, source: Path) -> None:
+    folder = WebDavFolder(faulty.url, USER, PASSWORD)
+    folder.upload("one", source)
+    for method in METHODS:
+        faulty.always_fail(method, says(401, b"", ("WWW-Authenticate", 'Digest realm="dav", nonce="n", qop="auth"')))
+    with pytest.raises(StandingError, match="refuses user"):
+        folder.upload("two", source)
+    assert faulty.count("PUT") == 1
+
+
+def test_basic_is_kept_where_both_are_offered(faulty: FaultyServer) -> None:
+    offers = (("WWW-Authenticate", 'Digest realm="a", nonce="n"'), ("WWW-Authenticate", 'Basic realm="Digest x"'))
+    faulty.always_fail("PROPFIND", says(401, b"", *offers))
+    folder = WebDavFolder(faulty.url, USER, PASSWORD)
+    for _ in range(2):
+        with pytest.raises(StandingError, match="refuses user"):
+            folder.check()
+    assert [headers["Authorization"].split(" ")[0] for headers in faulty.headers] == ["Basic", "Basic"]
+
+
+@pytest.mark.parametrize("challenge", ['Digest realm="a", nonce="n", algorithm=UNKNOWN', "Negotiate", ""])
+def test_what_is_not_known_is_a_refusal(faulty: FaultyServer, challenge: str) -> None:
+    faulty.always_fail("PROPFIND", says(401, b"", ("WWW-Authenticate", challenge)))
+    with pytest.raises(StandingError, match="refuses user"):
+        WebDavFolder(faulty.url, USER, PASSWORD).check()
+
+
+def test_an_endless_refusal_is_not_read(faulty: FaultyServer) -> None:
+    offer = ("WWW-Authenticate", 'Digest realm="a", nonce="n"')
+    faulty.always_fail("PROPFIND", says(401, bytes(8 << 20), offer))
+    with pytest.raises(StandingError, match="refuses user"):
+        WebDavFolder(faulty.url, USER, PASSWORD).check()
+    assert faulty.count("PROPFIND") == 1
+
+
+@pytest.mark.parametrize("name", ["apache", "apache-digest"])
+def test_a_real_server_gets_a_large_body_once(name: str, logins_to: Callable[[str], Logins], source: Path) -> None:
+    login = logins_to(name).sites[SITE].new_folder("once")
+    parts = urlsplit(login.url)
+    relay = Relay(parts.port or 0, SIZE, lambda: None)
+    login.at(parts._replace(netloc=f"127.0.0.1:{relay.port}").geturl()).open().upload("big", source)
+    relay.close()
+    assert SIZE <= relay.passed <= SIZE + (1 << 20)
