@@ -17,6 +17,8 @@ from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
+from shared.folder.copies import Copies
+from shared.folder.meter import TRANSFER, Meter
 from shared.learning.compute import prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_named, method_options
@@ -24,8 +26,6 @@ from shared.learning.methods.sharing import sharing
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import TASK_NAMES, task_named
-from shared.folder.copies import Copies
-from shared.folder.meter import TRANSFER, Meter
 from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
