@@ -18,10 +18,9 @@ from shared.exchange.trust import Correspondent, open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
+from shared.polling import Polling
 
 logger = logging.getLogger(__name__)
-
-FIRST_PAUSE_S = 0.2  # between two looks when something is due; doubles up to the configured longest pause
 
 README_TEXT = """\
 This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol 1).
@@ -101,15 +100,14 @@ class Site:
     # --- the courier's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        polling = Polling(self._longest_pause_s)
         try:
             while not self._stop.is_set():
                 if self._work():
-                    pause_s = FIRST_PAUSE_S
+                    polling.restart()
                     self._on_news()
-                else:
-                    woken = self._wake.wait(pause_s)
-                    pause_s = FIRST_PAUSE_S if woken else min(2 * pause_s, self._longest_pause_s)
+                elif self._wake.wait(polling.pause_s()):
+                    polling.restart()
                     self._wake.clear()
         except Stopped:
             pass

@@ -32,6 +32,7 @@ from shared.folder.retrying import RetryingFolder
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
+from shared.polling import Polling
 from site_client import rounds, store
 from site_client.configuration import SiteConfiguration
 from site_client.final import keep_final, unkept_final
@@ -41,8 +42,6 @@ from site_client.setup import KEY_FILE
 from site_client.train import Files, Trainer, split_counts
 
 logger = logging.getLogger(__name__)
-
-FIRST_PAUSE_S = 0.2  # between two looks after something happened; doubles up to the configured longest pause
 
 
 class Daemon:
@@ -88,19 +87,19 @@ class Daemon:
         Raises:
             DropfedError: with ``once``, what stands in the way.
         """
-        pause_s = FIRST_PAUSE_S
+        polling = Polling(self._configuration.poll_seconds)
         try:
             while not self._stop.is_set():
                 action = rounds.decide(self._facts())
                 if self._act_or_tell(action, must_succeed=once):
-                    pause_s = pause_s if self._looked else FIRST_PAUSE_S
+                    if not self._looked:
+                        polling.restart()
                 elif once:
                     break
                 else:
                     self._heartbeat.beat(self._resting, self._channel)
-                    self._stop.wait(pause_s)
+                    self._stop.wait(polling.pause_s())
                     self._looked = False
-                    pause_s = min(2 * pause_s, self._configuration.poll_seconds)
         except Stopped:
             pass
         self._heartbeat.beat("stopped", self._channel, now=True)
@@ -154,7 +153,7 @@ class Daemon:
             case rounds.Publish():
                 self._heartbeat.beat("sending", self._channel)
                 self._channel.publish()
-                self._heartbeat.beat("waiting", self._channel, now=True)
+                self._heartbeat.beat("waiting", self._channel)
             case rounds.LookForOffer():
                 return self._look_for(self._offers())
             case rounds.LookForFirstRound(run):
@@ -304,7 +303,7 @@ class Daemon:
         received = channel.path(place, names.GLOBAL_MODEL)
         check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.GLOBAL_MODEL}")
         dataset = self._dataset_of(trainer, configuration.seeds.split)
-        self._heartbeat.beat("training", channel, place, now=True)
+        self._heartbeat.beat("training", channel, place)
 
         def on_progress(percent: int) -> None:
             if self._stop.is_set():

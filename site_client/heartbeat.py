@@ -24,11 +24,12 @@ from site_client.configuration import SiteConfiguration
 logger = logging.getLogger(__name__)
 
 PUBLIC_TROUBLE = "something at the site needs attention; its own status says what"
-EVERY_S = 5.0  # between two heartbeats while nothing but progress changes
+EVERY_S = 5.0  # between two heartbeats in the folder
+NOTED_EVERY_S = 1.0  # between two here, while nothing but progress changes
 
 
 class Heartbeat:
-    """Writes the status at most every few seconds, or at once when told ``now``.
+    """Writes the status here when it changes, and into the folder at most every few seconds, or when told ``now``.
 
     Args:
         folder: the folder without retries; a heartbeat is not worth waiting for.
@@ -42,7 +43,7 @@ class Heartbeat:
         self._configuration = configuration
         self._folder = folder
         self._key = key
-        self._sent_at = float("-inf")
+        self._noted_at = self._sent_at = float("-inf")
 
     def note_trouble(self, error: DropfedError | None) -> None:
         """Remember what stands in the way, or that nothing does any more."""
@@ -54,10 +55,10 @@ class Heartbeat:
         self, phase: Phase, channel: Channel, place: Place | None = None, *, percent: int = 0, now: bool = False
     ) -> None:
         """Say where we stand."""
-        quiet = phase == self.phase and time.monotonic() - self._sent_at < EVERY_S
-        if quiet and not now:
+        time_s = time.monotonic()
+        if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:
             return
-        self.phase, self._sent_at = phase, time.monotonic()
+        self.phase, self._noted_at = phase, time_s
         last = channel.last_from_peer()
         place = place or (last.place if last else None)
         status = Status(
@@ -75,6 +76,8 @@ class Heartbeat:
         public = status.model_copy(update={"trouble": self._public_trouble})
         try:
             write_file(self._path, self._key.sign(status.model_dump()))
-            self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
+            if now or time_s - self._sent_at >= EVERY_S:
+                self._sent_at = time_s
+                self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
         except (DropfedError, OSError) as error:
             logger.debug("heartbeat not sent: %s", error)

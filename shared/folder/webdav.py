@@ -8,6 +8,7 @@ Nothing here repeats a request to get over trouble; that is ``RetryingFolder``'s
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -68,7 +69,9 @@ class WebDavFolder(Folder):
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         with self._connection.open("GET", check_path(path), status=200) as body:
-            return b"".join(body.blocks(max_bytes))
+            content = b"".join(body.blocks(max_bytes))
+        self._folders.update(_parents(path))
+        return content
 
     def download(self, path: str, target: Path, *, size: int) -> str:
         try:
@@ -86,6 +89,9 @@ class WebDavFolder(Folder):
                 else:
                     self._make_folder(_parent(path))  # rather than learn after a long upload that it is missing
                     self._bring(path, file, size, sha256)
+        except PassingError:
+            self._folders.clear()  # perhaps somebody removed what was there before
+            raise
         except OSError as error:
             raise disk_trouble(error, source) from error
 
@@ -116,7 +122,7 @@ class WebDavFolder(Folder):
             raise NotFoundError(f"{self._connection.where(path)} is a file, not a folder.")
         if len(listing.entries) > MAX_ENTRIES:
             raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
-        self._folders.add(path)
+        self._folders.update((path, *_parents(path)))
         return sorted(listing.entries, key=lambda entry: entry.name)
 
     def check(self) -> None:
@@ -201,6 +207,8 @@ class WebDavFolder(Folder):
 
     def _put(self, path: str, body: bytes | FileBody, headers: dict[str, str] | None = None) -> None:
         parent = _parent(path)
+        if parent:
+            self._make_folder(parent)
         answer = self._connection.send("PUT", path, body=body, headers=headers)
         if answer.status in _MAYBE_NO_PARENT:
             self._folders.clear()  # somebody may have removed what was there before
@@ -232,6 +240,8 @@ class WebDavFolder(Folder):
             self.check()
             self._folders.add(path)
             return False
+        if _parent(_parent(path)) in self._folders:
+            self._make_folder(_parent(path))  # not known, so most likely not there
         answer = self._connection.send("MKCOL", f"{path}/")
         if answer.status in _MAYBE_NO_PARENT and self._make_folder(_parent(path)):
             answer = self._connection.send("MKCOL", f"{path}/")
@@ -267,3 +277,10 @@ class _ForbiddenError(StandingError):
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def _parents(path: str) -> Iterator[str]:
+    """The folders above ``path``, down to the root, ``""``."""
+    while path:
+        path = _parent(path)
+        yield path

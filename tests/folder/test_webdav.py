@@ -122,7 +122,7 @@ def test_number_of_requests(faulty: FaultyServer, faulty_folder: WebDavFolder, t
     faulty_folder.upload("top", tmp_path / "small")
     spent("PUT top")
     faulty_folder.upload("a/b/f", tmp_path / "small")
-    spent("PUT a/b/f", "MKCOL a/b", "MKCOL a", "MKCOL a/b", "PUT a/b/f")
+    spent("MKCOL a", "MKCOL a/b", "PUT a/b/f")
     faulty_folder.upload("a/b/g", tmp_path / "large")
     spent("PUT a/b/g", "PROPFIND a/b/g")
     faulty_folder.upload("a/c/h", tmp_path / "large")
@@ -147,7 +147,14 @@ def test_number_of_requests(faulty: FaultyServer, faulty_folder: WebDavFolder, t
     spent("PROPFIND ")
     again = WebDavFolder(faulty.url, "north", "secret-word")
     again.upload("a/b/i", tmp_path / "small")
-    spent("PUT a/b/i")
+    spent("MKCOL a/b", "PROPFIND a/b", "PUT a/b/i")
+    another = WebDavFolder(faulty.url, "north", "secret-word")
+    another.read("a/b/i", max_bytes=10)
+    spent("GET a/b/i")
+    another.upload("a/d/i", tmp_path / "small")  # what was read from is known to be there
+    spent("MKCOL a/d", "PUT a/d/i")
+    another.upload("a/e/f/i", tmp_path / "small")
+    spent("MKCOL a/e", "MKCOL a/e/f", "PUT a/e/f/i")
 
 
 def test_one_connection_serves_all_requests(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
