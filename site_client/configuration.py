@@ -11,10 +11,12 @@ from pydantic import Field
 from shared.exchange.names import Name
 from shared.exchange.records import Digest, Record
 from shared.folder.contract import Folder
+from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import METHODS
 from shared.learning.tasks import TASK_NAMES
 from shared.settings import read_password, read_settings
+from site_client.limits import Limits, demand_transfer_hours
 
 FILE = "site.yaml"
 PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
@@ -44,6 +46,7 @@ class SiteConfiguration(Record):
     policy: Policy = Policy()
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for training")] = 1
+    limits: Limits = Limits()
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
 
 
@@ -64,4 +67,11 @@ def open_folder(work: Path, configuration: SiteConfiguration) -> Folder:
     """
     password = os.environ.get(PASSWORD_VARIABLE) or read_password(work / configuration.password_file)
     ca_file = work / configuration.ca_file if configuration.ca_file else None
-    return WebDavFolder(configuration.url, configuration.user, password, ca_file=ca_file)
+    limits = configuration.limits
+    megabits: dict[Direction, float | None] = {"up": limits.upload_megabits, "down": limits.download_megabits}
+    meter = Meter(
+        work / TRANSFER,
+        limits={direction: rate * 1e6 / 8 for direction, rate in megabits.items() if rate is not None},
+        permit=lambda: demand_transfer_hours(limits.transfer_hours),
+    )
+    return WebDavFolder(configuration.url, configuration.user, password, ca_file=ca_file, meter=meter)

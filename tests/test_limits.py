@@ -1,0 +1,105 @@
+"""A hospital's limits are kept."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import PassingError
+from shared.folder import meter as meter_module
+from shared.folder.meter import Direction, Meter, read_transfer
+from shared.folder.webdav import WebDavFolder
+from site_client import limits
+from site_client.limits import demand_transfer_hours, seconds_until
+from tests.folder.faulty import FaultyServer
+
+CLOCK = st.times().map(lambda time: f"{time:%H:%M}")
+NOW = st.datetimes(min_value=datetime(2020, 1, 1), max_value=datetime(2030, 1, 1))
+
+
+class FakeTime:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@given(begin=CLOCK, end=CLOCK, now=NOW)
+def test_hours_begin_when_they_are_said_to(begin: str, end: str, now: datetime) -> None:
+    hours = f"{begin}-{end}"
+    wait_s = seconds_until(hours, now)
+    assert 0 <= wait_s <= 24 * 3600
+    then = now + timedelta(seconds=wait_s)
+    assert seconds_until(hours, then) == 0 or begin == end
+    if wait_s:
+        assert f"{then:%H:%M}" == begin
+        assert seconds_until(f"{end}-{begin}", now) == 0  # it is within what the hours leave out
+
+
+@pytest.mark.parametrize(
+    ("hours", "clock", "wait_h"),
+    [
+        (None, "12:00", 0),
+        ("18:00-07:00", "12:00", 6),
+        ("18:00-07:00", "18:00", 0),
+        ("18:00-07:00", "06:59", 0),
+        ("18:00-07:00", "07:00", 11),
+        ("08:00-17:00", "20:00", 12),
+    ],
+)
+def test_some_hours(hours: str | None, clock: str, wait_h: int) -> None:
+    assert seconds_until(hours, datetime.fromisoformat(f"2026-03-01 {clock}")) == wait_h * 3600
+
+
+def test_large_files_rest_outside_their_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        limits, "datetime", SimpleNamespace(now=lambda: datetime(2026, 3, 1, 12), combine=datetime.combine)
+    )
+    demand_transfer_hours("11:00-13:00")
+    demand_transfer_hours(None)
+    with pytest.raises(PassingError, match="18:00-07:00") as caught:
+        demand_transfer_hours("18:00-07:00")
+    assert caught.value.retry_after_s == 6 * 3600
+
+
+@pytest.mark.parametrize(("direction", "rate"), [("up", 1e6), ("down", 0.5e6)])
+def test_the_bandwidth_is_kept(
+    direction: Direction, rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(meter_module, "time", clock)
+    content = bytes(5 << 20)
+    (tmp_path / "source").write_bytes(content)
+    with FaultyServer() as server:
+        server.files["big"] = content
+        folder = WebDavFolder(server.url, "north", "secret-word", meter=Meter(limits={direction: rate}))
+        folder.upload("up", tmp_path / "source")
+        folder.download("big", tmp_path / "target", size=len(content))
+    assert clock.now == pytest.approx(len(content) / rate)
+
+
+def test_what_is_on_its_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(meter_module, "time", clock)
+    told = tmp_path / "transfer.json"
+    with Meter(told).transfer("runs/r/model", "up", 10 << 20, moved=2 << 20) as moved:
+        clock.sleep(2)
+        moved(4 << 20)
+        transfer = read_transfer(told)
+        assert transfer is not None
+        assert (transfer.path, transfer.direction) == ("runs/r/model", "up")
+        assert (transfer.size, transfer.moved) == (10 << 20, 6 << 20)
+        assert transfer.bytes_per_second == 2 << 20
+        assert transfer.seconds_left == 2.0
+    assert read_transfer(told) is None
