@@ -23,6 +23,7 @@ from shared.folder.durable import hash_file, write_file
 from shared.learning.data import synthetic_fundus, synthetic_octa
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
+from tests.folder.logins import Login, Logins
 from tests.ports import free_port
 
 RUN = "test-run"
@@ -76,18 +77,23 @@ def write_data(task: str, root: Path, number: int, images: int, seed: int) -> No
 
 @dataclass
 class Federation:
-    """One federation below ``root``; ``close`` ends every process it started."""
+    """One federation below ``root``; leaving its block ends every process it started.
+
+    Without ``logins``, who may enter a server that runs already, it has an embedded server of its own.
+    """
 
     root: Path
     run: RunConfiguration = field(default_factory=run_configuration)
     images: int = 20
+    logins: Logins | None = None
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     server: subprocess.Popen[str] | None = None
     port: int = 0
 
     def __enter__(self) -> Federation:
-        self.start_server()
-        self._set_up()
+        if self.logins is None:
+            self.start_server()
+        self._set_up(self.logins or self._own_logins())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,6 +129,13 @@ class Federation:
             self.server.stdout.close()  # type: ignore[union-attr]
             self.server = None
 
+    def _own_logins(self) -> Logins:
+        urls = {site: f"http://127.0.0.1:{self.port}/{site}" for site in self.run.sites}
+        return Logins(
+            {site: Login(url, site, f"{site}-password") for site, url in urls.items()},
+            {site: Login(url, "aggregator", "aggregator-password") for site, url in urls.items()},
+        )
+
     # --- set-up --------------------------------------------------------------------------------------------
 
     @property
@@ -135,21 +148,35 @@ class Federation:
     def folder(self, name: str) -> Path:
         return self.root / "folders" / name
 
-    def _set_up(self) -> None:
-        urls = {site: f"http://127.0.0.1:{self.port}/{site}/" for site in self.run.sites}
-        initialise(self.aggregator, "retina", urls, "aggregator")
+    def _set_up(self, logins: Logins) -> None:
+        initialise(self.aggregator, "retina", {site: logins.aggregator[site].url for site in self.run.sites}, "unknown")
         heldout = self.root / "data" / "heldout"
         write_data(self.run.task, heldout, 0, 4 if self.run.task == TASK else 20, seed=99)
-        self.change(self.aggregator / "aggregator.yaml", heldout={self.run.task: str(heldout)}, poll_seconds=0.3)
+        accesses = {
+            site: self._access(logins.aggregator[site], password_file=f"passwords/{site}") for site in self.run.sites
+        }
+        self.change(
+            self.aggregator / "aggregator.yaml",
+            sites=accesses,
+            heldout={self.run.task: str(heldout)},
+            poll_seconds=0.3,
+        )
         write_file(self.aggregator / "RUN.yaml", dump_yaml(self.run))
         for number, site in enumerate(self.run.sites):
-            write_file(self.aggregator / "passwords" / site, b"aggregator-password", private=True)
+            password = logins.aggregator[site].password.encode()
+            write_file(self.aggregator / "passwords" / site, password, private=True)
+            login = logins.sites[site]
             data = self.root / "data" / site
             write_data(self.run.task, data, number, self.images, seed=number)
             invite = read_invite(self.aggregator / "invites" / f"{site}.json")
-            join(self.site(site), invite, data={self.run.task: str(data)}, url=None, password=f"{site}-password")
+            join(self.site(site), invite, data={self.run.task: str(data)}, url=None, password=login.password)
             policy = Policy(consent="auto").model_dump()
-            self.change(self.site(site) / "site.yaml", poll_seconds=0.3, policy=policy)
+            self.change(self.site(site) / "site.yaml", **self._access(login), poll_seconds=0.3, policy=policy)
+
+    @staticmethod
+    def _access(login: Login, **more: str) -> dict[str, str | None]:
+        ca_file = str(login.ca_file) if login.ca_file else None
+        return {"url": login.url, "user": login.user, "ca_file": ca_file, **more}
 
     def change(self, path: Path, **settings: object) -> None:
         values = yaml.safe_load(path.read_bytes())
