@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -29,27 +29,30 @@ class RangeError(PassingError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said: the status, and of the headers what matters for errors.
+    """What the server said besides the body.
 
     Attributes:
         retry_after_s: seconds the server asks to wait, or None.
         location: where a redirect leads, or None.
         is_page: the body is a web page.
+        headers: all of them, by name in any case.
     """
 
     status: int
     retry_after_s: float | None = None
     location: str | None = None
     is_page: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, response: requests.Response) -> Answer:
         """Read the status line and the headers of ``response``."""
         return cls(
             response.status_code,
-            _seconds(response.headers.get("Retry-After", "")),
+            _seconds(response.headers.get("Retry-After", ""), response.headers.get("Date", "")),
             response.headers.get("Location"),
             response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml")),
+            response.headers,
         )
 
 
@@ -133,15 +136,25 @@ def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError 
     return PassingError(f"The connection to {url} failed: {reasons[-1] if reasons else type(causes[-1]).__name__}.")
 
 
-def _seconds(retry_after: str) -> float | None:
-    """Return Retry-After, a number of seconds or an HTTP date, in seconds from now; None if it is neither."""
+def seconds_of(date: str) -> float | None:
+    """Return an HTTP date in seconds since 1970, None if it is none."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds(retry_after: str, date: str) -> float | None:
+    """Return Retry-After, a number of seconds or an HTTP date, in seconds from now; None if it is neither.
+
+    Args:
+        date: of the answer, by the same clock as an HTTP date in ``retry_after``; ours may be wrong.
+    """
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
         return float(text)
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
+    then, now = seconds_of(text), seconds_of(date)
+    return None if then is None else max(0.0, then - (time.time() if now is None else now))
 
 
 def _shown(location: str | None) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -47,6 +48,12 @@ class ChunkedUploads:
             return None
         user, dav = found["user"] or connection.user, f"{found['base']}/dav"
         return cls(connection, area=f"{dav}/uploads/{user}", files=f"{dav}/files/{user}", inside=found["inside"] or "")
+
+    def is_offered(self) -> bool:
+        """Whether the server has such an area for this user."""
+        home = f"{self._area}/dropfed-{secrets.token_hex(16)}"
+        made = self._connection.send("MKCOL", home)
+        return made.status == 201 and self._connection.send("DELETE", home).status in (200, 204)
 
     def upload(self, path: str, file: BinaryIO, size: int, sha256: str, moved: Callable[[int], None]) -> bool:
         """Bring a file to ``path`` in the folder; False if the server does not offer this after all.

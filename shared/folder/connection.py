@@ -138,6 +138,11 @@ class Connection:
         """The server and the user: what one such pair may read, it may copy."""
         return self._origin, self.user
 
+    @property
+    def login(self) -> str:
+        """How the password is shown: Basic or Digest, as far as the server has said what it wants."""
+        return self._login.kind
+
     def on_server(self, path: str) -> str:
         """Return ``path`` from after the host name, not percent-encoded, beginning with '/'."""
         return path if path.startswith("/") else f"{self.path}/{path}"
@@ -178,6 +183,15 @@ class Connection:
                 return Answer.of(response)
         except _RefusalError as refusal:
             return refusal.answer
+
+    def relocate(self, method: Literal["MOVE", "COPY"], source: str, target: str, *, overwrite: bool) -> Answer:
+        """Have the server move or copy a file; return the answer, whatever its status."""
+        headers = {"Destination": self.address(target), "Overwrite": "T" if overwrite else "F"}
+        answer = self.send(method, source, headers=headers)
+        if answer.status in (400, 502):
+            # Behind a proxy the server may know itself by another name; a bare path means the same file.
+            answer = self.send(method, source, headers=headers | {"Destination": self.quoted(target)})
+        return answer
 
     def listing(self, path: str, *, depth: Literal[0, 1]) -> Listing:
         """Ask what is at ``path`` and, with depth 1, what lies directly in it; a folder's path may end in '/'.

@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal
 
 from shared.errors import AlreadyExistsError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer
+from shared.folder.capabilities import Capabilities, probe
 from shared.folder.chunks import CHUNK, ChunkedUploads
 from shared.folder.connection import Connection, FileBody
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
@@ -100,6 +101,10 @@ class WebDavFolder(Folder):
         if answer.status not in (404, 410):
             self._demand(answer, (200, 204), "DELETE", path)
 
+    def capabilities(self, scratch: str) -> Capabilities:
+        """Measure what the server can do; see ``probe``."""
+        return probe(self._connection, scratch)
+
     def room(self) -> int | None:
         return self._ask("", depth=0).available_bytes
 
@@ -171,8 +176,7 @@ class WebDavFolder(Folder):
 
     def _copy(self, original: str, path: str) -> bool:
         """Have the server copy a file of another of its folders."""
-        headers = {"Destination": self._connection.address(path), "Overwrite": "T"}
-        answer = self._connection.send("COPY", original, headers=headers)
+        answer = self._connection.relocate("COPY", original, path, overwrite=True)
         if answer.status in (404, 410):
             raise NotFoundError(f"{self._connection.where(original)} is not there any more.")
         return answer.status in (201, 204)
@@ -218,12 +222,7 @@ class WebDavFolder(Folder):
         self._folders.add(parent)
 
     def _move(self, source: str, target: str, *, overwrite: bool) -> None:
-        headers = {"Destination": self._connection.address(target), "Overwrite": "T" if overwrite else "F"}
-        answer = self._connection.send("MOVE", source, headers=headers)
-        if answer.status in (400, 502):
-            # Behind a proxy the server may know itself by another name; a bare path means the same file.
-            headers["Destination"] = self._connection.quoted(target)
-            answer = self._connection.send("MOVE", source, headers=headers)
+        answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         if answer.status == 412:
             self._connection.send("DELETE", source)
         self._demand(answer, (201, 204), "MOVE", source)

@@ -236,6 +236,7 @@ server.errorlog = "{home}/tmp/log"
 server.upload-dirs = ( "{home}/tmp" )
 auth.backend = "htpasswd"
 auth.backend.htpasswd.userfile = "{home}/htpasswd"
+mimetype.assign = ( "" => "application/octet-stream" )
 webdav.activate = "enable"
 webdav.sqlite-db-name = "{home}/tmp/locks.db"
 auth.require = ( {rules} )
