@@ -1,0 +1,51 @@
+"""A message that has no room in the folder is not begun, and people hear in time that it is getting full."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from shared.errors import NotFoundError, StandingError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Correspondent
+from shared.folder.webdav import WebDavFolder
+from tests.folder.owncloud import OwnCloud
+
+MB = 1 << 20
+
+
+def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with OwnCloud(tmp_path / "cloud", {AGGREGATOR: "secret"}) as cloud:
+        folder = WebDavFolder(f"{cloud.url}/remote.php/dav/files/{AGGREGATOR}", AGGREGATOR, "secret")
+        peer = Correspondent("retina", "north", "north", SigningKey(b"\x02" * 32).public)
+        channel = Channel(tmp_path / "home", folder, me=AGGREGATOR, key=SigningKey(b"\x01" * 32), peer=peer)
+        first, second = (Place("round", "r", round_no) for round_no in (1, 2))
+        (tmp_path / "model").write_bytes(os.urandom(2 * MB))
+        files: dict[str, bytes | Path] = {
+            names.ROUND_CONFIGURATION: b"round: 1\n",
+            names.GLOBAL_MODEL: tmp_path / "model",
+        }
+        channel.seal(first, files, in_reply_to=None)
+        cloud.store.quotas[AGGREGATOR] = 2 * MB
+        with pytest.raises(StandingError, match=r"north: the folder has room for 2 MB, .*to_site needs 2 MB"):
+            channel.publish()
+        assert folder.list("") == []
+
+        cloud.store.quotas[AGGREGATOR] = 7 * MB
+        with caplog.at_level(logging.WARNING):
+            channel.publish()
+            assert [record.getMessage() for record in caplog.records] == [
+                "north: the folder has room for 7 MB; it is full after 3 more messages of this size"
+            ]
+            channel.seal(second, files, in_reply_to=None)
+            channel.publish()
+            assert len(caplog.records) == 1
+        assert folder.read(second.manifest, max_bytes=MB)
+        with pytest.raises(NotFoundError):
+            folder.read(Place("round", "r", 3).manifest, max_bytes=MB)
