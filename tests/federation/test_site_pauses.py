@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from aggregator.setup import initialise
+from shared import polling
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, Place
 from shared.exchange.signing import SigningKey
@@ -16,18 +19,24 @@ from site_client.daemon import Daemon
 from site_client.setup import join, read_invite
 from tests.played import Played
 
+WAITED_S = 1000.0
+
 
 class Clock(threading.Event):
-    """A stop event that lets no time pass: it notes how long it was asked to wait, and is set after enough of that."""
+    """A stop event, and a clock that moves only when it is waited for; it is set after enough waiting."""
 
-    def __init__(self, waits: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.now = 0.0
         self.pauses: list[float] = []
-        self._waits = waits
+
+    def monotonic(self) -> float:
+        return self.now
 
     def wait(self, timeout: float | None = None) -> bool:
         self.pauses.append(timeout or 0.0)
-        if len(self.pauses) == self._waits:
+        self.now += timeout or 0.0
+        if self.now > WAITED_S:
             self.set()
         return self.is_set()
 
@@ -46,26 +55,37 @@ class Counting(LocalFolder):
         return super().list(path)
 
 
-DOUBLING = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(polling, "time", clock)
+    return clock
 
 
-def test_a_site_that_waits_to_be_enrolled_looks_ever_more_rarely(tmp_path: Path) -> None:
+def demand_ever_rarer_looks(clock: Clock, folder: Counting) -> None:
+    assert len(clock.pauses) < 110
+    now = 0.0
+    for pause in clock.pauses:
+        assert pause == pytest.approx(min(max(0.05, now / 10), 30.0))
+        now += pause
+    assert folder.looks <= len(clock.pauses) + 4  # one small request a look, and some when it starts and when it ends
+
+
+def test_a_site_that_waits_to_be_enrolled_looks_ever_more_rarely(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "drop").mkdir()
     initialise(tmp_path / "aggregator", "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
     invite = read_invite(tmp_path / "aggregator" / "invites" / "north.json")
     join(tmp_path / "north", invite, data={}, url=None, password=None)
-    clock, folder = Clock(len(DOUBLING)), Counting(tmp_path / "drop")
+    folder = Counting(tmp_path / "drop")
     Daemon(tmp_path / "north", read_configuration(tmp_path / "north"), folder, stop=clock).run()
-    assert clock.pauses == DOUBLING
-    assert folder.looks <= len(DOUBLING) + 1  # one small request a look, and one at the start
+    demand_ever_rarer_looks(clock, folder)
 
 
-def test_a_site_whose_run_has_ended_looks_ever_more_rarely(played: Played, tmp_path: Path) -> None:
+def test_a_site_whose_run_has_ended_looks_ever_more_rarely(played: Played, clock: Clock) -> None:
     work = played.drop.parent / "north"
-    clock, folder = Clock(len(DOUBLING)), Counting(played.drop)
+    folder = Counting(played.drop)
     Daemon(work, read_configuration(work), folder, stop=clock).run()
-    assert clock.pauses == DOUBLING
-    assert folder.looks <= len(DOUBLING) + 3  # at the start, at the final message, and after it was seen to
+    demand_ever_rarer_looks(clock, folder)
     assert (played.drop / Place("final", "octa-1").manifest).exists()
     assert SigningKey.at(work / "signing.key").public
     assert (work / names.STATUS).exists()
