@@ -58,7 +58,7 @@ def curl(home: Path, served: Served, size: int) -> list[dict[str, float]]:
         for _ in range(size // 10**6):
             file.write(os.urandom(10**6))
     login = home / "login.txt"
-    write_file(login, f'user = "{served.user}:{served.password}"\n'.encode(), private=True)
+    write_file(login, 'user = "{}:{}"\n'.format(*served.aggregator).encode(), private=True)
     rounds = [_curl_round(home / "curl", served, login, model) for _ in range(1 + ROUNDS)]
     return rounds[1:]
 

@@ -76,15 +76,17 @@ def set_up(home: Home, served: Served, run: RunConfiguration, *, heldout: Path, 
     """What the PI and each hospital's IT do by hand."""
     home.folders.symlink_to(served.folders)
     work = home.aggregator
-    initialise(work, "retina", {site: served.url_of(site) for site in run.sites}, served.user)
+    user, password = served.aggregator
+    initialise(work, "retina", {site: served.url_of(site) for site in run.sites}, user)
     _change(work / AGGREGATOR_FILE, heldout={run.task: str(heldout)}, poll_seconds=poll_seconds)
     write_file(home.run_yaml, dump_yaml(run))
     for site in run.sites:
-        write_file(work / "passwords" / site, served.password.encode(), private=True)
+        write_file(work / "passwords" / site, password.encode(), private=True)
         invite = read_invite(work / "invites" / f"{site}.json")
-        join(home.site(site), invite, data={run.task: "."}, url=None, password=served.password)
+        site_user, site_password = served.sites[site]
+        join(home.site(site), invite, data={run.task: "."}, url=None, password=site_password)
         policy = Policy(consent="auto").model_dump()
-        _change(home.site(site) / SITE_FILE, user=served.user, poll_seconds=poll_seconds, policy=policy)
+        _change(home.site(site) / SITE_FILE, user=site_user, poll_seconds=poll_seconds, policy=policy)
 
 
 def _change(path: Path, **settings: object) -> None:

@@ -15,22 +15,25 @@ from typing import Protocol
 
 from shared.exchange.names import AGGREGATOR
 from shared.folder.durable import write_file
-from tests.folder import servers
+from tests.folder.installed import RECIPES, running_installed
 
 PASSWORD = "exchange-benchmark"  # noqa: S105  (of a server that lives for minutes, on loopback)
+INSTALLED = ("apache", "nginx")
 
 
 @dataclass(frozen=True)
 class Served:
-    """A running server; one user may enter every site's folder.
+    """A running server.
 
     Attributes:
+        aggregator: user and password that may enter every site's folder.
+        sites: each site's own.
         folders: where the sites' folders lie on the server's disk.
     """
 
     address: str
-    user: str
-    password: str
+    aggregator: tuple[str, str]
+    sites: dict[str, tuple[str, str]]
     folders: Path
 
     def url_of(self, site: str) -> str:
@@ -62,7 +65,8 @@ def embedded(home: Path, sites: Sequence[str]) -> Iterator[Served]:
         line = process.stdout.readline() if process.stdout else ""
         if not line.startswith("http://"):
             raise SystemExit("the embedded server did not start")
-        yield Served(line.strip().rstrip("/"), AGGREGATOR, PASSWORD, home / "data")
+        logins = {site: (site, PASSWORD) for site in sites}
+        yield Served(line.strip().rstrip("/"), (AGGREGATOR, PASSWORD), logins, home / "data")
     finally:
         process.terminate()
         process.wait()
@@ -70,22 +74,22 @@ def embedded(home: Path, sites: Sequence[str]) -> Iterator[Served]:
 
 @contextmanager
 def installed(name: str, home: Path, sites: Sequence[str]) -> Iterator[Served]:
-    """A server of the system's, as the tests run it; the sites' folders lie in its one folder."""
+    """A server of the system's, as the tests run it; all the sites' folders lie in the folder of its first user."""
     home.mkdir()
-    with servers.process(home, *servers.RECIPES[name]) as address:
-        folders = home / "data" / servers.SITE
+    with running_installed(RECIPES[name], home) as logins:
+        user, site_login = next(iter(logins.sites.items()))
+        folders, aggregator = home / "data" / user, logins.aggregator[user]
         for site in sites:
             (folders / site).mkdir()
-            shutil.copystat(folders, folders / site)
             shutil.chown(folders / site, folders.owner(), folders.group())
-        yield Served(address, servers.SITE, servers.PASSWORD, folders)
+        by_site = dict.fromkeys(sites, (site_login.user, site_login.password))
+        yield Served(aggregator.url, (aggregator.user, aggregator.password), by_site, folders)
 
 
 def known() -> dict[str, Server]:
     """The servers that are there."""
     found: dict[str, Server] = {"embedded": embedded}
-    for name in ("apache", "nginx"):
-        binary, needs, _ = servers.RECIPES[name]
-        if shutil.which(binary, path="/usr/sbin:/usr/bin") and Path(needs).exists():
+    for name in INSTALLED:
+        if all(Path(file).exists() for file in RECIPES[name].needs):
             found[name] = partial(installed, name)
     return found
