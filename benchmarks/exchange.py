@@ -102,7 +102,7 @@ def dropfed(home: Home, served: Served, size: int) -> tuple[list[Round], float]:
         quorum=len(SITES),
         task_options={"bytes": size},
     )
-    set_up(home, served, run, heldout=home.root, poll_seconds=POLL_SECONDS)
+    set_up(home, served, run, poll_seconds=POLL_SECONDS)
     peak = exchange(home, 1 + ROUNDS)
     requests = read_requests(home, served, SITES)
     return [read_round(home, SITES, number, requests) for number in range(2, 2 + ROUNDS)], peak
@@ -157,7 +157,7 @@ def _rounded(seconds: Sequence[float]) -> list[float]:
     return [round(second, 2) for second in seconds]
 
 
-def _told(what: str, measure: Callable[[], dict[str, object]]) -> dict[str, object]:
+def _told(what: str, measure: Callable[[], Mapping[str, object]]) -> Mapping[str, object]:
     """Measure, and say so: it takes a while."""
     print(f"{what} ...", flush=True)
     return measure()
@@ -207,12 +207,12 @@ def _peers(figures: Mapping[str, object]) -> list[str]:
 
 
 def _memory(figures: Mapping[str, object]) -> list[str]:
-    lines = ["", "Peak memory of the aggregator, MB:", "", "| sites | model | peak | floor | held |"]
-    lines += ["|---:|---:|---:|---:|---|"]
-    for sites, found in figures["memory"].items():  # type: ignore[attr-defined]
-        name = sites.removesuffix("_sites")
-        held = _yes(found["held"])
-        lines.append(f"| {name} | {found['model_mb']} | {found['peak_mb']} | {found['floor_mb']} | {held} |")
+    lines = ["", "Peak memory of the aggregator, MB:", "", "| | sites | model | peak | floor | held |"]
+    lines += ["|---|---:|---:|---:|---:|---|"]
+    for kind, by_sites in figures["memory"].items():  # type: ignore[attr-defined]
+        for sites, found in by_sites.items():
+            numbers = f"{sites} | {found['model_mb']} | {found['peak_mb']} | {found['floor_mb']}"
+            lines.append(f"| {kind} | {numbers} | {_yes(found['held'])} |")
     return lines
 
 

@@ -51,6 +51,11 @@ class Home:
         """The sites' work directories, one below each name."""
         return self.root / "sites"
 
+    @property
+    def heldout(self) -> Path:
+        """Images for the aggregator's tolerance check, where there are any."""
+        return self.root / "heldout"
+
     def site(self, name: str) -> Path:
         """One site's work directory."""
         return self.sites / name
@@ -72,13 +77,13 @@ class Home:
                     path.unlink()
 
 
-def set_up(home: Home, served: Served, run: RunConfiguration, *, heldout: Path, poll_seconds: float) -> None:
+def set_up(home: Home, served: Served, run: RunConfiguration, *, poll_seconds: float) -> None:
     """What the PI and each hospital's IT do by hand."""
     home.folders.symlink_to(served.folders)
     work = home.aggregator
     user, password = served.aggregator
     initialise(work, "retina", {site: served.url_of(site) for site in run.sites}, user)
-    _change(work / AGGREGATOR_FILE, heldout={run.task: str(heldout)}, poll_seconds=poll_seconds)
+    _change(work / AGGREGATOR_FILE, heldout={run.task: str(home.heldout)}, poll_seconds=poll_seconds)
     write_file(home.run_yaml, dump_yaml(run))
     for site in run.sites:
         write_file(work / "passwords" / site, password.encode(), private=True)
