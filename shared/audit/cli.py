@@ -62,6 +62,8 @@ def _summary(audits: dict[str, Audit]) -> str:
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {on_their_way} on their way" if on_their_way else ""
     more += f", {removed} tensor files removed by the runs' own rule" if removed else ""
+    scratch = sum(len(audit.scratch) for audit in audits.values())
+    more += f", {scratch} scratch folder(s) of a check" if scratch else ""
     return (
         f"{len(audits)} folder(s), {messages} messages{more}, {files} files, {megabytes:.1f} MB: "
         f"every signature, hash, chain and name holds under aggregator key {', '.join(keys)}"

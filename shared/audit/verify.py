@@ -2,7 +2,8 @@
 
 What is checked, in this order:
 
-    names       nothing lies there that protocol 1 does not name
+    names       nothing lies there that protocol 1 does not name; a scratch folder that a `check` had no time to remove
+                holds nothing but what a `check` writes
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule lets it go
@@ -37,7 +38,8 @@ from shared.exchange.trust import (
     open_status,
     open_yaml,
 )
-from shared.folder.contract import Folder
+from shared.folder.capabilities import BELOW, FILES, TEXTS
+from shared.folder.contract import Entry, Folder
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 
@@ -58,7 +60,8 @@ class Finding:
 class Audit:
     """The result for one folder.
 
-    ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule let go.
+    ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule let go;
+    ``scratch``: scratch folders of a `check`.
     """
 
     federation: Federation | None = None
@@ -67,6 +70,7 @@ class Audit:
     size_bytes: int = 0
     in_progress: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    scratch: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -79,6 +83,7 @@ class Audit:
             "size_bytes": self.size_bytes,
             "in_progress": self.in_progress,
             "removed": self.removed,
+            "scratch": self.scratch,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -130,6 +135,10 @@ class _Verification:
     def _list(self, path: str, depth: int) -> None:
         for entry in self._folder.list(path):
             inside = f"{path}/{entry.name}" if path else entry.name
+            if entry.is_folder and names.is_scratch(inside):
+                self._audit.scratch.append(inside)
+                self._check_scratch(inside)
+                continue
             if entry.is_folder:
                 if depth < _DEPTH and _may_hold_files(inside):
                     self._list(inside, depth + 1)
@@ -144,6 +153,30 @@ class _Verification:
                 self._by_place[place].add(entry.name)
             elif inside not in names.ROOT_FILES:
                 self._find(inside, "is a file that does not belong here")
+
+    def _check_scratch(self, path: str) -> None:
+        """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
+        for entry in self._entries(path):
+            inside = f"{path}/{entry.name}"
+            if entry.is_folder and names.is_scratch(path) and entry.name == BELOW:
+                self._check_scratch(inside)
+            elif entry.is_folder or entry.name not in FILES or not self._is_known_text(inside):
+                self._find(inside, "is not what a `check` writes into its scratch folder")
+
+    def _entries(self, path: str) -> list[Entry]:
+        try:
+            return self._folder.list(path)
+        except NotFoundError:  # the check that made it has just ended
+            return []
+
+    def _is_known_text(self, path: str) -> bool:
+        try:
+            content = self._folder.read(path, max_bytes=max(map(len, TEXTS)))
+        except NotFoundError:  # likewise
+            return True
+        except PoisonError:
+            return False
+        return any(text.startswith(content) for text in TEXTS)
 
     # --- keys ----------------------------------------------------------------------------------------------
 

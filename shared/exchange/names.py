@@ -8,12 +8,14 @@
     runs/RUN/rounds/0007/verdict/     verdict.json                                aggregator
     runs/RUN/final/                   card.json  model.safetensors                aggregator
 
-Each directory is one message and holds a ``manifest.json`` besides.
+Each directory is one message and holds a ``manifest.json`` besides. While somebody checks what the server can do there
+is a scratch folder as well, ``check-0123456789abcdef``.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -98,6 +100,16 @@ class Place:
 def is_name(text: str) -> bool:
     """Whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters, no leading '.'."""
     return re.fullmatch(NAME_PATTERN[1:-1], text) is not None
+
+
+def new_scratch() -> str:
+    """Return a name never used before for a scratch folder, directly in the drop folder."""
+    return f"check-{secrets.token_hex(8)}"
+
+
+def is_scratch(path: str) -> bool:
+    """Whether ``path`` is that of a scratch folder."""
+    return re.fullmatch(r"check-[0-9a-f]{16}", path) is not None
 
 
 def place_at(path: str) -> Place | None:

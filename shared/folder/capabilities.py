@@ -16,8 +16,10 @@ from shared.folder.connection import Connection
 
 TEXTS = (b"A check of what this server can do.\n", b"Another text of the same check, of another length.\n")
 """All that is ever written into a scratch folder."""
+FILES = ("one", "two", "three")
+"""All files that are ever in it,"""
 BELOW = "below"
-"""The one folder in a scratch folder."""
+"""and the one folder, in which there are some of them, too."""
 _DONE = (200, 201, 204)
 
 

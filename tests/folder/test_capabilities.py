@@ -1,0 +1,133 @@
+"""What servers can do is measured, and nothing is left behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from email.utils import formatdate
+
+import pytest
+
+from shared.errors import PassingError, StandingError
+from shared.exchange.names import new_scratch
+from shared.folder.capabilities import Capabilities
+from shared.folder.webdav import WebDavFolder
+from tests.folder.faulty import FaultyServer, Handler, hangs_up, says
+from tests.folder.logins import SITE, Login, Logins
+from tests.folder.servers import NAMES
+
+PLAIN = Capabilities(
+    software="",
+    is_https=False,
+    login="Basic",
+    clock_ahead_s=None,
+    room_bytes=None,
+    moves=True,
+    moves_are_forbidden=False,
+    keeps=True,
+    replaces=True,
+    copies=True,
+    ranges=True,
+    conditional_puts=True,
+    etags=True,
+    etags_propagate=False,
+    checksums=False,
+    chunked_uploads=False,
+    deletes=True,
+)
+OWNCLOUD = replace(PLAIN, etags_propagate=True, checksums=True, chunked_uploads=True)
+EXPECTED = {
+    "embedded": PLAIN,
+    "wsgidav": PLAIN,
+    "apache": PLAIN,
+    "apache-tls": replace(PLAIN, is_https=True),
+    "apache-digest": replace(PLAIN, login="Digest"),
+    "nginx": replace(PLAIN, conditional_puts=False),
+    "nginx-tls": replace(PLAIN, conditional_puts=False, is_https=True),
+    "lighttpd": PLAIN,
+    "rclone": replace(PLAIN, conditional_puts=False),
+    "sabre": replace(PLAIN, etags=False),
+    "sabre-link": replace(PLAIN, etags=False),
+    "owncloud": OWNCLOUD,
+    "owncloud-link": replace(OWNCLOUD, chunked_uploads=False),
+}
+
+
+def test_every_server_is_expected() -> None:
+    assert set(EXPECTED) == set(NAMES)
+
+
+def test_each_server(login: Login, request: pytest.FixtureRequest) -> None:
+    folder = login.open()
+    found = folder.capabilities(new_scratch())
+    assert found.clock_ahead_s is not None
+    assert abs(found.clock_ahead_s) < 60  # it is the same clock, but the machine may be busy
+    assert found.room_bytes is None or found.room_bytes > 1 << 20
+    name = request.node.callspec.params["login"]
+    assert replace(found, software="", clock_ahead_s=None, room_bytes=None) == EXPECTED[name]
+    assert folder.list("") == []
+
+
+@pytest.mark.parametrize("name", ["owncloud", "owncloud-link"])
+def test_the_aggregators_own_address(name: str, logins_to: Callable[[str], Logins]) -> None:
+    """``/remote.php/dav/files/USER/`` and the older ``/remote.php/webdav/``."""
+    assert logins_to(name).aggregator[SITE].open().capabilities(new_scratch()).chunked_uploads
+
+
+class TestWhatTheServerSays:
+    """Answers that no well-behaved server gives."""
+
+    def test_a_server_that_can_do_little(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        """It has no COPY, no Range, no conditions, no ETags, no quota; nor can it remove a folder."""
+        faulty.ignores_overwrite = True
+        found = faulty_folder.capabilities("check-1")
+        assert found.software.startswith("BaseHTTP")
+        little = replace(PLAIN, keeps=False, copies=False, ranges=False, conditional_puts=False, etags=False)
+        assert replace(found, software="", clock_ahead_s=None) == replace(little, deletes=False)
+
+    def test_a_create_only_share(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.refuses_moves = True
+        with pytest.raises(StandingError, match="forbids PUT"):  # of a name that is there already
+            faulty_folder.capabilities("check-1")
+
+    def test_moves_alone_are_forbidden(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.always_fail("MOVE", says(403))
+        found = faulty_folder.capabilities("check-1")
+        assert (found.moves, found.moves_are_forbidden, found.keeps, found.replaces) == (False, True, False, False)
+
+    @pytest.mark.parametrize("ahead_s", [-86400, 7200])
+    def test_another_clock(
+        self,
+        ahead_s: int,
+        faulty: FaultyServer,
+        faulty_folder: WebDavFolder,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(Handler, "date_time_string", lambda _: formatdate(time.time() + ahead_s, usegmt=True))
+        found = faulty_folder.capabilities("check-1").clock_ahead_s
+        assert found is not None
+        assert abs(found - ahead_s) < 60
+
+    def test_a_share_that_cannot_be_written_to(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.always_fail("MKCOL", says(403))
+        with pytest.raises(StandingError, match="forbids MKCOL"):
+            faulty_folder.capabilities("check-1")
+        assert faulty.files == {}
+
+    def test_a_trouble_that_passes_is_no_finding(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.fail("GET", says(503))
+        with pytest.raises(PassingError):
+            faulty_folder.capabilities("check-1")
+        assert faulty.requests[-1] == "DELETE check-1"
+
+    @pytest.mark.parametrize("method", ["PROPFIND", "MKCOL", "PUT", "GET", "MOVE"])
+    def test_a_cut_connection(self, method: str, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.fail(method, hangs_up)
+        with pytest.raises(PassingError):
+            faulty_folder.capabilities("check-1")
+
+    def test_content_that_changes_on_its_way(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.fail("GET", says(200, b"scanned by your firewall"))
+        with pytest.raises(StandingError, match="came back with other content"):
+            faulty_folder.capabilities("check-1")
