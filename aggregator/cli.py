@@ -49,6 +49,20 @@ def init(work: Path, federation: str, sites: tuple[str, ...], user: str) -> None
 
 
 @main.command()
+@WORK
+def check(work: Path) -> None:
+    """Look at every site's folder, its server, the invites and the held-out images; say what is wrong.
+
+    In each folder a scratch folder, check-…, is made and removed again; nothing else is changed.
+    """
+    from aggregator.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.doctor import examine  # noqa: PLC0415
+    from shared.check import report  # noqa: PLC0415
+
+    report(examine(work, read_configuration(work)))
+
+
+@main.command()
 @click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @WORK
 def launch(run_yaml: Path, work: Path) -> None:

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from shared.exchange.names import Name
 from shared.exchange.records import Record
-from shared.folder.contract import Folder
 from shared.folder.copies import Copies
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
@@ -46,7 +45,9 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
     return read_settings(work / FILE, AggregatorConfiguration, "run `dropfed-aggregator init`")
 
 
-def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:
+def open_folder(
+    work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None
+) -> WebDavFolder:
     """Connect to one site's folder.
 
     Args:

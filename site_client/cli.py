@@ -32,10 +32,23 @@ def main() -> None:
 @WORK
 @click.option("--data", metavar="TASK=DIR", multiple=True, help="This hospital's images for a task; for each task one.")
 @click.option("--url", help="Where the folder is reached from here, if not as the invite says.")
+@click.option("--user", help="Who enters the folder, if not as the invite says: of a public link, its token.")
+@click.option(
+    "--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Trust this certificate authority."
+)
 @click.option(
     "--password-file", type=click.Path(path_type=Path, exists=True), help="Take the password from this file's text."
 )
-def join(invite: Path, work: Path, data: tuple[str, ...], url: str | None, password_file: Path | None) -> None:
+def join(
+    invite: Path,
+    *,
+    work: Path,
+    data: tuple[str, ...],
+    url: str | None,
+    user: str | None,
+    ca_file: Path | None,
+    password_file: Path | None,
+) -> None:
     """Set this site up from INVITE, the file the aggregator's people sent.
 
     Asks for the folder's password without echo, unless --password-file or DROPFED_PASSWORD gives it.
@@ -50,8 +63,8 @@ def join(invite: Path, work: Path, data: tuple[str, ...], url: str | None, passw
     if password_file is not None:
         password = password_file.read_text().strip("\r\n")
     elif not os.environ.get(PASSWORD_VARIABLE):
-        password = click.prompt(f"password of {content.user}", hide_input=True)
-    make_site(work, content, data=folders, url=url, password=password)
+        password = click.prompt(f"password of {user or content.user}", hide_input=True)
+    make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
     click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
     _check(work)
 
@@ -59,19 +72,19 @@ def join(invite: Path, work: Path, data: tuple[str, ...], url: str | None, passw
 @main.command()
 @WORK
 def check(work: Path) -> None:
-    """Look at the folder, the keys and the data; say what is wrong and what to do. Changes nothing."""
+    """Look at the folder, its server, the keys and the data; say what is wrong and what to do.
+
+    In the folder a scratch folder, check-…, is made and removed again; nothing else is changed.
+    """
     _check(work)
 
 
 def _check(work: Path) -> None:
-    from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from shared.check import report  # noqa: PLC0415  (keeps --help instant)
+    from site_client.configuration import read_configuration  # noqa: PLC0415
     from site_client.doctor import examine  # noqa: PLC0415
 
-    findings = list(examine(work, read_configuration(work)))
-    for finding in findings:
-        click.echo(f"{finding.grade:8} {finding.text}")
-    if any(finding.grade == "problem" for finding in findings):
-        raise SystemExit(1)
+    report(examine(work, read_configuration(work)))
 
 
 @main.command()

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from shared.exchange.names import Name
 from shared.exchange.records import Digest, Record
-from shared.folder.contract import Folder
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import METHODS
@@ -59,7 +58,7 @@ def read_configuration(work: Path) -> SiteConfiguration:
     return read_settings(work / FILE, SiteConfiguration, "run `dropfed-site join INVITE`")
 
 
-def open_folder(work: Path, configuration: SiteConfiguration) -> Folder:
+def open_folder(work: Path, configuration: SiteConfiguration) -> WebDavFolder:
     """Connect to the hospital's folder, with the password of the environment or of the password file.
 
     Raises:

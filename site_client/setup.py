@@ -40,13 +40,22 @@ def read_invite(path: Path) -> Invite:
 
 
 def join(
-    work: Path, invite: Invite, *, data: dict[str, str], url: str | None, password: str | None
+    work: Path,
+    invite: Invite,
+    *,
+    data: dict[str, str],
+    url: str | None,
+    password: str | None,
+    user: str | None = None,
+    ca_file: Path | None = None,
 ) -> SiteConfiguration:
     """Make the work directory; what exists already is kept, so a repeated join changes nothing.
 
     Args:
         data: the hospital's folders by task; more can be filled in by hand.
         url: where the folder is reached from here, if elsewhere than the invite says.
+        user: who enters the folder, if another than the invite says: of a public link, its token.
+        ca_file: certificates to trust instead of the public ones.
         password: kept in a file that only its owner can read; None if it comes from elsewhere.
 
     Raises:
@@ -57,7 +66,8 @@ def join(
         federation=invite.federation,
         site=invite.site,
         url=url or invite.url,
-        user=invite.user,
+        user=user or invite.user,
+        ca_file=str(ca_file.resolve()) if ca_file else None,
         aggregator_key=invite.aggregator_key,
         data=data,
     )

@@ -44,7 +44,7 @@ class Capabilities:
         etags_propagate: a folder's ETag changes with anything below it, and only then.
         checksums: a file comes with a checksum that the server has kept of it.
         chunked_uploads: large files can be sent in pieces.
-        deletes: the scratch folder is removed again.
+        left_behind: the scratch folder, if the server would not remove it.
     """
 
     software: str
@@ -63,7 +63,7 @@ class Capabilities:
     etags_propagate: bool
     checksums: bool
     chunked_uploads: bool
-    deletes: bool = False
+    left_behind: str | None = None
 
 
 def probe(connection: Connection, scratch: str) -> Capabilities:
@@ -88,7 +88,7 @@ def probe(connection: Connection, scratch: str) -> Capabilities:
         found = _Probe(connection, scratch).measure(first, began + took_s / 2)
     finally:
         removed = connection.send("DELETE", f"{scratch}/")
-    return replace(found, deletes=removed.status in _DONE)
+    return found if removed.status in _DONE else replace(found, left_behind=scratch)
 
 
 class _Probe:

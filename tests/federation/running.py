@@ -153,7 +153,13 @@ class Federation:
         heldout = self.root / "data" / "heldout"
         write_data(self.run.task, heldout, 0, 4 if self.run.task == TASK else 20, seed=99)
         accesses = {
-            site: self._access(logins.aggregator[site], password_file=f"passwords/{site}") for site in self.run.sites
+            site: {
+                "url": logins.aggregator[site].url,
+                "user": logins.aggregator[site].user,
+                "password_file": f"passwords/{site}",
+                "ca_file": str(ca_file) if (ca_file := logins.aggregator[site].ca_file) else None,
+            }
+            for site in self.run.sites
         }
         self.change(
             self.aggregator / "aggregator.yaml",
@@ -169,14 +175,17 @@ class Federation:
             data = self.root / "data" / site
             write_data(self.run.task, data, number, self.images, seed=number)
             invite = read_invite(self.aggregator / "invites" / f"{site}.json")
-            join(self.site(site), invite, data={self.run.task: str(data)}, url=None, password=login.password)
+            join(
+                self.site(site),
+                invite,
+                data={self.run.task: str(data)},
+                url=login.url,
+                user=login.user,
+                password=login.password,
+                ca_file=login.ca_file,
+            )
             policy = Policy(consent="auto").model_dump()
-            self.change(self.site(site) / "site.yaml", **self._access(login), poll_seconds=0.3, policy=policy)
-
-    @staticmethod
-    def _access(login: Login, **more: str) -> dict[str, str | None]:
-        ca_file = str(login.ca_file) if login.ca_file else None
-        return {"url": login.url, "user": login.user, "ca_file": ca_file, **more}
+            self.change(self.site(site) / "site.yaml", poll_seconds=0.3, policy=policy)
 
     def change(self, path: Path, **settings: object) -> None:
         values = yaml.safe_load(path.read_bytes())

@@ -34,7 +34,6 @@ PLAIN = Capabilities(
     etags_propagate=False,
     checksums=False,
     chunked_uploads=False,
-    deletes=True,
 )
 OWNCLOUD = replace(PLAIN, etags_propagate=True, checksums=True, chunked_uploads=True)
 EXPECTED = {
@@ -84,7 +83,7 @@ class TestWhatTheServerSays:
         found = faulty_folder.capabilities("check-1")
         assert found.software.startswith("BaseHTTP")
         little = replace(PLAIN, keeps=False, copies=False, ranges=False, conditional_puts=False, etags=False)
-        assert replace(found, software="", clock_ahead_s=None) == replace(little, deletes=False)
+        assert replace(found, software="", clock_ahead_s=None) == replace(little, left_behind="check-1")
 
     def test_a_create_only_share(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.refuses_moves = True

@@ -1,0 +1,70 @@
+"""``dropfed-aggregator check``: what works here and what does not, one line each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, open_folder
+from aggregator.setup import KEY_FILE
+from aggregator.site import read_invite
+from shared.check import Finding, look_at_images, look_at_server, with_problems
+from shared.errors import NotFoundError, PoisonError
+from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
+from shared.exchange.records import Invite
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import open_site_card
+from shared.folder.contract import Folder
+from shared.learning.tasks import TASK_NAMES
+
+
+def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Finding]:
+    """Look at every site's folder and invite, what the servers can do, and the held-out images.
+
+    In each folder a scratch folder is made and removed; nothing else is changed.
+    """
+    yield from _shared_folders(configuration)
+    for name, access in sorted(configuration.sites.items()):
+        for finding in with_problems(partial(_site, work, name, access)):
+            yield replace(finding, text=f"{name}: {finding.text}")
+    if not configuration.heldout:
+        tasks = " or ".join(TASK_NAMES)
+        yield Finding("warning", f"{FILE}: heldout: names no folder yet; add `heldout: {{TASK: DIR}}` with {tasks}")
+    for task, folder in configuration.heldout.items():
+        yield from with_problems(partial(look_at_images, task, work / folder))
+
+
+def _shared_folders(configuration: AggregatorConfiguration) -> Iterator[Finding]:
+    sites_by_url = defaultdict(list)
+    for name, access in sorted(configuration.sites.items()):
+        sites_by_url[access.url.rstrip("/")].append(name)
+    for url, sites in sites_by_url.items():
+        if len(sites) > 1:
+            yield Finding("problem", f"{FILE}: sites: {' and '.join(sites)} have one folder, {url}; give each its own")
+
+
+def _site(work: Path, name: str, access: SiteAccess) -> Iterator[Finding]:
+    invite = read_invite(work, name)
+    if not (work / KEY_FILE).exists() or SigningKey.at(work / KEY_FILE).public != invite.aggregator_key:
+        yield Finding("problem", f"its invite shows another key than {work / KEY_FILE}; put the right key back")
+    folder = open_folder(work, access)
+    yield from look_at_server(folder)
+    yield _card(folder, invite)
+
+
+def _card(folder: Folder, invite: Invite) -> Finding:
+    try:
+        card = open_site_card(
+            folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES),
+            federation=invite.federation,
+            site=invite.site,
+            secret=invite.enrolment_secret,
+        )
+    except NotFoundError:
+        return Finding("warning", "the site has not put its card there yet; it does once it runs")
+    except PoisonError as error:
+        return Finding("problem", str(error))
+    return Finding("ok", f"the site's card is there, key {card.key[:16]}…")

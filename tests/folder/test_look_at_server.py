@@ -1,0 +1,77 @@
+"""What a check says about what a server can do."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+
+from shared.check import Finding, look_at_server
+from shared.errors import PassingError
+from shared.folder.capabilities import Capabilities
+from shared.folder.webdav import WebDavFolder
+from tests.folder.faulty import FaultyServer, Handler, says
+
+
+class Server(WebDavFolder):
+    """A folder whose server has these capabilities."""
+
+    def __init__(self, **capabilities: object) -> None:
+        super().__init__("http://127.0.0.1:1/north", "north", "")
+        usual: dict[str, object] = dict.fromkeys(Capabilities.__dataclass_fields__, True)
+        usual |= {
+            "software": "x",
+            "login": "Basic",
+            "clock_ahead_s": 0.3,
+            "room_bytes": 1 << 40,
+            "moves_are_forbidden": False,
+        }
+        self._found = Capabilities(**(usual | {"left_behind": None} | capabilities))  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        pass
+
+    def capabilities(self, scratch: str) -> Capabilities:
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "grade", "text"),
+    [
+        ({"moves": False}, "problem", "MOVE: no;"),
+        ({"replaces": False}, "problem", "MOVE: not onto a file that is there"),
+        ({"moves": False, "moves_are_forbidden": True, "keeps": False}, "warning", "MOVE: forbidden"),
+        ({"keeps": False}, "warning", "MOVE: also onto a file that must be kept"),
+        ({"copies": False}, "note", "COPY: no;"),
+        ({"room_bytes": 5_000_000}, "warning", "room: 5 MB left; free some space"),
+        ({"clock_ahead_s": 7200.4}, "warning", "clock: the server's is 7200 s ahead of this machine's"),
+        ({"clock_ahead_s": -86400.0}, "warning", "clock: the server's is 86400 s behind this machine's"),
+        ({"clock_ahead_s": None}, "note", "clock: the server does not tell"),
+        ({"left_behind": "check-1"}, "warning", "DELETE: no; the folder check-1 stays"),
+    ],
+)
+def test_what_is_not_as_usual_is_the_one_thing_told(capabilities: dict[str, object], grade: str, text: str) -> None:
+    usual = set(look_at_server(Server()))
+    assert {finding.grade for finding in usual} == {"ok"}
+    (found,) = set(look_at_server(Server(**capabilities))) - usual
+    assert found.grade == grade
+    assert found.text.startswith(text)
+
+
+def test_what_a_server_says_of_itself_is_fit_for_a_terminal() -> None:
+    (found,) = set(look_at_server(Server(software="\x1b[2Jevil\u202e" + "x" * 500))) - set(look_at_server(Server()))
+    assert found == Finding("ok", f"server: [2Jevil{'x' * 73}, https, Basic login")
+
+
+def test_a_wrong_clock_is_told_and_waiting_does_not_depend_on_it(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server a day ahead says when to come back, by its own clock."""
+    monkeypatch.setattr(Handler, "date_time_string", lambda *_: formatdate(time.time() + 86400, usegmt=True))
+    assert any(finding.text.startswith("clock: the server's is 86") for finding in look_at_server(faulty_folder))
+    faulty.fail("GET", says(503, b"", ("Retry-After", formatdate(time.time() + 86400 + 120, usegmt=True))))
+    with pytest.raises(PassingError) as caught:
+        faulty_folder.read("f", max_bytes=1)
+    assert caught.value.retry_after_s is not None
+    assert 60 < caught.value.retry_after_s <= 121
