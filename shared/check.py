@@ -111,6 +111,8 @@ def _move(found: Capabilities) -> Finding:
         return Finding("problem", f"MOVE: {missing}; have it allowed, small files cannot be put in place without it")
     if not found.keeps:
         return Finding("warning", "MOVE: also onto a file that must be kept; two who write one name are not noticed")
+    if not found.replaces_at_once:
+        return Finding("note", "MOVE: yes; while it replaces a file, readers may find none and have to look again")
     return Finding("ok", "MOVE: yes, and onto another file only if asked to")
 
 

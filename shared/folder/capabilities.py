@@ -6,10 +6,12 @@ Nothing in the exchange depends on the answers: the weakest server works, only s
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Literal
 
-from shared.errors import NotFoundError, PoisonError, StandingError
+from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer, seconds_of
 from shared.folder.chunks import ChunkedUploads
 from shared.folder.connection import Connection
@@ -20,6 +22,7 @@ FILES = ("one", "two", "three")
 """All files that are ever in it,"""
 BELOW = "below"
 """and the one folder, in which there are some of them, too."""
+REPLACEMENTS = 12
 _DONE = (200, 201, 204)
 
 
@@ -37,6 +40,7 @@ class Capabilities:
         moves_are_forbidden: not to this user, as in a create-only share.
         keeps: MOVE with Overwrite: F never replaces a file.
         replaces: MOVE with Overwrite: T does.
+        replaces_at_once: and who reads meanwhile was never seen to find nothing, or a part. Not seen is not proven.
         copies: a file can be copied on the server.
         ranges: a part of a file can be asked for.
         conditional_puts: PUT with If-None-Match: * never replaces a file.
@@ -56,6 +60,7 @@ class Capabilities:
     moves_are_forbidden: bool
     keeps: bool
     replaces: bool
+    replaces_at_once: bool
     copies: bool
     ranges: bool
     conditional_puts: bool
@@ -127,6 +132,7 @@ class _Probe:
             moves_are_forbidden=moved.status == 403,
             keeps=keeps,
             replaces=replaces,
+            replaces_at_once=replaces and self._replaces_at_once(),
             copies=copies,
             ranges=self._gives_ranges(one),
             conditional_puts=self._heeds_conditions(one, two),
@@ -135,6 +141,30 @@ class _Probe:
             checksums="OC-Checksum" in self._ask("GET", "two").headers,
             chunked_uploads=(uploads := ChunkedUploads.beside(connection)) is not None and uploads.is_offered(),
         )
+
+    def _replaces_at_once(self) -> bool:
+        """Replace a file some times while a second connection reads it."""
+        is_over = Event()
+        with ThreadPoolExecutor(1) as executor:
+            reading = executor.submit(self._is_always_whole, self._connection.another(), is_over)
+            try:
+                for number in range(REPLACEMENTS):
+                    self._write("one", TEXTS[number % 2])
+                    self._relocate("MOVE", "one", "two", overwrite=True)
+            finally:
+                is_over.set()
+            return reading.result()
+
+    def _is_always_whole(self, connection: Connection, is_over: Event) -> bool:
+        while not is_over.is_set():
+            try:
+                if self._content("two", connection) not in TEXTS:
+                    return False
+            except PassingError:  # locked while it is replaced
+                continue
+            except DropfedError:  # Apache has been seen to say 403
+                return False
+        return True
 
     def _gives_ranges(self, text: bytes) -> bool:
         self._write("two", text)
@@ -174,10 +204,10 @@ class _Probe:
         if answer.status not in _DONE:
             raise self._connection.error(answer, "PUT", path)
 
-    def _content(self, name: str) -> bytes | None:
+    def _content(self, name: str, connection: Connection | None = None) -> bytes | None:
         """Return what a file holds; None if it is not there, or holds more than any of ours."""
         try:
-            with self._connection.open("GET", f"{self._scratch}/{name}", status=200) as body:
+            with (connection or self._connection).open("GET", f"{self._scratch}/{name}", status=200) as body:
                 return b"".join(body.blocks(max(map(len, TEXTS))))
         except (NotFoundError, PoisonError):
             return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -104,7 +105,11 @@ class Incoming:
 
 
 class Connection:
-    """Keeps one connection to the folder at ``url`` and speaks for one user. Not shared between threads."""
+    """Keeps one connection to the folder at ``url`` and speaks for one user. Not shared between threads.
+
+    Attributes:
+        another: makes one more to the same folder, for another thread.
+    """
 
     def __init__(self, url: str, user: str, password: str, *, ca_file: Path | None, stall_s: float) -> None:
         """See ``WebDavFolder``.
@@ -112,6 +117,7 @@ class Connection:
         Raises:
             StandingError: an address or a CA file that cannot be used.
         """
+        self.another = partial(Connection, url, user, password, ca_file=ca_file, stall_s=stall_s)
         self.url = _checked_url(url)
         self.path = unquote(urlsplit(self.url).path)
         self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.url))

@@ -324,8 +324,7 @@ class _Handler(BaseHTTPRequestHandler):
         disk = place.disk
         if disk.is_dir():
             raise Refusal(501, "Sabre\\DAV\\Exception\\NotImplemented", "GET is only implemented for File objects")
-        self._demand_existing(disk)
-        with self.store.held(disk, shared=True), disk.open("rb") as file:
+        with self.store.held(disk, shared=True), self._opened(disk) as file:
             size = disk.stat().st_size
             headers = self._file_headers(place)
             if self.headers.get("If-None-Match") == headers["ETag"]:
@@ -341,6 +340,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(file.read(min(BLOCK, end - file.tell())))
 
     _head = _get
+
+    def _opened(self, disk: Path) -> BinaryIO:
+        self._demand_existing(disk)
+        return disk.open("rb")
 
     def _range(self, size: int, etag: str) -> tuple[int, int]:
         """Return the first byte to be sent and the one after the last. Several ranges get the whole."""

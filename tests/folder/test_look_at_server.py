@@ -42,6 +42,7 @@ class Server(WebDavFolder):
         ({"moves": False}, "problem", "MOVE: no;"),
         ({"replaces": False}, "problem", "MOVE: not onto a file that is there"),
         ({"moves": False, "moves_are_forbidden": True, "keeps": False}, "warning", "MOVE: forbidden"),
+        ({"replaces_at_once": False}, "note", "MOVE: yes; while it replaces a file"),
         ({"keeps": False}, "warning", "MOVE: also onto a file that must be kept"),
         ({"copies": False}, "note", "COPY: no;"),
         ({"room_bytes": 5_000_000}, "warning", "room: 5 MB left; free some space"),
