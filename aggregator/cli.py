@@ -16,6 +16,7 @@ from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from aggregator.daemon import Daemon
+    from aggregator.store import RunStore
 
 WORK = work_option()
 
@@ -68,7 +69,7 @@ def check(work: Path) -> None:
 def launch(run_yaml: Path, work: Path) -> None:
     """Start the run that RUN_YAML describes, or go on with it; ends with the run.
 
-    Ctrl-C or TERM pauses it cleanly: the same command goes on.
+    Ctrl-C or TERM ends it cleanly before that: the same command goes on.
     """
     from aggregator.launch import prepare_daemon  # noqa: PLC0415  (keeps --help instant)
     from shared.folder.lock import work_lock  # noqa: PLC0415
@@ -89,7 +90,7 @@ def _run(daemon: Daemon, work: Path) -> None:
     if daemon.final_model:
         click.echo(f"the run has ended; the chosen model is {daemon.final_model}")
     else:
-        click.echo(f"paused; go on with the same command (work directory {work})")
+        click.echo(f"interrupted; go on with the same command (work directory {work})")
 
 
 @main.command()
@@ -108,14 +109,44 @@ def status(work: Path, as_json: bool) -> None:
 @WORK
 def stop(run: str, work: Path) -> None:
     """Close RUN: the open round ends with the answers there are, the best model so far becomes the final one."""
+    _open_run(work, run).request_stop()
+    click.echo(f"{run} will be closed by the aggregator; if it is not running, launch it once more")
+
+
+@main.command()
+@click.argument("run")
+@WORK
+def pause(run: str, work: Path) -> None:
+    """Pause RUN: no site is asked for anything new and no deadline comes nearer; open answers are still taken."""
+    _open_run(work, run).pause()
+    click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run}`")
+
+
+@main.command()
+@click.argument("run")
+@WORK
+def resume(run: str, work: Path) -> None:
+    """Go on with RUN after `pause`."""
+    _open_run(work, run).resume()
+    click.echo(f"{run} goes on; if the aggregator is not running, launch it once more")
+
+
+def _open_run(work: Path, run: str) -> RunStore:
+    """A run that has not ended.
+
+    Raises:
+        ConfigurationError: there is no such run here, or it has ended.
+    """
     from aggregator.store import runs_in  # noqa: PLC0415  (keeps --help instant)
 
-    for store in runs_in(work):
-        if store.run == run:
-            store.request_stop()
-            click.echo(f"{run} will be closed by the aggregator; if it is not running, launch it once more")
-            return
-    raise ConfigurationError([f"{work}: there is no run {run} here; `dropfed-aggregator status` names the runs"])
+    store = next((store for store in runs_in(work) if store.run == run), None)
+    if store is None:
+        raise ConfigurationError([f"{work}: there is no run {run} here; `dropfed-aggregator status` names the runs"])
+    if (card := store.card()) is not None:
+        raise ConfigurationError([f"{run} has ended already: {card.reason}; its model is {store.final_model}"])
+    if (reason := store.given_up()) is not None:
+        raise ConfigurationError([f"{run} was given up already: {reason}; launch a new run"])
+    return store
 
 
 def _name_and_url(text: str) -> tuple[str, str]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from aggregator import rounds
 from aggregator.combine import combine
 from aggregator.results import choose_final
-from aggregator.site import Awaited, Site
-from aggregator.store import RunStore, Scored, consent_of, metrics_of, training_images
+from aggregator.site import Site
+from aggregator.store import RunStore, Scored, consent_of, metrics_of, training_images, withdrawal_of
 from aggregator.tolerance import HeldOutSet
 from shared.errors import PoisonError
 from shared.exchange import names
@@ -27,13 +27,13 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records import FileEntry, Reliability, RunConfiguration, Verdict, decimal_text, sentence
 from shared.exchange.signing import canonical
 from shared.exchange.trust import open_yaml
-from shared.exchange.weights import max_file_bytes
 from shared.folder.durable import disk_trouble, hash_file, link_file
 from shared.learning.methods.contract import Contribution, Method
 from shared.learning.schedules import round_configuration
 
 logger = logging.getLogger(__name__)
 
+LONGEST_WAIT_S = 1.0  # until the PI's wishes and the clock are looked at again
 WAITING_SAVED_EVERY_S = 10.0
 DISK_TROUBLE_PAUSE_S = 10.0
 
@@ -84,7 +84,7 @@ class Daemon:
                         raise site.failure
                     site.attend(self._awaited(site))
                 if not actions:
-                    self._waiting.wait(self._news, self._store.round_no)
+                    self._news.wait(LONGEST_WAIT_S)
         finally:
             self._stop.set()
             for site in self._sites.values():
@@ -115,7 +115,7 @@ class Daemon:
         return {name: site.channel for name, site in self._sites.items() if site.channel is not None}
 
     def _facts(self) -> rounds.RunFacts:
-        store, round_no = self._store, self._store.round_no
+        store, round_no, paused = self._store, self._store.round_no, self._store.paused
         participants = store.participants(round_no)
         return rounds.RunFacts(
             rounds=self._run.rounds,
@@ -123,10 +123,13 @@ class Daemon:
             consent_deadline_s=self._run.consent_deadline_hours * 3600,
             round_deadline_s=self._run.round_deadline_hours * 3600,
             sites=tuple(self._site_facts(site, round_no, participants) for site in self._sites.values()),
+            seed=self._run.seed,
+            sites_per_round=self._run.sites_per_round,
             round_no=round_no,
             closed=store.verdicts(round_no) is not None,
             aggregated=store.aggregate_path(round_no).exists(),
-            waited_s=self._waiting.seconds(round_no),
+            waited_s=self._waiting.seconds(round_no, passes=not paused),
+            paused=paused,
             stop_requested=store.stop_requested,
             final_chosen=store.card() is not None,
         )
@@ -142,6 +145,7 @@ class Daemon:
             enrolled=True,
             offered=channel.message(Place("offer", run)) is not None,
             consent=consent.agrees if consent else None,
+            withdrawn=withdrawal_of(channel, run) is not None,
             finished=channel.message(Place("final", run)) is not None,
             takes_part=site.name in participants,
             sent=channel.message(Place("round", run, round_no)) is not None,
@@ -150,23 +154,15 @@ class Daemon:
             told=channel.message(Place("verdict", run, round_no)) is not None,
         )
 
-    def _awaited(self, site: Site) -> Awaited | None:
-        """What a site owes us now: its consent, or its answer to the newest round it was sent."""
+    def _awaited(self, site: Site) -> Place | None:
+        """What a site owes us now: its consent, or its answer to the newest round."""
         channel, run = site.channel, self._run.run
-        if channel is None or (offer := channel.message(Place("offer", run))) is None:
+        if channel is None or withdrawal_of(channel, run) is not None:
             return None
-        if channel.message(Place("consent", run)) is None:
-            return Awaited(Place("consent", run), offer.digest)
-        owed = []
-        for round_no in range(self._store.round_no, 0, -1):
-            if channel.message(update := Place("update", run, round_no)) is not None:
-                break
-            if (sent := channel.message(Place("round", run, round_no))) is not None:
-                owed.append((update, sent.digest))
-        if not owed or owed[0][0].round_no != self._store.round_no:
-            return None
-        (place, in_reply_to), *missed = owed
-        return Awaited(place, in_reply_to, max_file_bytes(self._tensors), tuple(reversed(missed)))
+        for owed in (Place("consent", run), Place("update", run, self._store.round_no)):
+            if owed.answers and channel.message(owed.answers) is not None and channel.message(owed) is None:
+                return owed
+        return None
 
     # --- actions -------------------------------------------------------------------------------------------
 
@@ -183,10 +179,14 @@ class Daemon:
         match action:
             case rounds.SealOffer(site):
                 self._seal(site, Place("offer", run.run), store.offer_files(), self._sites[site].card_digest)
-            case rounds.OpenRound(round_no, participants):
-                store.open_round(round_no, participants)
+            case rounds.OpenRound(round_no, participants, available):
+                store.ask(round_no, participants, available)
                 which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
                 logger.info("%s is open for %s", which, ", ".join(participants))
+            case rounds.AskMore(round_no, participants, available):
+                store.ask(round_no, participants, available)
+                self._waiting.restart(round_no)
+                logger.warning("round %d has no quorum: %s is asked too", round_no, ", ".join(participants))
             case rounds.SealRound(site, round_no):
                 files: dict[str, bytes | Path] = {
                     names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, site)),
@@ -203,10 +203,11 @@ class Daemon:
                 verdict = (store.verdicts(round_no) or {})[site]
                 content = canonical(verdict.model_dump())
                 # A late answer may arrive while we write: only the closed round says what was answered.
-                reply = self._digest(site, "update", round_no) if verdict.status != "late" else None
+                has_answered = verdict.status not in ("late", "withdrawn")
+                reply = self._digest(site, "update", round_no) if has_answered else None
                 self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
-            case rounds.ChooseFinal():
-                card = choose_final(store, self._channels, run, self._score_name)
+            case rounds.ChooseFinal(reason):
+                card = choose_final(store, self._channels, run, self._score_name, reason)
                 link_file(store.aggregate_path(card.chosen_round), store.final_model)
                 store.write_card(card)
                 logger.info("the run has ended: aggregate %d was chosen, %s", card.chosen_round, card.reason)
@@ -276,7 +277,14 @@ class Daemon:
         contributions = {site: self._contribution(site, scores[site]) for site in accepted}
         weights = self._method.weights(contributions) if contributions else {}
         return {
-            site: _verdict(self._run, round_no, site, scored=scored, weight=weights.get(site))
+            site: _verdict(
+                self._run,
+                round_no,
+                site,
+                scored=scored,
+                weight=weights.get(site),
+                has_withdrawn=withdrawal_of(self._channels[site], self._run.run) is not None,
+            )
             for site, scored in scores.items()
         }
 
@@ -311,9 +319,17 @@ def _entry_of(model: Path) -> FileEntry:
 
 
 def _verdict(
-    run: RunConfiguration, round_no: int, site: str, *, scored: Scored | None, weight: float | None
+    run: RunConfiguration,
+    round_no: int,
+    site: str,
+    *,
+    scored: Scored | None,
+    weight: float | None,
+    has_withdrawn: bool,
 ) -> Verdict:
-    if scored is None:
+    if scored is None and has_withdrawn:
+        status, reason = "withdrawn", "the site withdrew from the run before it answered"
+    elif scored is None:
         status, reason = "late", "no answer came before the round closed"
     elif scored.reason:
         status, reason = "omitted", scored.reason
@@ -351,22 +367,28 @@ class _Waiting:
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._round_no = -1
-        self._before_s = 0.0
-        self._since = 0.0
-        self._saved = 0.0
+        self._seconds = 0.0
+        self._at = 0.0
+        self._saved_at = 0.0
 
-    def seconds(self, round_no: int) -> float:
-        """Seconds waited in this stage so far."""
+    def seconds(self, round_no: int, *, passes: bool) -> float:
+        """Seconds waited in this stage so far; while the run is paused, no time ``passes``."""
         now = time.monotonic()
         if round_no != self._round_no:
-            self._round_no, self._before_s = round_no, self._store.waited_s(round_no)
-            self._since = self._saved = now
-        if now - self._saved >= WAITING_SAVED_EVERY_S:
-            self._store.write_waited(round_no, self._before_s + now - self._since)
-            self._saved = now
-        return self._before_s + now - self._since
+            self._begin(round_no, self._store.waited_s(round_no))
+        if passes:
+            self._seconds += now - self._at
+        self._at = now
+        if now - self._saved_at >= WAITING_SAVED_EVERY_S:
+            self._store.write_waited(round_no, self._seconds)
+            self._saved_at = now
+        return self._seconds
 
-    def wait(self, news: threading.Event, round_no: int) -> None:
-        """Wait for news, or a moment."""
-        news.wait(1.0)
-        self.seconds(round_no)
+    def restart(self, round_no: int) -> None:
+        """Begin the present stage's waiting anew."""
+        self._store.write_waited(round_no, 0)
+        self._begin(round_no, 0)
+
+    def _begin(self, round_no: int, seconds: float) -> None:
+        self._round_no, self._seconds = round_no, seconds
+        self._at = self._saved_at = time.monotonic()

@@ -94,6 +94,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     elif division.start:
         load_tensors(model, division.beginning, store.start)
     logger.info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
+    if store.paused:
+        logger.warning("run %s is paused; go on with `dropfed-aggregator resume %s`", run.run, run.run)
     return Daemon(
         store,
         sites,

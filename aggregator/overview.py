@@ -6,28 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.setup import KEY_FILE
-from aggregator.store import RunStore, consent_of, runs_in
+from aggregator.site import open_channel
+from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.errors import ConfigurationError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import Place
+from shared.exchange.records import sentence, status_text
 from shared.exchange.signing import SigningKey
-from shared.exchange.trust import Correspondent, open_federation
 from shared.folder.local import LocalFolder
 
 
 def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
     """The exchange with each enrolled site as the work directory remembers it."""
-    channels = {}
-    for site in sites:
-        home = work / "sites" / site
-        path = home / "mirror" / names.FEDERATION
-        if path.exists() and (home / "mirror" / names.SITE_CARD).exists():
-            federation = open_federation(path.read_bytes(), aggregator_key=None)
-            peer = Correspondent(federation.federation, site, site, federation.site_key)
-            key = SigningKey.at(work / KEY_FILE)
-            channels[site] = Channel(home, LocalFolder(home / "mirror"), me=AGGREGATOR, key=key, peer=peer)
-    return channels
+    key, homes = SigningKey.at(work / KEY_FILE), {site: work / "sites" / site for site in sites}
+    channels = {site: open_channel(home, LocalFolder(home / "mirror"), key) for site, home in homes.items()}
+    return {site: channel for site, channel in channels.items() if channel is not None}
 
 
 def overview(work: Path) -> dict[str, Any]:
@@ -45,7 +39,8 @@ def overview(work: Path) -> dict[str, Any]:
     card = store.card()
     return {
         "run": run.run,
-        "state": "ended" if card else "given up" if store.given_up() else "open",
+        "state": _state(store),
+        "reason": card.reason if card else store.given_up(),
         "round": min(store.round_no, run.rounds),
         "rounds": run.rounds,
         "chosen_round": card.chosen_round if card else None,
@@ -59,13 +54,28 @@ def overview_text(state: dict[str, Any]) -> str:
     lines = [f"run {state['run']}: {state['state']}, round {state['round']} of {state['rounds']}"]
     if state["final_model"]:
         lines.append(f"chosen: the aggregate of round {state['chosen_round']}, {state['final_model']}")
+    if state["reason"]:
+        lines.append(f"why: {state['reason']}")
     for name, site in state["sites"].items():
         lines.append(f"  {name}: {site['phase']}")
         if site["last_verdict"]:
             lines.append(f"      last verdict: {site['last_verdict']}")
+        if site["heartbeat"]:
+            trouble = site["heartbeat"]["trouble"]
+            lines.append(f"      says: {status_text(site['heartbeat'])}{f'; {trouble}' if trouble else ''}")
         if site["trouble"]:
             lines.append(f"      trouble: {site['trouble']}")
     return "\n".join(lines)
+
+
+def _state(store: RunStore) -> str:
+    if store.card():
+        return "ended"
+    if store.given_up():
+        return "given up"
+    if store.stop_requested:
+        return "being closed"
+    return "paused" if store.paused else "open"
 
 
 def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> dict[str, Any]:
@@ -73,8 +83,18 @@ def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> di
     return {
         "phase": _phase(store, site, channel),
         "last_verdict": _last_verdict(store, site),
+        "heartbeat": _heartbeat(work / "sites" / site / names.STATUS, channel),
         "trouble": trouble.read_text() if trouble.exists() else None,
     }
+
+
+def _heartbeat(path: Path, channel: Channel | None) -> dict[str, Any] | None:
+    """What the site last said of itself, as the courier kept it; None before it said anything."""
+    if channel is None or not path.exists():
+        return None
+    status = channel.open_status(path.read_bytes())
+    said = status.model_dump(include={"time", "phase", "run", "round", "progress_percent", "trouble"})
+    return said | {"trouble": sentence(status.trouble) if status.trouble else None}
 
 
 def _phase(store: RunStore, site: str, channel: Channel | None) -> str:
@@ -85,11 +105,15 @@ def _phase(store: RunStore, site: str, channel: Channel | None) -> str:
         return "asked for consent"
     if not consent.agrees:
         return f"declined: {consent.reason}"
+    if (reason := withdrawal_of(channel, store.run)) is not None:
+        return f"withdrew: {reason}"
     if channel.message(Place("final", store.run)) is not None:
         return "finished"
     if channel.message(Place("update", store.run, round_no)) is not None:
         return f"has answered round {round_no}"
-    return f"works on round {round_no}" if site in store.participants(round_no) else "agreed"
+    if site in store.participants(round_no):
+        return f"works on round {round_no}"
+    return f"not asked in round {round_no}" if round_no else "agreed"
 
 
 def _last_verdict(store: RunStore, site: str) -> str | None:

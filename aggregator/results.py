@@ -33,11 +33,16 @@ def received_model_rows(
     return rows
 
 
-def choose_final(store: RunStore, channels: Mapping[str, Channel], run: RunConfiguration, score_name: str) -> FinalCard:
+def choose_final(
+    store: RunStore, channels: Mapping[str, Channel], run: RunConfiguration, score_name: str, ended: str
+) -> FinalCard:
     """Choose the aggregate with the best mean validation score over the sites; ties go to the earlier one.
 
     A number outside [0, 1] is no score: else one site could decide alone. Without any validation score the newest
     aggregate is chosen, and the card says so.
+
+    Args:
+        ended: why the run ends before its last round; empty if it does not. The card says that too.
     """
     means: dict[int, float] = {}
     for aggregate, by_site in received_model_rows(store, channels, "validation").items():
@@ -66,5 +71,5 @@ def choose_final(store: RunStore, channels: Mapping[str, Channel], run: RunConfi
         score_name=score_name,
         validation={str(aggregate): decimal_text(mean) for aggregate, mean in sorted(means.items())},
         took_part=took_part,
-        reason=reason,
+        reason=f"{reason}; {ended}" if ended else reason,
     )

@@ -6,25 +6,36 @@ A run passes through these stages, each left only forwards:
               consent deadline with a quorum of yes
     round n   open → sent to every participant → answers scored → closed → aggregated → verdicts told
               (closes when all answered, or at its deadline with a quorum of answers)
-    final     after the closing round (rounds + 1, which only validates the last aggregate), or when the PI
-              stops the run: the best aggregate is chosen and sent to every site
+    final     after the closing round (rounds + 1, which only validates the last aggregate), when the PI stops the
+              run, or when fewer sites than the quorum are left: the best aggregate is chosen and sent to every site
+
+A site is available from its yes until it withdraws; only then is anything asked of it or awaited from it. The run's
+seed puts the available sites in an order, and a round asks the first ``sites_per_round`` of them; the closing round
+asks all. Where a quorum has not answered at the deadline, or no longer can, the next in that order are asked too. With
+nobody left to ask, a round that can have no quorum any more closes at its deadline without one.
+
+While the PI has the run paused, nobody new is asked and no time passes; what was asked for is still taken and told.
 
 Doing an action twice is harmless; after a crash the facts are read again and the same action comes out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from shared.learning.schedules import order_of_asking
 
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """One site of the run; the last five speak of the round that is open."""
+    """One site of the run; the last five speak of the newest round."""
 
     name: str
     enrolled: bool = False
     offered: bool = False
     consent: bool | None = None
+    withdrawn: bool = False
     finished: bool = False
     takes_part: bool = False
     sent: bool = False
@@ -32,20 +43,31 @@ class SiteFacts:
     scored: bool = False
     told: bool = False
 
+    @property
+    def available(self) -> bool:
+        """Whether it may be asked to take part in a round."""
+        return bool(self.consent) and not self.withdrawn
+
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run. ``round_no`` is the newest opened round, 0 before the first; times in seconds."""
+    """One run. ``round_no`` is the newest opened round, 0 before the first; times in seconds.
+
+    ``sites_per_round`` None: a round asks every available site.
+    """
 
     rounds: int
     quorum: int
     consent_deadline_s: float
     round_deadline_s: float
     sites: tuple[SiteFacts, ...]
+    seed: int = 0
+    sites_per_round: int | None = None
     round_no: int = 0
     closed: bool = False
     aggregated: bool = False
     waited_s: float = 0.0
+    paused: bool = False
     stop_requested: bool = False
     final_chosen: bool = False
 
@@ -53,6 +75,11 @@ class RunFacts:
     def closing_round(self) -> int:
         """The round after the last training round: it validates the last aggregate and trains nothing."""
         return self.rounds + 1
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """The sites that may be asked to take part in a round."""
+        return tuple(site.name for site in self.sites if site.available)
 
 
 @dataclass(frozen=True)
@@ -64,10 +91,20 @@ class SealOffer:
 
 @dataclass(frozen=True)
 class OpenRound:
-    """Fix who takes part in a new round."""
+    """Fix which of the available sites take part in a new round."""
 
     round_no: int
     participants: tuple[str, ...]
+    available: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AskMore:
+    """Have further sites take part in the open round, whose deadline begins anew."""
+
+    round_no: int
+    participants: tuple[str, ...]
+    available: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -88,7 +125,7 @@ class Score:
 
 @dataclass(frozen=True)
 class CloseRound:
-    """Fix every participant's verdict; who has not answered is late."""
+    """Fix every participant's verdict; who has not answered is late, or has withdrawn."""
 
     round_no: int
 
@@ -110,7 +147,9 @@ class SealVerdict:
 
 @dataclass(frozen=True)
 class ChooseFinal:
-    """Choose the best aggregate by the sites' own validation."""
+    """Choose the best aggregate by the sites' own validation; ``reason``: why before the last round, if so."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,14 +167,24 @@ class GiveUp:
 
 
 Action = (
-    SealOffer | OpenRound | SealRound | Score | CloseRound | Aggregate | SealVerdict | ChooseFinal | SealFinal | GiveUp
+    SealOffer
+    | OpenRound
+    | AskMore
+    | SealRound
+    | Score
+    | CloseRound
+    | Aggregate
+    | SealVerdict
+    | ChooseFinal
+    | SealFinal
+    | GiveUp
 )
 
 
 def decide(run: RunFacts) -> list[Action]:
     """Return what can be done now; an empty list means wait (or, once ``final_chosen``, that all is done)."""
     if run.final_chosen:
-        return [SealFinal(site.name) for site in run.sites if site.consent and not site.finished]
+        return [SealFinal(site.name) for site in run.sites if site.available and not site.finished]
     offers: list[Action] = [
         SealOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
     ]
@@ -145,26 +194,46 @@ def decide(run: RunFacts) -> list[Action]:
 
 
 def _start(run: RunFacts) -> list[Action]:
-    agreed = tuple(site.name for site in run.sites if site.consent)
+    left = len(run.available)
     all_answered = all(site.consent is not None for site in run.sites)
     if run.stop_requested:
-        return [ChooseFinal()]
-    if all_answered and len(agreed) < run.quorum:
-        return [GiveUp(f"only {len(agreed)} of {len(run.sites)} sites agreed, the quorum is {run.quorum}")]
-    if len(agreed) >= run.quorum and (all_answered or run.waited_s >= run.consent_deadline_s):
-        return [OpenRound(1, agreed)]
+        return [ChooseFinal("the PI stopped the run before its first round")]
+    if all_answered and left < run.quorum:
+        return [GiveUp(f"only {left} of {len(run.sites)} sites agreed, the quorum is {run.quorum}")]
+    if left >= run.quorum and not run.paused and (all_answered or run.waited_s >= run.consent_deadline_s):
+        return [_open(run, 1)]
     return []
+
+
+def _open(run: RunFacts, round_no: int) -> OpenRound:
+    count = len(run.sites) if run.sites_per_round is None or round_no == run.closing_round else run.sites_per_round
+    return OpenRound(round_no, _first(run, round_no, run.available, count), run.available)
+
+
+def _first(run: RunFacts, round_no: int, sites: Collection[str], count: int) -> tuple[str, ...]:
+    """The first ``count`` of some sites in the round's order of asking."""
+    return tuple(sorted(order_of_asking(run.seed, round_no, sites)[:count]))
 
 
 def _collect(run: RunFacts) -> list[Action]:
     participants = [site for site in run.sites if site.takes_part]
     answered = [site for site in participants if site.answered]
-    to_send: list[Action] = [SealRound(site.name, run.round_no) for site in participants if not site.sent]
+    owing = [site for site in participants if site.available and not site.answered]
+    to_send: list[Action] = [SealRound(site.name, run.round_no) for site in owing if not site.sent]
     to_score: list[Action] = [Score(site.name, run.round_no) for site in answered if not site.scored]
-    overdue = run.waited_s >= run.round_deadline_s and len(answered) >= run.quorum
     if to_send or to_score:
         return to_send + to_score
-    if len(answered) == len(participants) or overdue or run.stop_requested:
+    if run.stop_requested:
+        return [CloseRound(run.round_no)]
+    overdue = run.waited_s >= run.round_deadline_s
+    to_come = 0 if overdue else len(owing)
+    missing = run.quorum - len(answered) - to_come
+    spare = [site.name for site in run.sites if site.available and not site.takes_part]
+    if missing > 0 and spare:
+        return [] if run.paused else [AskMore(run.round_no, _first(run, run.round_no, spare, missing), run.available)]
+    has_quorum = len(answered) >= run.quorum
+    can_have_one = len(answered) + len(owing) >= run.quorum
+    if not owing or (overdue and (has_quorum or not can_have_one)):
         return [CloseRound(run.round_no)]
     return []
 
@@ -173,10 +242,20 @@ def _settle(run: RunFacts) -> list[Action]:
     if not run.aggregated and run.round_no <= run.rounds:
         return [Aggregate(run.round_no)]
     untold: list[Action] = [
-        SealVerdict(site.name, run.round_no) for site in run.sites if site.takes_part and not site.told
+        SealVerdict(site.name, run.round_no) for site in run.sites if site.takes_part and site.sent and not site.told
     ]
-    if untold:
-        return untold
-    if run.stop_requested or run.round_no == run.closing_round:
+    return untold or _go_on(run)
+
+
+def _go_on(run: RunFacts) -> list[Action]:
+    """What follows a round that is settled."""
+    if run.round_no == run.closing_round:
         return [ChooseFinal()]
-    return [OpenRound(run.round_no + 1, tuple(site.name for site in run.sites if site.consent))]
+    if run.stop_requested:
+        return [ChooseFinal(f"the PI stopped the run after round {run.round_no}")]
+    if run.paused:
+        return []
+    if (left := len(run.available)) < run.quorum:
+        why = f"only {left} of {len(run.sites)} sites were left after round {run.round_no}, the quorum is {run.quorum}"
+        return [ChooseFinal(why)]
+    return [_open(run, run.round_no + 1)]

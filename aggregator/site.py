@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.store import withdrawal_of
 from shared.errors import DropfedError, NotFoundError, PoisonError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import Federation, FileEntry, Invite, now_text
+from shared.exchange.records import Federation, FileEntry, Invite, Sharing, now_text
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import Correspondent, open_federation, open_site_card
+from shared.exchange.trust import Correspondent, open_federation, open_site_card, open_yaml
+from shared.exchange.weights import max_file_bytes
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
 from shared.polling import Polling
 
 logger = logging.getLogger(__name__)
+
+HEARTBEAT_EVERY_S = 5.0  # between two looks at the site's status.json, at least
 
 README_TEXT = """\
 This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol 1).
@@ -35,16 +39,6 @@ Every other folder holds one signed message; its manifest.json names each file w
 To check everything:  dropfed-audit verify THIS_FOLDER
 Please do not change or remove anything here: every change is noticed and stops the exchange.
 """
-
-
-@dataclass(frozen=True)
-class Awaited:
-    """A message the aggregator waits for, the digest it must answer, and bounds for reading it."""
-
-    place: Place
-    in_reply_to: str
-    max_weights_bytes: int = 0
-    missed: tuple[tuple[Place, str], ...] = ()  # older messages that may still come, with what they answer
 
 
 class Site:
@@ -76,7 +70,9 @@ class Site:
         self._stop = stop
         self._longest_pause_s = longest_pause_s
         self._on_news = on_news
-        self._awaited: Awaited | None = None
+        self._awaited: Place | None = None
+        self._heard_at = float("-inf")
+        self._false_heartbeats = 0  # one after the other
         self._is_troubled = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
@@ -91,8 +87,8 @@ class Site:
         self._wake.set()
         self._thread.join()
 
-    def attend(self, awaited: Awaited | None) -> None:
-        """Tell the courier what to wait for, and that something may have been sealed."""
+    def attend(self, awaited: Place | None) -> None:
+        """Tell the courier what to wait for first of all, and that something may have been sealed."""
         if awaited != self._awaited or (self.channel and self.channel.has_unpublished):
             self._awaited = awaited
             self._wake.set()
@@ -140,29 +136,70 @@ class Site:
         if self.channel.has_unpublished:
             self.channel.publish()
             return True
+        return self._receive(self.channel)
+
+    def _receive(self, channel: Channel) -> bool:
+        """Look for what is awaited; where the site has sent something else, take all that in the site's own order."""
         awaited = self._awaited
-        return awaited is not None and self._receive(self.channel, awaited)
-
-    def _receive(self, channel: Channel, awaited: Awaited) -> bool:
-        if channel.is_settled(awaited.place):
-            return False  # the daemon has not looked yet
-        manifest = channel.notice(awaited.place)
-        if manifest is None:
+        if awaited is not None and channel.is_settled(awaited):
+            awaited = None  # the daemon has not looked yet
+        manifest = channel.notice(awaited) if awaited else None
+        if awaited and manifest and not channel.skips_messages(awaited, manifest):
+            return self._fetch(channel, awaited, manifest)
+        if manifest is None and not self._may_have_sent_more(channel):
             return False
-        if channel.skips_messages(awaited.place, manifest):
-            for place, in_reply_to in awaited.missed:
-                if (older := channel.notice(place)) is not None:
-                    self._fetch(channel, place, older, in_reply_to, awaited.max_weights_bytes)
-        return self._fetch(channel, awaited.place, manifest, awaited.in_reply_to, awaited.max_weights_bytes)
+        happened = False
+        for place in expected(channel):
+            if (manifest := channel.notice(place)) is not None:
+                happened |= self._fetch(channel, place, manifest)
+                if not channel.is_settled(place):
+                    break  # what follows it is looked at once this has come whole
+        return happened
 
-    def _fetch(self, channel: Channel, place: Place, manifest: bytes, in_reply_to: str, max_weights_bytes: int) -> bool:
+    def _fetch(self, channel: Channel, place: Place, manifest: bytes) -> bool:
+        answered = channel.message(place.answers) if place.answers else None
         try:
-            return (
-                channel.fetch(place, manifest, answers=(in_reply_to,), max_weights_bytes=max_weights_bytes) is not None
+            message = channel.fetch(
+                place,
+                manifest,
+                answers=(answered.digest,) if answered else (),
+                max_weights_bytes=_max_weights_bytes(channel, place),
             )
         except PoisonError as error:
             channel.refuse(place, error, manifest)
+        else:
+            if message is None:
+                return False
+        if place.kind == "withdrawal":
+            logger.warning("%s withdraws from run %s: %s", self.name, place.run, withdrawal_of(channel, place.run))
+        return True
+
+    # --- the site's heartbeat ------------------------------------------------------------------------------
+
+    def _may_have_sent_more(self, channel: Channel) -> bool:
+        """Whether it is time to look for anything that is not awaited.
+
+        The heartbeat says how much the site has sent; without one that holds, looking is the only way to know.
+        """
+        now = time.monotonic()
+        if now - self._heard_at < HEARTBEAT_EVERY_S:
+            return False
+        self._heard_at = now
+        try:
+            content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
+            status = channel.open_status(content)
+        except NotFoundError:
             return True
+        except PoisonError as error:
+            self._false_heartbeats += 1
+            if self._false_heartbeats == 2:  # the first may have been read while it was being written
+                logger.warning("%s: %s; it is not believed, and the work goes on without it", self.name, error)
+            return True
+        self._false_heartbeats = 0
+        path = self._home / names.STATUS
+        if not path.exists() or path.read_bytes() != content:
+            write_file(path, content)
+        return status.own_head.seq > channel.peer_head.seq
 
     # --- enrolment -----------------------------------------------------------------------------------------
 
@@ -204,12 +241,7 @@ class Site:
         return digest_of((self._home / "mirror" / names.SITE_CARD).read_bytes())
 
     def _open_channel(self) -> None:
-        """Open the channel if the site is enrolled: its card, written last, is in the mirror."""
-        mirror = self._home / "mirror"
-        if (mirror / names.SITE_CARD).exists():
-            federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=self._key.public)
-            peer = Correspondent(federation.federation, self.name, self.name, federation.site_key)
-            self.channel = Channel(self._home, self._folder, me=AGGREGATOR, key=self._key, peer=peer)
+        self.channel = open_channel(self._home, self._folder, self._key)
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Keep the present trouble where ``status`` finds it."""
@@ -218,6 +250,43 @@ class Site:
             path.unlink(missing_ok=True)
         elif not path.exists() or path.read_text() != str(error):
             write_file(path, str(error).encode())
+
+
+def open_channel(home: Path, folder: Folder, key: SigningKey) -> Channel | None:
+    """The exchange with a site whose files are in ``home``, or None until it is enrolled: its card is written last."""
+    mirror = home / "mirror"
+    if not (mirror / names.SITE_CARD).exists():
+        return None
+    federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=key.public)
+    peer = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+    return Channel(home, folder, me=AGGREGATOR, key=key, peer=peer)
+
+
+def expected(channel: Channel) -> list[Place]:
+    """Where the messages lie that a site may still send, in the order in which it sends them.
+
+    What comes before its newest consent that was accepted has come, or never will: its messages are chained.
+    """
+    runs: list[str] = []
+    answers: dict[str, list[Place]] = {}
+    for place in (message.place for message in channel.own_messages()):
+        if place.kind == "offer":
+            runs.append(place.run)
+            answers[place.run] = [Place("consent", place.run)]
+        elif place.kind == "round":
+            answers[place.run].append(Place("update", place.run, place.round_no))
+    while len(runs) > 1 and any(channel.message(Place("consent", run)) for run in runs[1:]):
+        runs.pop(0)
+    places = [place for run in runs for place in (*answers[run], Place("withdrawal", run))]
+    return [place for place in places if not channel.is_settled(place)]
+
+
+def _max_weights_bytes(channel: Channel, place: Place) -> int:
+    """The largest tensor file that a site's message at ``place`` may bring."""
+    if place.kind != "update":
+        return 0
+    tensors = channel.path(Place("offer", place.run), names.TENSORS)
+    return max_file_bytes(open_yaml(tensors.read_bytes(), Sharing, str(tensors)).shared)
 
 
 def read_invite(work: Path, site: str) -> Invite:

@@ -2,11 +2,12 @@
 
     runs/RUN/run.yaml  tensors.yaml  [start.safetensors]     what was offered, byte for byte
     runs/RUN/rounds/0000/aggregate.safetensors       the first global model
-    runs/RUN/rounds/0007/opened.json          who takes part
+    runs/RUN/rounds/0007/opened.json          who was asked to take part, and who could have been
     runs/RUN/rounds/0007/scores/SITE.json     a site's score, or why its answer is refused
     runs/RUN/rounds/0007/closed.json          every participant's verdict
     runs/RUN/rounds/0007/aggregate.safetensors       the next global model
     runs/RUN/waited.json                      seconds waited in the present stage
+    runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
     runs/RUN/final/card.json                  which aggregate was chosen; its presence ends the run
     runs/RUN/given_up.txt                     why the run ended without ever starting
@@ -35,18 +36,26 @@ from shared.exchange.records import (
     Sentence,
     Sharing,
     Verdict,
+    Withdrawal,
     sentence,
 )
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import open_record
-from shared.folder.durable import write_file
+from shared.folder.durable import sync_folder, write_file
+
+
+class Asking(Record):
+    """Sites asked at one time, and all that were available then; the run's seed puts those in order."""
+
+    asked: list[Name]
+    available: list[Name]
 
 
 class Opened(Record):
-    """``opened.json``."""
+    """``opened.json``: who was asked when the round was opened, then who was asked besides."""
 
-    participants: list[Name]
+    askings: list[Asking]
 
 
 class Scored(Record):
@@ -129,14 +138,21 @@ class RunStore:
         """The global model made in a round; 0 is the first one."""
         return self._round(round_no) / "aggregate.safetensors"
 
-    def open_round(self, round_no: int, participants: tuple[str, ...]) -> None:
-        """Fix who takes part."""
-        self._write(self._round(round_no) / "opened.json", Opened(participants=list(participants)))
+    def ask(self, round_no: int, participants: tuple[str, ...], available: tuple[str, ...]) -> None:
+        """Fix who takes part in a round, or who does besides; the first time opens the round."""
+        asking = Asking(asked=list(participants), available=list(available))
+        self._write(self._opened(round_no), Opened(askings=[*self._askings(round_no), asking]))
 
     def participants(self, round_no: int) -> tuple[str, ...]:
         """Who takes part in an opened round."""
-        opened = self._read(self._round(round_no) / "opened.json", Opened)
-        return tuple(opened.participants) if opened else ()
+        return tuple(site for asking in self._askings(round_no) for site in asking.asked)
+
+    def _opened(self, round_no: int) -> Path:
+        return self._round(round_no) / "opened.json"
+
+    def _askings(self, round_no: int) -> list[Asking]:
+        opened = self._read(self._opened(round_no), Opened)
+        return opened.askings if opened else []
 
     def write_score(self, round_no: int, site: str, scored: Scored) -> None:
         """Record what the check of a site's answer gave."""
@@ -165,6 +181,20 @@ class RunStore:
     def write_waited(self, round_no: int, seconds: float) -> None:
         """Record the waiting, so that a restart resumes the deadline."""
         self._write(self.home / "waited.json", Waited(round=round_no, seconds=int(seconds)))
+
+    def pause(self) -> None:
+        """Have the daemon ask nobody new until ``resume``."""
+        write_file(self.home / "pause", b"")
+
+    def resume(self) -> None:
+        """Have the daemon go on."""
+        (self.home / "pause").unlink(missing_ok=True)
+        sync_folder(self.home)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the PI paused the run."""
+        return (self.home / "pause").exists()
 
     def request_stop(self) -> None:
         """Ask the daemon to close the run."""
@@ -225,6 +255,20 @@ def consent_of(channel: Channel, run: str) -> Consent | None:
         return open_record(path.read_bytes(), Consent, f"{place.path}/{names.CONSENT}")
     except PoisonError as error:
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
+
+
+def withdrawal_of(channel: Channel, run: str) -> str | None:
+    """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same."""
+    place = Place("withdrawal", run)
+    if (refusal := channel.refusal(place)) is not None:
+        return sentence(refusal)
+    if channel.message(place) is None:
+        return None
+    try:
+        content = channel.path(place, names.WITHDRAWAL).read_bytes()
+        return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason
+    except PoisonError as error:
+        return sentence(str(error))
 
 
 def training_images(channel: Channel, run: str) -> int:

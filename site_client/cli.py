@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -16,6 +17,12 @@ from shared.errors import ConfigurationError
 from shared.learning.tasks import TASK_NAMES
 
 WORK = work_option()
+WHY_NOT = {
+    "agreed": "this site has agreed to it already; `dropfed-site withdraw` leaves it",
+    "declined": "this site has declined it already",
+    "withdrawn": "this site has withdrawn from it already, for good",
+    "over": "it is over, or another run has been offered since",
+}
 MODEL = click.option(
     "--model", type=click.Path(path_type=Path), help="Default: the newest in the work directory's final/."
 )
@@ -121,7 +128,9 @@ def run(work: Path, once: bool, duration: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def status(work: Path, as_json: bool) -> None:
     """Show where this site stands, as it last said itself."""
-    from shared.exchange.signing import open_signed  # noqa: PLC0415  (keeps --help instant)
+    from shared.exchange.records import status_text  # noqa: PLC0415  (keeps --help instant)
+    from shared.exchange.signing import open_signed  # noqa: PLC0415
+    from site_client.store import is_paused  # noqa: PLC0415
 
     try:
         body, _ = open_signed((work / "status.json").read_bytes())
@@ -132,10 +141,9 @@ def status(work: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(body, indent=2))
         return
-    where = f", run {body['run']}" if body["run"] else ""
-    where += f", round {body['round']}" if body["round"] else ""
-    percent = f" ({body['progress_percent']} %)" if body["phase"] == "training" else ""
-    click.echo(f"{body['site']}: {body['phase']}{percent}{where}, at {body['time']}")
+    click.echo(f"{body['site']}: {status_text(body)}")
+    if is_paused(work):
+        click.echo("paused; go on with `dropfed-site resume`")
     if body["trouble"]:
         click.echo(f"trouble: {body['trouble']}")
 
@@ -204,7 +212,7 @@ def evaluate(folder: Path, work: Path, model: Path | None, as_json: bool) -> Non
 @WORK
 def approve(run: str, work: Path) -> None:
     """Agree to RUN, where the policy asks a person."""
-    _decide(work, run, True)
+    _decide(work, run, "yes")
 
 
 @main.command()
@@ -212,18 +220,67 @@ def approve(run: str, work: Path) -> None:
 @WORK
 def decline(run: str, work: Path) -> None:
     """Say no to RUN."""
-    _decide(work, run, False)
+    _decide(work, run, "no")
 
 
-def _decide(work: Path, run: str, agrees: bool) -> None:
-    from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
-    from site_client.offer import offer_folder  # noqa: PLC0415
-    from site_client.store import write_decision  # noqa: PLC0415
+@main.command()
+@click.argument("run")
+@WORK
+@click.option("--reason", default="", help="Why, in one sentence; the aggregator's people read it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
+    """Leave RUN for good, after this site agreed to it. What it contributed stays in the run."""
+    from shared.exchange.records import sentence  # noqa: PLC0415  (keeps --help instant)
+    from site_client.offer import standing  # noqa: PLC0415
+    from site_client.store import Decision, is_paused, write_decision  # noqa: PLC0415
+
+    now = standing(work, run)
+    if now not in ("offered", "agreed"):
+        raise ConfigurationError([f"{run}: {WHY_NOT[now]}: there is nothing to withdraw from"])
+    if not yes:
+        click.confirm(f"Leave {run} for good? No later round will ask this site, and no final model comes.", abort=True)
+    write_decision(work, run, Decision("withdraw", sentence(reason)))
+    how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
+    when = "once it is resumed: it is paused now" if is_paused(work) else "at its next look"
+    click.echo(f"{run}: {how}; the daemon says so in the folder {when}")
+
+
+@main.command()
+@WORK
+def pause(work: Path) -> None:
+    """Have the daemon do nothing until `resume`: read nothing, train nothing, send nothing but its heartbeat.
+
+    A training that is going on is broken off, and repeated later.
+    """
+    from site_client import store  # noqa: PLC0415  (keeps --help instant)
+    from site_client.configuration import read_configuration  # noqa: PLC0415
 
     read_configuration(work)
-    offer_folder(work, run)  # nobody agrees to what was not offered, now or under that name later
-    write_decision(work, run, agrees)
-    click.echo(f"{run}: {'yes' if agrees else 'no'}; the daemon says so in the folder at its next look")
+    store.pause(work)
+    click.echo("paused; go on with `dropfed-site resume`")
+
+
+@main.command()
+@WORK
+def resume(work: Path) -> None:
+    """Go on after `pause`."""
+    from site_client import store  # noqa: PLC0415  (keeps --help instant)
+    from site_client.configuration import read_configuration  # noqa: PLC0415
+
+    read_configuration(work)
+    store.resume(work)
+    click.echo("the daemon goes on at its next look; if it is not running, start it with `dropfed-site run`")
+
+
+def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
+    from site_client.offer import standing  # noqa: PLC0415  (keeps --help instant)
+    from site_client.store import Decision, write_decision  # noqa: PLC0415
+
+    now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
+    if now != "offered":
+        raise ConfigurationError([f"{run}: {WHY_NOT[now]}"])
+    write_decision(work, run, Decision(answer))
+    click.echo(f"{run}: {answer}; the daemon says so in the folder at its next look")
 
 
 def _task_and_folder(text: str) -> tuple[str, str]:

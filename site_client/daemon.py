@@ -21,8 +21,8 @@ from shared.errors import (
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Place, is_name
-from shared.exchange.records import Consent, Phase, sentence
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, WEIGHTS, Place, is_name, place_at
+from shared.exchange.records import Consent, Phase, Withdrawal, sentence
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_site_card
 from shared.exchange.weights import check_tensors, max_file_bytes
@@ -97,12 +97,20 @@ class Daemon:
                 elif once:
                     break
                 else:
-                    self._heartbeat.beat(self._resting, self._channel)
+                    self._heartbeat.beat(self._rest(), self._channel)
                     self._stop.wait(polling.pause_s())
                     self._looked = False
         except Stopped:
             pass
         self._heartbeat.beat("stopped", self._channel, now=True)
+
+    def _rest(self) -> Phase:
+        """Why there is nothing to do now."""
+        if not store.is_paused(self._work):
+            return self._resting
+        if self._heartbeat.phase != "paused":
+            logger.info("paused: nothing is read, answered or sent until `dropfed-site resume --work %s`", self._work)
+        return "paused"
 
     # --- facts ---------------------------------------------------------------------------------------------
 
@@ -114,13 +122,22 @@ class Daemon:
         return rounds.SiteFacts(
             card_published=self._card_published,
             enrolled=(channel.mirror / names.FEDERATION).exists(),
+            paused=store.is_paused(self._work),
             unpublished=channel.has_unpublished,
             last=place,
             agreed=consent.agrees if consent else None,
+            leaving=place is not None and self._is_leaving(place.run),
+            withdrawn=place is not None and channel.message(Place("withdrawal", place.run)) is not None,
             answered=place is not None and channel.message(Place("update", place.run, place.round_no)) is not None,
             unkept=unkept_final(self._work, channel, self._left_alone),
             looked=self._looked,
         )
+
+    def _is_leaving(self, run: str) -> bool:
+        """Whether a person wants to withdraw from a run we agreed to, and we have not said so yet."""
+        consent, decided = store.consent(self._channel, run), store.decision(self._work, run)
+        wanted = decided is not None and decided.answer == "withdraw" and consent is not None and consent.agrees
+        return wanted and self._channel.message(Place("withdrawal", run)) is None
 
     # --- actions -------------------------------------------------------------------------------------------
 
@@ -156,15 +173,18 @@ class Daemon:
                 self._heartbeat.beat("waiting", self._channel)
             case rounds.LookForOffer():
                 return self._look_for(self._offers())
-            case rounds.LookForFirstRound(run):
-                return self._look_for([*self._rounds_of(run), Place("final", run)])
-            case rounds.LookAt(places):
-                return self._look_for(list(places))
+            case rounds.LookForVerdict(run, round_no):
+                return self._look_for([Place("verdict", run, round_no)])
+            case rounds.LookForNext(run, round_no, offers):
+                later = [place for place in self._rounds_of(run) if place.round_no > round_no]
+                return self._look_for([*later, Place("final", run), *(self._offers() if offers else [])])
             case rounds.AnswerOffer(run):
                 if not self._answer_offer(run):
                     return False
+            case rounds.Withdraw(run):
+                self._withdraw(run)
             case rounds.AnswerRound(run, round_no):
-                self._answer_round(Place("round", run, round_no))
+                self._answer_round_or_leave_it(Place("round", run, round_no))
             case rounds.KeepFinal(run):
                 self._keep_final(run)
             case rounds.Wait():
@@ -185,7 +205,7 @@ class Daemon:
         if self._channel.own_head.seq == 0:
             for run in filter(is_name, self._folders_in(names.RUNS)):
                 updates = [Place("update", run, place.round_no) for place in self._rounds_of(run)]
-                self._channel.adopt([Place("consent", run), *updates])
+                self._channel.adopt([Place("consent", run), *updates, Place("withdrawal", run)])
         self._card_published = True
 
     def _read_federation(self) -> bool:
@@ -211,8 +231,10 @@ class Daemon:
         return [offer for offer in offers if self._channel.message(offer) is None]
 
     def _rounds_of(self, run: str) -> list[Place]:
-        numbers = [int(name) for name in self._folders_in(f"{names.RUNS}/{run}/rounds") if name.isdecimal()]
-        return [Place("round", run, number) for number in sorted(numbers)]
+        """Where the rounds lie that the aggregator sent us, or is sending."""
+        folder = f"{names.RUNS}/{run}/rounds"
+        found = [place_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
+        return sorted((place for place in found if place), key=lambda place: place.round_no)
 
     def _folders_in(self, path: str) -> list[str]:
         try:
@@ -226,7 +248,11 @@ class Daemon:
             if (manifest := self._channel.notice(place)) is not None:
                 self._heartbeat.beat("receiving", self._channel, place)
                 fetched = self._channel.fetch(
-                    place, manifest, answers=self._answers(place), max_weights_bytes=self._max_weights_bytes(place)
+                    place,
+                    manifest,
+                    answers=self._answers(place),
+                    max_weights_bytes=self._max_weights_bytes(place),
+                    skip=() if self._needs_weights(place) else WEIGHTS,
                 )
                 if fetched is not None:
                     self._looked = False
@@ -236,13 +262,17 @@ class Daemon:
 
     def _answers(self, place: Place) -> tuple[str | None, ...]:
         """Which of our messages the aggregator's message at ``place`` may answer."""
-        if place.kind == "offer":
+        if place.answers is None:
             return (digest_of((self._channel.mirror / names.SITE_CARD).read_bytes()),)
-        if place.kind == "verdict":
-            update = self._channel.message(Place("update", place.run, place.round_no))
-            return (None, update.digest) if update else (None,)
-        consent = self._channel.message(Place("consent", place.run))
-        return (consent.digest,) if consent else ()
+        ours = self._channel.message(place.answers)
+        digests = (ours.digest,) if ours else ()
+        return (None, *digests) if place.kind == "verdict" else digests
+
+    def _needs_weights(self, place: Place) -> bool:
+        """Whether we shall compute with what a message brings. A past round's weights may be gone from the folder."""
+        if self._channel.message(Place("withdrawal", place.run)) is not None:
+            return False
+        return place.kind != "round" or self._channel.notice(Place("verdict", place.run, place.round_no)) is None
 
     def _max_weights_bytes(self, place: Place) -> int:
         if place.kind == "offer":
@@ -253,7 +283,8 @@ class Daemon:
 
     def _answer_offer(self, run: str) -> bool:
         configuration, _ = store.offer(self._channel, run)
-        judgement = judge(self._configuration.policy, configuration, store.decision(self._work, run))
+        decided = store.decision(self._work, run)
+        judgement = judge(self._configuration.policy, configuration, decided.answer == "yes" if decided else None)
         images = {}
         if judgement.answer == "ask":
             if self._resting != "asked for consent":
@@ -276,7 +307,7 @@ class Daemon:
                 dataset = self._dataset_of(trainer, split_seed(configuration.seed, self._configuration.site))
                 images = split_counts(dataset, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
-        self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())}, Place("offer", run))
+        self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s, %s", run, "agreed" if agrees else "declined", reason)
         return True
 
@@ -293,6 +324,21 @@ class Daemon:
         if start is not None:
             check_tensors(start, beginning, shown_as)
 
+    def _withdraw(self, run: str) -> None:
+        decided = store.decision(self._work, run)
+        withdrawal = Withdrawal(run=run, reason=sentence(decided.reason) if decided else "")
+        self._seal(Place("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
+        logger.warning("run %s: withdrawn; what was sealed before still stands", run)
+
+    def _answer_round_or_leave_it(self, place: Place) -> None:
+        """A person who pauses the site or withdraws does not have to wait for the end of the training."""
+        try:
+            self._answer_round(place)
+        except Stopped as reason:
+            if self._stop.is_set():
+                raise
+            logger.info("round %d: %s", place.round_no, reason)
+
     def _answer_round(self, place: Place) -> None:
         """Train from the sealed input alone, so that a crash repeats the work and ends at the same bytes."""
         channel = self._channel
@@ -301,13 +347,16 @@ class Daemon:
         if configuration != round_configuration(trainer.run, place.round_no, self._configuration.site):
             raise PoisonError(f"{place.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
         received = channel.path(place, names.GLOBAL_MODEL)
+        if not received.exists():
+            raise PoisonError(
+                f"{place.path}/{names.GLOBAL_MODEL}", "was not fetched, for there was a verdict on the round, now gone"
+            )
         check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.GLOBAL_MODEL}")
         dataset = self._dataset_of(trainer, configuration.seeds.split)
         self._heartbeat.beat("training", channel, place)
 
         def on_progress(percent: int) -> None:
-            if self._stop.is_set():
-                raise Stopped("asked to stop")
+            self._go_on_or_stop(place.run)
             self._heartbeat.beat("training", channel, place, percent=percent)
 
         update = Place("update", place.run, place.round_no)
@@ -324,7 +373,21 @@ class Daemon:
         logger.info("round %d: %s in %.0f s", place.round_no, what, time.monotonic() - began)
         if configuration.epochs:
             answer[names.SITE_MODEL] = files.trained
-        self._seal(update, answer, place)
+        self._go_on_or_stop(place.run)
+        self._seal(update, answer)
+
+    def _go_on_or_stop(self, run: str) -> None:
+        """Ask whether the work on a round is still wanted.
+
+        Raises:
+            Stopped: it is not.
+        """
+        if self._stop.is_set():
+            raise Stopped("asked to stop")
+        if store.is_paused(self._work):
+            raise Stopped("put off while the site is paused")
+        if self._is_leaving(run):
+            raise Stopped("left unanswered, for the site withdraws")
 
     def _keep_final(self, run: str) -> None:
         """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
@@ -336,9 +399,9 @@ class Daemon:
             logger.error("run %s: its final model is not made ready for use here: %s", run, error)
             self._left_alone.add(run)
 
-    def _seal(self, place: Place, files: Mapping[str, bytes | Path], answered: Place) -> None:
-        message = self._channel.message(answered)
-        self._channel.seal(place, dict(files), in_reply_to=message.digest if message else None)
+    def _seal(self, place: Place, files: Mapping[str, bytes | Path]) -> None:
+        answered = self._channel.message(place.answers) if place.answers else None
+        self._channel.seal(place, dict(files), in_reply_to=answered.digest if answered else None)
 
     def _trainer(self, run: str) -> Trainer:
         configuration, sharing = store.offer(self._channel, run)

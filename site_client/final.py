@@ -83,6 +83,7 @@ def unkept_final(work: Path, channel: Channel, left_alone: Collection[str]) -> s
         if (
             run not in left_alone
             and channel.message(Place("final", run)) is not None
+            and channel.message(Place("withdrawal", run)) is None
             and not (_home(work, run) / CARD).exists()
         ):
             return run

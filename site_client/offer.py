@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 from shared.errors import ConfigurationError
 from shared.exchange import names
-from shared.exchange.names import Place, is_name
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Place, is_name
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration, Sharing, TensorShape
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Correspondent
+from shared.folder.local import LocalFolder
 from shared.learning.methods import method_named
+from site_client import store
+from site_client.configuration import read_configuration
+from site_client.setup import KEY_FILE
+
+Standing = Literal["offered", "agreed", "declined", "withdrawn", "over"]
 
 
 def offer_folder(work: Path, run: str) -> Path:
@@ -24,6 +34,27 @@ def offer_folder(work: Path, run: str) -> Path:
     if not is_name(run) or not (place / names.MANIFEST).exists():
         raise ConfigurationError([f"{run}: no such run was offered to {work}; the log names the runs that were"])
     return place
+
+
+def standing(work: Path, run: str) -> Standing:
+    """How far this site is with a run, by the messages in its work directory.
+
+    Raises:
+        ConfigurationError: no such run was offered here.
+    """
+    configuration = read_configuration(work)
+    offer_folder(work, run)
+    peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+    key = SigningKey.at(work / KEY_FILE)
+    channel = Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=key, peer=peer)
+    consent, last = store.consent(channel, run), channel.last_from_peer()
+    if consent is not None and not consent.agrees:
+        return "declined"
+    if channel.message(Place("withdrawal", run)) is not None:
+        return "withdrawn"
+    if last is None or last.place.kind == "final" or last.place.run != run:
+        return "over"
+    return "agreed" if consent else "offered"
 
 
 def describe(work: Path, run: str) -> str:
@@ -40,7 +71,8 @@ def describe(work: Path, run: str) -> str:
         sends.append(f"{names.RELIABILITY} (with θ: the uncertainty of one image or pixel, not which)")
     lines = [
         f"run {run}: {configuration.task} by {configuration.method}, {configuration.rounds} rounds of "
-        f"{configuration.epochs} local epoch(s), with {', '.join(configuration.sites)}",
+        f"{configuration.epochs} local epoch(s), with {', '.join(configuration.sites)}"
+        f"{f', {configuration.sites_per_round} of them in each' if configuration.sites_per_round else ''}",
         f"leaves each round:  {names.SITE_MODEL}, {_size(sharing.tensors.values())}; {', '.join(sends)}",
         f"comes each round:   {names.GLOBAL_MODEL}, the same tensors",
     ]

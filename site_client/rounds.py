@@ -3,12 +3,16 @@
 The aggregator's messages come in one order only, so after each there are few places where the next can lie:
 
     nothing, final, or an offer we declined or have not answered   →  an offer of a new run
-    an offer we agreed to                                          →  the first round we are sent, or final
+    an offer we agreed to                                          →  any round, final, or an offer of a new run
     round n                                                        →  verdict n
-    verdict n                                                      →  round n + 1, or final
+    verdict n                                                      →  any round after n, or final;
+                                                                      an offer of a new run once we have withdrawn
+
+(A run that never starts, and a run that we left, end without a word to us.)
 
 The site first reads all there is, then acts on the last message: so after an absence it skips the rounds that
-closed without it. Doing an action twice is harmless; after a crash the same action comes out again.
+closed without it. A site that withdrew goes on reading, for the messages are chained, but answers nothing of that run.
+A paused site does nothing at all. Doing an action twice is harmless; after a crash the same action comes out again.
 """
 
 from __future__ import annotations
@@ -20,17 +24,21 @@ from shared.exchange.names import Place
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """``last``: where the aggregator's last accepted message lies; the next two speak of it.
+    """``last``: where the aggregator's last accepted message lies; the next four speak of its run.
 
+    ``leaving``: a person here wants to withdraw; ``withdrawn``: we have said so.
     ``unkept``: a run whose final model came but does not lie ready for use here yet.
     ``looked``: nothing newer was there when we last looked.
     """
 
     card_published: bool
     enrolled: bool
+    paused: bool = False
     unpublished: bool = False
     last: Place | None = None
     agreed: bool | None = None
+    leaving: bool = False
+    withdrawn: bool = False
     answered: bool = False
     unkept: str | None = None
     looked: bool = False
@@ -57,22 +65,32 @@ class LookForOffer:
 
 
 @dataclass(frozen=True)
-class LookForFirstRound:
-    """See whether the run we agreed to has a round for us."""
+class LookForVerdict:
+    """See what became of a round."""
 
     run: str
+    round_no: int
 
 
 @dataclass(frozen=True)
-class LookAt:
-    """See whether one of these messages is there."""
+class LookForNext:
+    """See whether the run has a round for us after ``round_no``, or has ended; with ``offers`` also other runs."""
 
-    places: tuple[Place, ...]
+    run: str
+    round_no: int
+    offers: bool
 
 
 @dataclass(frozen=True)
 class AnswerOffer:
     """Decide on an offer."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """Take our yes to a run back."""
 
     run: str
 
@@ -97,24 +115,29 @@ class Wait:
     """Nothing to do until something new is there."""
 
 
-Look = LookForOffer | LookForFirstRound | LookAt
-Action = PublishCard | ReadFederation | Publish | Look | AnswerOffer | AnswerRound | KeepFinal | Wait
+Look = LookForOffer | LookForVerdict | LookForNext
+Action = PublishCard | ReadFederation | Publish | Look | AnswerOffer | Withdraw | AnswerRound | KeepFinal | Wait
 
 
 def decide(site: SiteFacts) -> Action:
     """Return the one thing to do now."""
+    if site.paused:
+        return Wait()
     if not site.card_published:
         return PublishCard()
     if not site.enrolled:
         return Wait() if site.looked else ReadFederation()
     if site.unpublished:
         return Publish()
+    last = site.last
+    if last is not None and site.leaving and last.kind != "final":
+        return Withdraw(last.run)
     if not site.looked:
         return next_look(site)
-    if site.last is not None and site.last.kind == "offer" and site.agreed is None:
-        return AnswerOffer(site.last.run)
-    if site.last is not None and site.last.kind == "round" and not site.answered:
-        return AnswerRound(site.last.run, site.last.round_no)
+    if last is not None and last.kind == "offer" and site.agreed is None:
+        return AnswerOffer(last.run)
+    if last is not None and last.kind == "round" and not site.answered and not site.withdrawn:
+        return AnswerRound(last.run, last.round_no)
     if site.unkept is not None:
         return KeepFinal(site.unkept)
     return Wait()
@@ -125,8 +148,6 @@ def next_look(site: SiteFacts) -> Look:
     last = site.last
     if last is None or last.kind == "final" or (last.kind == "offer" and not site.agreed):
         return LookForOffer()
-    if last.kind == "offer":
-        return LookForFirstRound(last.run)
     if last.kind == "round":
-        return LookAt((Place("verdict", last.run, last.round_no),))
-    return LookAt((Place("round", last.run, last.round_no + 1), Place("final", last.run)))
+        return LookForVerdict(last.run, last.round_no)
+    return LookForNext(last.run, last.round_no, offers=last.kind == "offer" or site.withdrawn)

@@ -3,7 +3,8 @@
 site.yaml  signing.key  password         made by ``join``; the last two readable by their owner only
 mirror/                                  the folder as it was exchanged: what we sealed and what we accepted
 quarantine/                              what was refused, and why
-decisions/RUN                            what a person here decided about a run: yes or no
+decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
+paused                                   a person here paused this site; gone once it goes on
 personal/RUN/0007.safetensors            what stayed here (head, BatchNorm) with the answer to round 7
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 status.json                              the last heartbeat, also when it could not be sent
@@ -12,33 +13,60 @@ status.json                              the last heartbeat, also when it could 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place, is_name
+from shared.exchange.names import Place
 from shared.exchange.records import Consent, RoundConfiguration, RunConfiguration, Sharing
 from shared.exchange.trust import open_record, open_yaml
-from shared.folder.durable import write_file
+from shared.folder.durable import sync_folder, write_file
 
 logger = logging.getLogger(__name__)
 
 
-def write_decision(work: Path, run: str, agrees: bool) -> None:
-    """Record what a person at the hospital decided about a run.
-
-    Raises:
-        ValueError: that is not a run's name.
-    """
-    if not is_name(run):
-        raise ValueError(f"{run} is not a run's name")
-    write_file(work / "decisions" / run, b"yes" if agrees else b"no")
+Answer = Literal["yes", "no", "withdraw"]
+PAUSED = "paused"
 
 
-def decision(work: Path, run: str) -> bool | None:
+@dataclass(frozen=True)
+class Decision:
+    """What a person at the hospital decided about a run. To withdraw from one not agreed to yet is to say no."""
+
+    answer: Answer
+    reason: str = ""
+
+
+def write_decision(work: Path, run: str, decided: Decision) -> None:
+    """Record what a person decided about a run that was offered."""
+    write_file(work / "decisions" / run, f"{decided.answer}\n{decided.reason}".encode())
+
+
+def decision(work: Path, run: str) -> Decision | None:
     """What a person decided, or None."""
     path = work / "decisions" / run
-    return path.read_bytes() == b"yes" if path.exists() else None
+    if not path.exists():
+        return None
+    answer, _, reason = path.read_text().partition("\n")
+    return next((Decision(known, reason) for known in get_args(Answer) if known == answer), None)
+
+
+def pause(work: Path) -> None:
+    """Have the daemon do nothing until ``resume``."""
+    write_file(work / PAUSED, b"")
+
+
+def resume(work: Path) -> None:
+    """Have the daemon go on."""
+    (work / PAUSED).unlink(missing_ok=True)
+    sync_folder(work)
+
+
+def is_paused(work: Path) -> bool:
+    """Whether a person paused this site."""
+    return (work / PAUSED).exists()
 
 
 def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:

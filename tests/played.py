@@ -9,6 +9,7 @@ import numpy as np
 
 from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
+from shared.errors import DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Kind, Place
@@ -52,6 +53,7 @@ class Played:
         )
         assert site._work()
         assert site.channel is not None
+        self.courier = site
         self.card_digest = site.card_digest
         self.aggregator_key = key.public
         self.aggregator = site.channel
@@ -73,6 +75,22 @@ class Played:
         manifest = reader.notice(place)
         assert manifest is not None
         assert reader.fetch(place, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
+        self.beat()
+
+    def seal_and_publish(
+        self, kind: Kind, round_no: int, files: dict[str, bytes | Path], *, answers_nothing: bool = False
+    ) -> Place:
+        """One side puts a message into the folder; the other has not looked yet."""
+        place = Place(kind, RUN, round_no)
+        sender = self.site if place.is_from_site else self.aggregator
+        answered = sender.message(place.answers) if place.answers else None
+        sender.seal(place, files, in_reply_to=answered.digest if answered and not answers_nothing else None)
+        sender.publish()
+        return place
+
+    def beat(self, trouble: DropfedError | None = None) -> None:
+        """The site says where it stands."""
+        self._heartbeat.note_trouble(trouble)
         self._heartbeat.beat("waiting", self.site, now=True)
 
     def model(self, value: float) -> Path:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from shared.exchange import names
 from shared.exchange.names import Place, place_at
-from shared.exchange.records import Consent, FinalCard, Manifest, Quantiles, Reliability, Sharing, Status, Verdict
+from shared.exchange.records import (
+    Consent,
+    FinalCard,
+    Manifest,
+    Phase,
+    Quantiles,
+    Reliability,
+    Sharing,
+    Status,
+    Verdict,
+    Withdrawal,
+)
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.trust import Correspondent
 from shared.learning.data import synthetic_fundus, synthetic_octa
 from shared.learning.objectives import CrossEntropy, Evidential, Objective
+from shared.learning.schedules import order_of_asking
+from shared.learning.seeds import seed_for
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.training import evaluate
 
@@ -55,9 +69,26 @@ def test_the_tree_names_every_message_with_its_files() -> None:
 
 
 def test_every_field_is_described() -> None:
-    for record in (Manifest, Status, Consent, Verdict, FinalCard, Sharing, Reliability, Quantiles):
+    for record in (Manifest, Status, Consent, Withdrawal, Verdict, FinalCard, Sharing, Reliability, Quantiles):
         for field in record.model_fields:
             assert f"`{field}`" in DOCUMENT, (record.__name__, field)
+    for word in (*get_args(Phase), *get_args(Verdict.model_fields["status"].annotation), *names.REQUIRED):
+        assert f"`{word}`" in DOCUMENT, word
+
+
+def test_what_each_kind_answers_is_in_the_table() -> None:
+    rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \| (?:digest of|the) `([a-z.]+)`", DOCUMENT, re.MULTILINE)
+    described = {kind: answered for kinds, answered in rows for kind in re.findall("[a-z]+", kinds)}
+    assert described.pop("offer") == names.SITE_CARD
+    known = {kind: Place(kind, "r").answers for kind in names.REQUIRED}
+    assert described == {kind: place.kind for kind, place in known.items() if place is not None}
+
+
+def test_the_drawn_numbers_are_the_codes() -> None:
+    assert f"`north` has {seed_for(2021, 3, 'north', 'selection')}." in DOCUMENT
+    assert f'`seed(7, "round", 3, "augment")` is {seed_for(7, "round", 3, "augment")}.' in DOCUMENT
+    sites = ["east", "north", "south"]
+    assert order_of_asking(2021, 3, sites) == sorted(sites, key=lambda site: seed_for(2021, 3, site, "selection"))
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)

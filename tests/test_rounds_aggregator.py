@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from aggregator.rounds import (
     Action,
     Aggregate,
+    AskMore,
     ChooseFinal,
     CloseRound,
     GiveUp,
@@ -23,6 +25,7 @@ from aggregator.rounds import (
     SiteFacts,
     decide,
 )
+from shared.learning.schedules import order_of_asking
 
 DEADLINE_S = 10.0
 
@@ -50,8 +53,9 @@ def test_who_is_enrolled_gets_the_offer() -> None:
 def test_the_run_starts_when_all_have_answered() -> None:
     silent = replace(AGREED, name="south", consent=None)
     assert decide(run(AGREED, silent)) == []
-    assert decide(run(AGREED, replace(silent, consent=False))) == [OpenRound(1, ("north",))]
-    assert decide(run(AGREED, silent, waited_s=DEADLINE_S)) == [OpenRound(1, ("north",))]
+    opened = [OpenRound(1, ("north",), ("north",))]
+    assert decide(run(AGREED, replace(silent, consent=False))) == opened
+    assert decide(run(AGREED, silent, waited_s=DEADLINE_S)) == opened
     assert isinstance(decide(run(replace(AGREED, consent=False)))[0], GiveUp)
 
 
@@ -69,8 +73,9 @@ def test_a_closed_round_is_aggregated_then_told_then_followed_by_the_next() -> N
     assert decide(run(ANSWERED, round_no=1, closed=True)) == [Aggregate(1)]
     assert decide(run(ANSWERED, round_no=1, closed=True, aggregated=True)) == [SealVerdict("north", 1)]
     told = replace(ANSWERED, told=True)
-    assert decide(run(told, round_no=1, closed=True, aggregated=True)) == [OpenRound(2, ("north",))]
-    assert decide(run(told, round_no=1, closed=True, aggregated=True, stop_requested=True)) == [ChooseFinal()]
+    assert decide(run(told, round_no=1, closed=True, aggregated=True)) == [OpenRound(2, ("north",), ("north",))]
+    stopped = run(told, round_no=1, closed=True, aggregated=True, stop_requested=True)
+    assert decide(stopped) == [ChooseFinal("the PI stopped the run after round 1")]
 
 
 def test_the_closing_round_is_not_aggregated_and_ends_the_run() -> None:
@@ -81,16 +86,113 @@ def test_the_closing_round_is_not_aggregated_and_ends_the_run() -> None:
     assert decide(run(replace(AGREED, finished=True), final_chosen=True)) == []
 
 
+def sites(*names: str, of: SiteFacts = AGREED) -> tuple[SiteFacts, ...]:
+    return tuple(replace(of, name=name) for name in names)
+
+
+def test_a_round_asks_as_many_sites_as_the_run_says_and_the_closing_round_all() -> None:
+    names = ("east", "north", "south", "west")
+    told = sites(*names, of=replace(ANSWERED, takes_part=False))
+    chosen = []
+    for round_no in range(1, 9):
+        settled = run(*told, rounds=8, sites_per_round=2, round_no=round_no - 1, closed=True, aggregated=True)
+        (action,) = decide(settled if round_no > 1 else run(*told, sites_per_round=2))
+        assert isinstance(action, OpenRound) and action.available == names
+        assert action.participants == tuple(sorted(order_of_asking(0, round_no, names)[:2]))
+        chosen.append(action.participants)
+    assert len(set(chosen)) > 1  # not always the same
+    assert set(names) == {name for pair in chosen for name in pair}
+    last = run(*told, rounds=8, sites_per_round=2, round_no=8, closed=True, aggregated=True)
+    assert decide(last) == [OpenRound(9, names, names)]
+
+
+def test_where_no_quorum_answers_the_next_sites_are_asked() -> None:
+    """At the deadline as many as are missing; at once if a site's withdrawal leaves no other hope."""
+    asked = sites("north", "south", of=IN_ROUND)
+    spare = sites("east", "west")
+    order = order_of_asking(0, 1, ("east", "west"))
+    everybody = ("north", "south", "east", "west")
+    facts = run(*asked, *spare, round_no=1, quorum=2, sites_per_round=2)
+    assert decide(facts) == []
+    both = AskMore(1, ("east", "west"), everybody)
+    assert decide(replace(facts, waited_s=DEADLINE_S)) == [both]
+    one_answer = replace(facts, sites=(replace(asked[0], answered=True, scored=True), asked[1], *spare))
+    one = AskMore(1, (order[0],), everybody)
+    assert decide(one_answer) == []
+    assert decide(replace(one_answer, waited_s=DEADLINE_S)) == [one]
+    assert decide(replace(one_answer, waited_s=DEADLINE_S, paused=True)) == []
+    left = replace(facts, sites=(replace(asked[0], withdrawn=True), asked[1], *spare))
+    assert decide(left) == [AskMore(1, (order[0],), ("south", "east", "west"))]
+
+
+def test_nobody_waits_for_a_site_that_withdrew() -> None:
+    gone = replace(IN_ROUND, name="south", withdrawn=True)
+    assert decide(run(ANSWERED, gone, round_no=1)) == [CloseRound(1)]
+    assert decide(run(ANSWERED, replace(gone, sent=False), round_no=1)) == [CloseRound(1)]
+    assert decide(run(replace(AGREED, withdrawn=True), replace(AGREED, name="south"))) == [
+        OpenRound(1, ("south",), ("south",))
+    ]
+    # What it answered before it left is scored and counts.
+    assert decide(run(ANSWERED, replace(gone, answered=True), round_no=1)) == [Score("south", 1)]
+    # It is told what became of the round it was sent, and of no other; it gets no final model.
+    closed = run(replace(ANSWERED, told=True), gone, round_no=1, closed=True, aggregated=True)
+    assert decide(closed) == [SealVerdict("south", 1)]
+    assert decide(replace(closed, sites=(replace(ANSWERED, told=True), replace(gone, sent=False)))) == [
+        OpenRound(2, ("north",), ("north",))
+    ]
+    assert decide(run(AGREED, gone, final_chosen=True)) == [SealFinal("north")]
+
+
+def test_too_few_sites_end_the_run_with_the_best_so_far() -> None:
+    gone = replace(ANSWERED, name="south", withdrawn=True, told=True)
+    facts = run(replace(ANSWERED, told=True), gone, round_no=1, closed=True, aggregated=True, quorum=2)
+    why = "only 1 of 2 sites were left after round 1, the quorum is 2"
+    assert decide(facts) == [ChooseFinal(why)]
+    assert decide(replace(facts, quorum=1)) == [OpenRound(2, ("north",), ("north",))]
+    # Before the first round there is no model to end with.
+    assert isinstance(decide(run(AGREED, replace(AGREED, name="south", withdrawn=True), quorum=2))[0], GiveUp)
+    # A round that can have no quorum any more waits for its deadline, not for ever.
+    hopeless = run(IN_ROUND, replace(IN_ROUND, name="south", withdrawn=True), round_no=1, quorum=2)
+    assert decide(hopeless) == []
+    assert decide(replace(hopeless, waited_s=DEADLINE_S)) == [CloseRound(1)]
+
+
+def test_a_paused_run_takes_what_is_open_and_asks_for_nothing_new() -> None:
+    told = replace(ANSWERED, told=True)
+    assert decide(run(AGREED, paused=True)) == []
+    assert decide(run(replace(ANSWERED, scored=False), round_no=1, paused=True)) == [Score("north", 1)]
+    assert decide(run(ANSWERED, round_no=1, paused=True)) == [CloseRound(1)]
+    assert decide(run(ANSWERED, round_no=1, paused=True, closed=True)) == [Aggregate(1)]
+    assert decide(run(ANSWERED, round_no=1, paused=True, closed=True, aggregated=True)) == [SealVerdict("north", 1)]
+    settled = run(told, round_no=1, paused=True, closed=True, aggregated=True)
+    assert decide(settled) == []
+    assert isinstance(decide(replace(settled, stop_requested=True))[0], ChooseFinal)
+    assert decide(run(told, round_no=3, paused=True, closed=True)) == [ChooseFinal()]
+
+
+def test_a_site_that_agrees_late_is_asked_from_the_next_round_on() -> None:
+    late = replace(AGREED, name="south", consent=None)
+    open_round = run(replace(IN_ROUND), replace(late, offered=False), round_no=1)
+    assert decide(open_round) == [SealOffer("south")]
+    settled = run(replace(ANSWERED, told=True), late, round_no=1, closed=True, aggregated=True)
+    assert decide(settled) == [OpenRound(2, ("north",), ("north",))]
+    agreed = replace(settled, sites=(settled.sites[0], replace(late, consent=True)))
+    assert decide(agreed) == [OpenRound(2, ("north", "south"), ("north", "south"))]
+    declined = replace(settled, sites=(settled.sites[0], replace(late, consent=False)))
+    assert decide(declined) == [OpenRound(2, ("north",), ("north",))]
+
+
 # --- a whole run ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Habit:
-    """How one site behaves: when it enrols, what it says, in which rounds it answers."""
+    """How one site behaves: when it enrols, what it says, in which rounds it answers, after which step it withdraws."""
 
-    enrols: bool
+    enrols_at: int | None
     consent: bool | None
     answers: frozenset[int]
+    withdraws_at: int | None
 
 
 @dataclass
@@ -115,93 +217,172 @@ class World:
         match action:
             case SealOffer(site):
                 self.change(site, offered=True)
-            case OpenRound(round_no, participants):
-                assert round_no == facts.round_no + 1 <= facts.closing_round
-                assert facts.round_no == 0 or facts.closed
-                assert len(participants) >= 1
-                self.facts = replace(facts, round_no=round_no, closed=False, aggregated=False, waited_s=0.0)
-                for site in facts.sites:
-                    part = site.name in participants
-                    self.change(site.name, takes_part=part, sent=False, answered=False, scored=False, told=False)
+            case OpenRound():
+                self.open(action)
+            case AskMore(round_no, participants, available):
+                assert round_no == facts.round_no and not facts.closed
+                can_answer = [site for site in facts.sites if site.takes_part and (site.answered or not site.withdrawn)]
+                assert facts.waited_s >= facts.round_deadline_s or len(can_answer) < facts.quorum
+                self.check_asking(participants, available)
+                assert not any(self.site(name).takes_part for name in participants)
+                self.facts = replace(facts, waited_s=0.0)
+                for name in participants:
+                    self.change(name, takes_part=True)
             case SealRound(site, round_no):
                 assert not facts.closed and round_no == facts.round_no
+                assert self.site(site).available
                 self.change(site, sent=True)
             case Score(site, _):
                 assert self.site(site).answered
                 self.change(site, scored=True)
-            case CloseRound(round_no):
-                taking_part = [site for site in facts.sites if site.takes_part]
-                answered = [site for site in taking_part if site.answered]
-                assert all(site.scored for site in answered)
-                assert len(answered) == len(taking_part) or len(answered) >= facts.quorum or facts.stop_requested
+            case CloseRound():
+                self.check_closing()
                 self.facts = replace(facts, closed=True)
             case Aggregate(round_no):
                 assert facts.closed and round_no <= facts.rounds
                 self.facts = replace(facts, aggregated=True)
             case SealVerdict(site, _):
-                assert facts.closed and self.site(site).takes_part and not self.site(site).told
+                assert facts.closed and self.site(site).sent and not self.site(site).told
                 self.change(site, told=True)
-            case ChooseFinal():
-                assert facts.stop_requested or facts.round_no == facts.closing_round
+            case ChooseFinal(reason):
+                too_few = len(facts.available) < facts.quorum and bool(reason)
+                assert facts.stop_requested or facts.round_no == facts.closing_round or too_few
+                assert facts.round_no == 0 or facts.closed
                 self.facts = replace(facts, final_chosen=True)
             case SealFinal(site):
-                assert self.site(site).consent
+                assert self.site(site).available
                 self.change(site, finished=True)
             case GiveUp():
+                assert facts.round_no == 0
                 self.ended = True
 
-    def sites_act(self) -> None:
+    def open(self, action: OpenRound) -> None:
+        facts = self.facts
+        assert action.round_no == facts.round_no + 1 <= facts.closing_round
+        assert facts.round_no == 0 or facts.closed
+        self.check_asking(action.participants, action.available)
+        most = facts.sites_per_round or len(facts.sites)
+        expected = len(action.available) if action.round_no == facts.closing_round else min(most, len(action.available))
+        assert len(action.participants) == expected
+        assert len(action.available) >= facts.quorum
+        self.facts = replace(facts, round_no=action.round_no, closed=False, aggregated=False, waited_s=0.0)
+        for site in facts.sites:
+            part = site.name in action.participants
+            self.change(site.name, takes_part=part, sent=False, answered=False, scored=False, told=False)
+
+    def check_asking(self, participants: tuple[str, ...], available: tuple[str, ...]) -> None:
+        """Whoever is newly asked agreed and did not withdraw; nobody is while the run is paused."""
+        assert not self.facts.paused
+        assert participants and set(participants) <= set(available)
+        assert set(available) == {site.name for site in self.facts.sites if site.consent and not site.withdrawn}
+
+    def check_closing(self) -> None:
+        """Nobody's answer is lost, and nobody who may still answer is cut off before the deadline."""
+        facts = self.facts
+        taking_part = [site for site in facts.sites if site.takes_part]
+        answered = [site for site in taking_part if site.answered]
+        owing = [site for site in taking_part if not site.answered and not site.withdrawn]
+        assert all(site.scored for site in answered)
+        if not facts.stop_requested and owing:
+            assert facts.waited_s >= facts.round_deadline_s
+            assert len(answered) >= facts.quorum or len(answered) + len(owing) < facts.quorum
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended or (self.facts.final_chosen and not decide(self.facts))
+
+    def sites_act(self, step: int) -> None:
         """What the sites do while the aggregator waits."""
         for name, habit in self.habits.items():
             site = self.site(name)
-            if habit.enrols:
+            if habit.enrols_at is not None and step >= habit.enrols_at:
                 self.change(name, enrolled=True)
             if site.offered and site.consent is None:
                 self.change(name, consent=habit.consent)
-            if site.sent and not self.facts.closed and self.facts.round_no in habit.answers:
+            if site.consent and habit.withdraws_at is not None and step >= habit.withdraws_at:
+                self.change(name, withdrawn=True)
+            elif site.sent and not self.facts.closed and self.facts.round_no in habit.answers:
                 self.change(name, answered=True)
+
+    def live(self, steps: range, paused: range = range(0), stop_at: int | None = None) -> None:
+        """Let the aggregator decide, and the sites and the clock go on where it waits, until the run is over."""
+        for step in steps:
+            stops = self.facts.stop_requested or (stop_at is not None and step >= stop_at)
+            self.facts = replace(self.facts, paused=step in paused, stop_requested=stops)
+            actions = decide(self.facts)
+            assert actions == decide(self.facts)
+            if self.is_over:
+                return
+            for action in actions:
+                self.apply(action)
+            if not actions:
+                self.sites_act(step)
+                passed_s = 0.0 if self.facts.paused else DEADLINE_S / 4
+                self.facts = replace(self.facts, waited_s=self.facts.waited_s + passed_s)
 
 
 habits = st.builds(
     Habit,
-    enrols=st.booleans(),
+    enrols_at=st.sampled_from([0, 0, 0, 20, 60, None]),
     consent=st.sampled_from([True, True, True, False, None]),
     answers=st.frozensets(st.integers(1, 5), max_size=5),
+    withdraws_at=st.none() | st.integers(0, 60),
 )
+federations = st.dictionaries(st.sampled_from(["north", "south", "east", "west"]), habits, min_size=1)
+runs = st.fixed_dictionaries(
+    {
+        "rounds": st.integers(1, 3),
+        "quorum": st.integers(1, 2),
+        "sites_per_round": st.none() | st.integers(1, 4),
+        "seed": st.integers(0, 5),
+    }
+)
+pauses = st.builds(range, st.integers(0, 40), st.integers(0, 80))
+
+
+def begun(names: dict[str, Habit], wanted: dict[str, Any]) -> World:
+    quorum = min(wanted["quorum"], len(names))
+    most = wanted["sites_per_round"] and min(max(wanted["sites_per_round"], quorum), len(names))
+    facts = run(*map(SiteFacts, sorted(names)), **(wanted | {"quorum": quorum, "sites_per_round": most}))
+    return World(facts, names)
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    names=st.dictionaries(st.sampled_from(["north", "south", "east", "west"]), habits, min_size=1),
-    rounds=st.integers(1, 3),
-    quorum=st.integers(1, 2),
-    stop_at=st.none() | st.integers(0, 40),
-)
+@given(names=federations, wanted=runs, paused=pauses, stop_at=st.none() | st.integers(0, 40))
 def test_every_federation_keeps_the_rules(
-    names: dict[str, Habit], rounds: int, quorum: int, stop_at: int | None
+    names: dict[str, Habit], wanted: dict[str, Any], paused: range, stop_at: int | None
 ) -> None:
-    """Rounds close in order, with a quorum or a stop; verdicts come after; nobody waits for ever who has a quorum."""
-    facts = run(*(SiteFacts(name) for name in names), rounds=rounds, quorum=min(quorum, len(names)))
-    world = World(facts, names)
-    for step in range(400):
-        if stop_at is not None and step >= stop_at:
-            world.facts = replace(world.facts, stop_requested=True)
-        actions = decide(world.facts)
-        assert actions == decide(world.facts)
-        if world.ended or (world.facts.final_chosen and not actions):
-            break
-        if actions:
-            for action in actions:
-                world.apply(action)
-        else:
-            world.sites_act()
-            world.facts = replace(world.facts, waited_s=world.facts.waited_s + DEADLINE_S / 4)
+    """Rounds close in order, with a quorum, a stop or no hope; nobody who withdrew is asked; a pause asks nobody."""
+    world = begun(names, wanted)
+    world.live(range(600), paused, stop_at)
+    facts = world.facts
     told = [(action.site, action.round_no) for action in world.log if isinstance(action, SealVerdict)]
     sent = [(action.site, action.round_no) for action in world.log if isinstance(action, SealRound)]
-    assert len(set(told)) == len(told)
-    assert set(told) <= set(sent) | {(site, world.facts.round_no) for site in names}
-    willing = [name for name, habit in names.items() if habit.enrols and habit.consent]
-    closing = facts.closing_round
-    always = [name for name in willing if names[name].answers >= set(range(1, closing + 1))]
-    if stop_at is not None or len(always) >= facts.quorum:
-        assert world.ended or (world.facts.final_chosen and not decide(world.facts)), world.facts
+    assert len(set(told)) == len(told) and len(set(sent)) == len(sent)
+    assert set(told) <= set(sent)
+    if facts.final_chosen:
+        assert set(told) == set(sent)
+    faithful = [
+        name
+        for name, habit in names.items()
+        if habit.enrols_at is not None
+        and habit.consent
+        and habit.withdraws_at is None
+        and habit.answers >= set(range(1, facts.closing_round + 1))
+    ]
+    if stop_at is not None or len(faithful) >= facts.quorum:
+        assert world.is_over, facts
+
+
+@settings(max_examples=200, deadline=None)
+@given(names=federations, wanted=runs, paused=pauses, until=st.integers(0, 120))
+def test_from_wherever_it_is_a_run_ends_once_its_sites_answer_or_leave(
+    names: dict[str, Habit], wanted: dict[str, Any], paused: range, until: int
+) -> None:
+    """However sites behaved so far: if from now on each answers or withdraws, nothing hangs."""
+    world = begun(names, wanted)
+    world.live(range(until), paused)
+    for name, habit in names.items():
+        world.habits[name] = replace(habit, enrols_at=0, consent=habit.consent or False, answers=frozenset(range(9)))
+    world.live(range(until, until + 400), paused)
+    assert world.is_over, world.facts

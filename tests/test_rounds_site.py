@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,14 +14,16 @@ from site_client.policy import count_text, judge
 from site_client.rounds import (
     AnswerOffer,
     AnswerRound,
-    LookAt,
-    LookForFirstRound,
+    Look,
+    LookForNext,
     LookForOffer,
+    LookForVerdict,
     Publish,
     PublishCard,
     ReadFederation,
     SiteFacts,
     Wait,
+    Withdraw,
     decide,
 )
 from tests.federation.running import run_configuration
@@ -48,9 +50,9 @@ def test_it_looks_only_where_the_next_message_can_lie() -> None:
     assert decide(after("final", agreed=True)) == LookForOffer()
     assert decide(after("offer")) == LookForOffer()
     assert decide(after("offer", agreed=False)) == LookForOffer()
-    assert decide(after("offer", agreed=True)) == LookForFirstRound("r")
-    assert decide(after("round", 3, agreed=True)) == LookAt((Place("verdict", "r", 3),))
-    assert decide(after("verdict", 3, agreed=True)) == LookAt((Place("round", "r", 4), Place("final", "r")))
+    assert decide(after("offer", agreed=True)) == LookForNext("r", 0, offers=True)  # the run may never start
+    assert decide(after("round", 3, agreed=True)) == LookForVerdict("r", 3)
+    assert decide(after("verdict", 3, agreed=True)) == LookForNext("r", 3, offers=False)
 
 
 def test_it_answers_only_when_nothing_newer_is_there() -> None:
@@ -62,30 +64,120 @@ def test_it_answers_only_when_nothing_newer_is_there() -> None:
     assert decide(after("offer", agreed=False, looked=True)) == Wait()
 
 
-AGGREGATOR_ORDER = [Place("offer", "r"), *(Place(kind, "r", n) for n in range(1, 5) for kind in ("round", "verdict"))]
+def test_a_paused_site_does_nothing_at_all() -> None:
+    assert decide(SiteFacts(card_published=False, enrolled=False, paused=True)) == Wait()
+    for facts in (
+        after("offer", looked=True),
+        after("round", 3, agreed=True, looked=True),
+        after("round", 3, agreed=True, unpublished=True),
+        after("round", 3, agreed=True, leaving=True),
+        after("verdict", 3, agreed=True),
+        after("final", looked=True, unkept="r"),
+    ):
+        assert decide(facts) != Wait()
+        assert decide(replace(facts, paused=True)) == Wait()
 
 
-@given(published=st.integers(1, len(AGGREGATOR_ORDER)), ends=st.booleans())
-def test_it_reads_everything_that_is_there_in_order(published: int, ends: bool) -> None:
-    """Whatever is in the folder when it comes back, and then waits or works on the last message."""
-    folder = AGGREGATOR_ORDER[:published]
-    if ends and folder[-1].kind in ("offer", "verdict"):
-        folder = [*folder, Place("final", "r")]
-    read = [folder[0]]
-    facts = after("offer", agreed=True)
-    while not facts.looked:
-        action = decide(facts)
-        assert isinstance(action, LookAt | LookForFirstRound | LookForOffer)
-        if isinstance(action, LookForOffer):
-            break  # the run has ended
-        rounds = [Place("round", "r", n) for n in range(1, 5)]
-        wanted = action.places if isinstance(action, LookAt) else (*rounds, Place("final", "r"))
-        found = next((place for place in wanted if place in folder), None)
-        facts = replace(facts, looked=True) if found is None else replace(facts, last=found)
-        read += [found] if found else []
-    assert read == folder
-    expected = {"round": AnswerRound("r", read[-1].round_no), "final": LookForOffer()}
-    assert decide(facts) == expected.get(read[-1].kind, Wait())
+def test_a_site_that_leaves_says_so_first_and_answers_no_more() -> None:
+    leaving = after("round", 3, agreed=True, leaving=True)
+    assert decide(leaving) == Withdraw("r")
+    assert decide(replace(leaving, unpublished=True)) == Publish()  # what was sealed before it comes before it
+    left = replace(leaving, leaving=False, withdrawn=True)
+    assert decide(left) == LookForVerdict("r", 3)
+    assert decide(replace(left, looked=True)) == Wait()
+    assert decide(after("verdict", 3, agreed=True, withdrawn=True)) == LookForNext("r", 3, offers=True)
+    assert decide(after("final", agreed=True, leaving=True)) == LookForOffer()  # too late
+
+
+@dataclass
+class Folder:
+    """What the aggregator published for one site, in order, and what the site makes of it."""
+
+    published: list[Place]
+    read: list[Place] = field(default_factory=list)
+    answered: set[Place] = field(default_factory=set)
+    withdrawn: bool = False
+
+    @property
+    def facts(self) -> SiteFacts:
+        last = self.read[-1] if self.read else None
+        agreed = None if last is None or last not in self.answered else True
+        facts = replace(JOINED, last=last, withdrawn=self.withdrawn and last is not None and last.run == "r")
+        return replace(facts, agreed=agreed if last and last.kind == "offer" else True, answered=last in self.answered)
+
+    def found(self, look: Look) -> Place | None:
+        """The first unread message where the site looks, if one is there."""
+        match look:
+            case LookForOffer():
+                there = [place for place in self.published if place.kind == "offer"]
+            case LookForVerdict(run, round_no):
+                there = [place for place in self.published if place == Place("verdict", run, round_no)]
+            case LookForNext(run, round_no, offers):
+                wanted = [place for place in self.published if place.run == run and place.kind in ("round", "final")]
+                there = [place for place in wanted if place.kind == "final" or place.round_no > round_no]
+                there += [place for place in self.published if place.kind == "offer"] if offers else []
+        return next((place for place in there if place not in self.read), None)
+
+    def live(self) -> None:
+        """Do what the site decides until it waits."""
+        facts = self.facts
+        while (action := decide(facts)) != Wait():
+            if isinstance(action, AnswerOffer | AnswerRound):
+                assert self.read[-1] == self.published[-1]  # it works on nothing but the newest message
+                assert not (facts.withdrawn and isinstance(action, AnswerRound))
+                self.answered.add(self.read[-1])
+                facts = self.facts
+            else:
+                assert isinstance(action, Look)
+                found = self.found(action)
+                if found is not None:
+                    assert found == self.published[len(self.read)]  # the aggregator's own order: messages are chained
+                    self.read.append(found)
+                facts = self.facts if found is not None else replace(self.facts, looked=True)
+
+
+@st.composite
+def asked_of_a_site(draw: st.DrawFn) -> list[Place]:
+    """All an aggregator ever says to a site that agrees: some rounds of a run, its end or none, and another run."""
+    rounds = sorted(draw(st.sets(st.integers(1, 8), max_size=5)))
+    said = [Place("offer", "r"), *(Place(kind, "r", n) for n in rounds for kind in ("round", "verdict"))]
+    ends_without_a_word = not rounds and draw(st.booleans())
+    return [*said, *([] if ends_without_a_word else [Place("final", "r")]), Place("offer", "next")]
+
+
+@given(said=asked_of_a_site(), data=st.data())
+def test_it_reads_everything_whenever_it_looks(said: list[Place], data: st.DataObject) -> None:
+    """However many rounds pass it by, and however rarely it is there: it misses nothing and waits for nothing past."""
+    folder = Folder([])
+    for place in said:
+        folder.published.append(place)
+        if place.kind == "offer" or data.draw(st.booleans()):  # an offer is followed by nothing until it is answered
+            folder.live()
+            assert folder.read == folder.published
+    assert folder.read == said
+    assert Place("offer", "next") in folder.answered
+
+
+@given(said=asked_of_a_site(), data=st.data())
+def test_a_site_that_left_reads_on_and_takes_up_the_next_run(said: list[Place], data: st.DataObject) -> None:
+    """It withdraws after any message; the aggregator notices after any later one, and sends a verdict and no more."""
+    left_at = data.draw(st.integers(1, len(said) - 1))
+    noticed_at = data.draw(st.integers(left_at, len(said) - 1))
+    before = said[:noticed_at]
+    folder = Folder(said[:1])
+    folder.live()
+    folder.published = said[:left_at]
+    folder.live()
+    folder.withdrawn = folder.read[-1].kind != "final"
+    answered = set(folder.answered)
+    folder.published = before
+    folder.live()
+    if before[-1].kind == "round":
+        before.append(Place("verdict", "r", before[-1].round_no))
+    folder.published = [*before, Place("offer", "next")]
+    folder.live()
+    assert folder.read == folder.published
+    assert folder.answered == answered | {Place("offer", "next")}
 
 
 # --- consent ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ What is checked, in this order:
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule lets it go
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
-    replies     each message answers the message it must answer
+    replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run
     heads       the newest messages that status.json speaks of are there
 
 Reading alone; nothing is changed. Contents of models are not judged: that is what the verdicts are for.
@@ -35,7 +35,6 @@ from shared.exchange.trust import (
     open_federation,
     open_record,
     open_site_card,
-    open_status,
     open_yaml,
 )
 from shared.folder.capabilities import BELOW, FILES, TEXTS
@@ -123,6 +122,7 @@ class _Verification:
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
             self._check_replies(card)
+            self._check_withdrawals()
             if status is not None:
                 self._check_head(federation.site, status.own_head)
                 self._check_head(AGGREGATOR, status.aggregator_head)
@@ -211,7 +211,8 @@ class _Verification:
         if content is None:
             return None
         try:
-            return open_status(content, federation=federation.federation, site=federation.site, key=federation.site_key)
+            site = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+            return site.open_status(content)
         except PoisonError as error:
             self._find(error.file, error.reason, federation.created)
             return None
@@ -301,19 +302,21 @@ class _Verification:
 
     def _may_answer(self, place: Place, card: bytes | None) -> set[str | None]:
         """Digests of what a message at ``place`` may answer."""
-        if place.kind == "offer":
+        if place.answers is None:
             return {digest_of(card)} if card is not None else set()
-        answered = {
-            "consent": Place("offer", place.run),
-            "round": Place("consent", place.run),
-            "update": Place("round", place.run, place.round_no),
-            "verdict": Place("update", place.run, place.round_no),
-            "final": Place("consent", place.run),
-        }[place.kind]
-        message = self._messages.get(answered)
+        message = self._messages.get(place.answers)
         digests: set[str | None] = {message.digest} if message else set()
         # A verdict on an answer that never came, came late or was refused answers nothing.
         return digests | {None} if place.kind == "verdict" else digests
+
+    def _check_withdrawals(self) -> None:
+        for place, withdrawal in self._messages.items():
+            if place.kind != "withdrawal":
+                continue
+            for message in self._from(withdrawal.manifest.sender):
+                if message.place.run == place.run and message.manifest.seq > withdrawal.manifest.seq:
+                    what = "was sent after the site had withdrawn from the run"
+                    self._find(message.place.manifest, what, message.manifest.created)
 
     def _check_head(self, sender: str, head: Head) -> None:
         if head.seq == 0:

@@ -27,7 +27,7 @@ from shared.exchange.names import (
     Place,
     place_at,
 )
-from shared.exchange.records import FileEntry, Head, Manifest, now_text
+from shared.exchange.records import FileEntry, Head, Manifest, Status, now_text
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file
@@ -86,6 +86,10 @@ class Channel:
     def last_from_peer(self) -> Message | None:
         """The other side's last accepted message."""
         return max(self._from(self._peer), key=lambda message: message.manifest.seq, default=None)
+
+    def own_messages(self) -> list[Message]:
+        """What we sealed, in order."""
+        return sorted(self._from(self._me), key=lambda message: message.manifest.seq)
 
     def path(self, place: Place, name: str) -> Path:
         """Local path of one file of a message."""
@@ -154,7 +158,7 @@ class Channel:
         Raises:
             StandingError: there is no room for the next message; nothing of it was sent.
         """
-        own = sorted(self._from(self._me), key=lambda message: message.manifest.seq)
+        own = self.own_messages()
         was_cut = self._published is None
         if self._published is None:
             self._published = self._last_in_folder(own)
@@ -244,13 +248,20 @@ class Channel:
             return None
 
     def fetch(
-        self, place: Place, manifest: bytes, *, answers: Collection[str | None], max_weights_bytes: int
+        self,
+        place: Place,
+        manifest: bytes,
+        *,
+        answers: Collection[str | None],
+        max_weights_bytes: int,
+        skip: Collection[str] = (),
     ) -> Message | None:
         """Verify a noticed manifest, bring its payloads into the mirror, verify them, and accept the message.
 
         Args:
             answers: digests of our messages one of which it must answer; None stands for none.
             max_weights_bytes: no tensor file may be larger; everything else is at most ``MAX_RECORD_BYTES``.
+            skip: names of payloads that nobody here needs: they are not brought, and need not be there any more.
 
         Returns:
             The message, or None when something failed that a second look may cure (a torn read).
@@ -266,6 +277,8 @@ class Channel:
             self._doubt(place.manifest, digest_of(manifest), error)
             return None
         for name, entry in sorted(message.manifest.files.items()):
+            if name in skip:
+                continue
             path = f"{place.path}/{name}"
             most = max_weights_bytes if name in WEIGHTS else MAX_RECORD_BYTES
             if entry.size > most:
@@ -312,6 +325,14 @@ class Channel:
             raise error
         self._doubtful[path] = failure
 
+    def open_status(self, content: bytes) -> Status:
+        """The heartbeat of the site that is the other side.
+
+        Raises:
+            PoisonError: signature or names do not hold.
+        """
+        return self._peer.open_status(content)
+
     # --- the mirror ----------------------------------------------------------------------------------------
 
     def _entry(self, place: Place, name: str) -> FileEntry:
@@ -319,7 +340,8 @@ class Channel:
         return FileEntry(size=size, sha256=sha256)
 
     def _from(self, sender: Correspondent) -> list[Message]:
-        return [message for message in self._sealed.values() if message.manifest.sender == sender.sender]
+        known = list(self._sealed.values())  # a copy: at the aggregator, two threads share a channel
+        return [message for message in known if message.manifest.sender == sender.sender]
 
     def _head_of(self, sender: Correspondent) -> Head:
         return max((message.head for message in self._from(sender)), key=lambda head: head.seq, default=Head())

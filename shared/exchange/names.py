@@ -3,6 +3,7 @@
     README.txt  federation.json  site.json  status.json
     runs/RUN/offer/                   run.yaml  tensors.yaml  [start.safetensors] aggregator
     runs/RUN/consent/                 consent.json                                site
+    runs/RUN/withdrawal/              withdrawal.json                             site
     runs/RUN/rounds/0007/to_site/     config.yaml  global.safetensors             aggregator
     runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors] [reliability.yaml]  site
     runs/RUN/rounds/0007/verdict/     verdict.json                                aggregator
@@ -35,6 +36,7 @@ RUN_CONFIGURATION = "run.yaml"
 TENSORS = "tensors.yaml"
 START = "start.safetensors"
 CONSENT = "consent.json"
+WITHDRAWAL = "withdrawal.json"
 ROUND_CONFIGURATION = "config.yaml"
 GLOBAL_MODEL = "global.safetensors"
 SITE_MODEL = "model.safetensors"
@@ -50,7 +52,7 @@ MAX_RECORD_BYTES = 1 << 20  # manifests, tables, YAML and JSON
 MAX_START_BYTES = 64 << 20  # of what sites begin with and keep: it comes with the list of tensors that bounds the rest
 MAX_ROUND = 9999
 
-Kind = Literal["offer", "consent", "round", "update", "verdict", "final"]
+Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "final"]
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
@@ -58,17 +60,26 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 REQUIRED: dict[Kind, frozenset[str]] = {
     "offer": frozenset({RUN_CONFIGURATION, TENSORS}),
     "consent": frozenset({CONSENT}),
+    "withdrawal": frozenset({WITHDRAWAL}),
     "round": frozenset({ROUND_CONFIGURATION, GLOBAL_MODEL}),
     "update": frozenset({METRICS}),
     "verdict": frozenset({VERDICT}),
     "final": frozenset({CARD, FINAL_MODEL}),
 }
 OPTIONAL: dict[Kind, frozenset[str]] = {"offer": frozenset({START}), "update": frozenset({SITE_MODEL, RELIABILITY})}
-FROM_SITE: frozenset[Kind] = frozenset({"consent", "update"})
+FROM_SITE: frozenset[Kind] = frozenset({"consent", "withdrawal", "update"})
 
 _ROUND_FOLDERS: dict[str, Kind] = {"to_site": "round", "from_site": "update", "verdict": "verdict"}
-_RUN_FOLDERS: dict[str, Kind] = {"offer": "offer", "consent": "consent", "final": "final"}
+_RUN_FOLDERS: dict[str, Kind] = {"offer": "offer", "consent": "consent", "withdrawal": "withdrawal", "final": "final"}
 _FOLDER_OF = {kind: name for name, kind in (_ROUND_FOLDERS | _RUN_FOLDERS).items()}
+_ANSWERED: dict[Kind, Kind] = {
+    "consent": "offer",
+    "withdrawal": "offer",
+    "round": "consent",
+    "update": "round",
+    "verdict": "update",
+    "final": "consent",
+}
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,14 @@ class Place:
     def is_from_site(self) -> bool:
         """Whether the site, not the aggregator, writes here."""
         return self.kind in FROM_SITE
+
+    @property
+    def answers(self) -> Place | None:
+        """Where the message lies that one here answers; None for an offer, which answers the site's card."""
+        kind = _ANSWERED.get(self.kind)
+        if kind is None:
+            return None
+        return Place(kind, self.run, self.round_no if kind in _ROUND_FOLDERS.values() else 0)
 
 
 def is_name(text: str) -> bool:

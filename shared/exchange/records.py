@@ -7,6 +7,7 @@ so that canonical bytes do not depend on anybody's float printing. YAML records 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -104,7 +105,7 @@ class SiteCard(Record):
     created: Time
 
 
-Phase = Literal["asked for consent", "receiving", "training", "sending", "waiting", "trouble", "stopped"]
+Phase = Literal["asked for consent", "receiving", "training", "sending", "waiting", "paused", "trouble", "stopped"]
 
 
 class Status(Record):
@@ -157,6 +158,7 @@ class RunConfiguration(Record):
     batch_size: Annotated[int, Field(ge=2, le=4096)] = 8
     learning_rate: LearningRate = LearningRate()
     tolerance: Annotated[float, Field(ge=0, lt=1, description="a site's score must exceed it")] = 0.3
+    sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
     consent_deadline_hours: Annotated[float, Field(gt=0)] = 168.0
     round_deadline_hours: Annotated[float, Field(gt=0)] = 24.0
@@ -174,6 +176,11 @@ class RunConfiguration(Record):
             raise ValueError("sites: a site is named twice; name each once")
         if self.quorum > len(self.sites):
             raise ValueError(f"quorum: {self.quorum} is more than the {len(self.sites)} sites; lower it")
+        if self.sites_per_round is not None and not self.quorum <= self.sites_per_round <= len(self.sites):
+            raise ValueError(
+                f"sites_per_round: {self.sites_per_round} must be between the quorum, {self.quorum}, "
+                f"and the {len(self.sites)} sites; change it, or leave it out to ask all"
+            )
         falls = min(self.learning_rate.period - 1, self.rounds)
         if self.learning_rate.initial * self.learning_rate.factor**falls == 0:
             raise ValueError(f"learning_rate: falls to 0 within {self.rounds} rounds; raise factor or shorten period")
@@ -256,6 +263,13 @@ class Consent(Record):
         return self
 
 
+class Withdrawal(Record):
+    """``withdrawal.json``: from here on a site answers no round of a run it had agreed to."""
+
+    run: Name
+    reason: Sentence
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -307,7 +321,7 @@ class Verdict(Record):
     run: Name
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
     site: Name
-    status: Literal["accepted", "omitted", "late", "validated"]
+    status: Literal["accepted", "omitted", "late", "withdrawn", "validated"]
     score: DecimalText | None
     tolerance: DecimalText
     theta: DecimalText | None
@@ -326,6 +340,14 @@ class FinalCard(Record):
     validation: dict[str, DecimalText]
     took_part: dict[str, list[Name]]
     reason: Sentence
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """The fields of a ``Status`` in words, without its trouble."""
+    percent = f" ({status['progress_percent']} %)" if status["phase"] == "training" else ""
+    run = f", run {status['run']}" if status["run"] else ""
+    round_no = f", round {status['round']}" if status["round"] else ""
+    return f"{status['phase']}{percent}{run}{round_no}, at {status['time']}"
 
 
 def now_text() -> str:

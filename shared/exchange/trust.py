@@ -106,6 +106,17 @@ class Correspondent:
             _refuse(place.manifest, f"lists files that a {place.kind} does not have: {', '.join(sorted(names))}")
         return Message(place, manifest, digest_of(content))
 
+    def open_status(self, content: bytes) -> Status:
+        """Check a heartbeat.
+
+        Raises:
+            PoisonError: signature or names do not hold.
+        """
+        status = _record(_open_signed_by(content, STATUS, self.key), Status, STATUS)
+        if (status.federation, status.site) != (self.federation, self.site):
+            _refuse(STATUS, f"was written for {status.federation}/{status.site}")
+        return status
+
 
 def check_file(message: Message, name: str, size: int, sha256: str) -> None:
     """Compare a payload with its manifest.
@@ -174,18 +185,6 @@ def open_federation(content: bytes, *, aggregator_key: str | None) -> Federation
     if record.aggregator_key != key or (aggregator_key is not None and key != aggregator_key):
         _refuse(FEDERATION, "is signed by another key than the aggregator's")
     return record
-
-
-def open_status(content: bytes, *, federation: str, site: str, key: str) -> Status:
-    """Check a heartbeat.
-
-    Raises:
-        PoisonError: signature or names do not hold.
-    """
-    status = _record(_open_signed_by(content, STATUS, key), Status, STATUS)
-    if (status.federation, status.site) != (federation, site):
-        _refuse(STATUS, f"was written for {status.federation}/{status.site}")
-    return status
 
 
 def _open_signed_by(content: bytes, path: str, key: str) -> dict[str, object]:

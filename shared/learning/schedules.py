@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shared.exchange.records import RoundConfiguration, RunConfiguration, Seeds
 from shared.learning.seeds import seed_for, split_seed
 
@@ -23,6 +25,14 @@ def cyclic_learning_rate(round_index: int, *, initial: float = 0.1, factor: floa
     if round_index < 0 or initial <= 0 or factor <= 0 or period < 1:
         raise ValueError("cyclic_learning_rate needs round_index >= 0, initial > 0, factor > 0 and period >= 1")
     return float(initial * factor ** (round_index % period))
+
+
+def order_of_asking(run_seed: int, round_no: int, sites: Iterable[str]) -> list[str]:
+    """Sites in the order in which one round asks them: each draws a number of its own, the lowest comes first.
+
+    So whoever else there is changes nothing about which of two sites comes before the other.
+    """
+    return sorted(sites, key=lambda site: (seed_for(run_seed, round_no, site, "selection"), site))
 
 
 def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:

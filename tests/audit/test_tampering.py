@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from deploy.local.webdav_server import EmbeddedServer
 from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
+from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.signing import SigningKey
+from shared.exchange.records import Withdrawal
+from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from tests.played import RUN, Played
 
@@ -205,3 +207,16 @@ def test_the_command_reads_a_folder_over_webdav(copy: Path, tmp_path: Path) -> N
         assert any(line.startswith("site.json: ") for line in lines)
     finally:
         server.stop()
+
+
+def test_whoever_withdrew_must_not_go_on_answering(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    content = canonical(Withdrawal(run=RUN, reason="").model_dump())
+    run.send("withdrawal", 0, {names.WITHDRAWAL: content}, "offer")
+    assert verify(LocalFolder(run.drop)).findings == []
+    run.round(2, trains=False)
+    (finding,) = verify(LocalFolder(run.drop)).findings
+    assert finding.file == Place("update", RUN, 2).manifest
+    assert "after the site had withdrawn" in finding.what

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from aggregator.site import Awaited, Site, read_invite
+from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
@@ -43,9 +43,9 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
             names.RUN_CONFIGURATION: dump_yaml(run),
             names.TENSORS: dump_yaml(division),
         }
-        offer = channel.seal(Place("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
+        channel.seal(Place("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
         place = Place("consent", RUN)
-        aggregator.attend(Awaited(place, offer.digest))
+        aggregator.attend(place)
         federation.wait_until(lambda: not aggregator._work() and channel.message(place) is not None, "the consent")
         consent = channel.message(place)
         assert consent is not None

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
 
+import pytest
+
+from aggregator.overview import overview, overview_text
 from aggregator.setup import initialise
-from aggregator.site import Awaited, Site, read_invite
+from aggregator.site import Site, read_invite
+from aggregator.store import RunStore, withdrawal_of
+from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import Consent
+from shared.exchange.records import Consent, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
+from tests.federation.running import run_configuration
+from tests.played import RUN, Played
 
 
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
@@ -51,7 +59,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     hospital.seal(place, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
     hospital.publish()
 
-    site.attend(Awaited(place, offer.digest))
+    site.attend(place)
     assert site._work()  # receives
     accepted = site.channel.message(place)
     assert accepted is not None
@@ -89,3 +97,125 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path) -> None:
     assert site._work()
     assert site.channel is not None
     assert not trouble.exists()
+
+
+# --- what is not awaited ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Played:
+    """A site that agreed and was sent a round."""
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.seal_and_publish("round", 1, {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: run.model(0.5)})
+    assert receive(run.site, Place("round", RUN, 1))
+    return run
+
+
+def receive(reader: Channel, place: Place) -> bool:
+    answered = reader.message(place.answers) if place.answers else None
+    manifest = reader.notice(place)
+    assert manifest is not None and answered is not None
+    return reader.fetch(place, manifest, answers=(answered.digest,), max_weights_bytes=1 << 20) is not None
+
+
+def withdraw(run: Played) -> Place:
+    content = canonical(Withdrawal(run=RUN, reason="a change of plans").model_dump())
+    return run.seal_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
+
+
+def work_after_a_while(run: Played) -> bool:
+    run.courier._heard_at = float("-inf")  # the time between two heartbeats has passed
+    return run.courier._work()
+
+
+def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
+    """A withdrawal is not awaited: the courier looks for it when the site says that it has sent more than has come."""
+    courier, update = run.courier, Place("update", RUN, 1)
+    courier.attend(update)
+    run.beat()
+    assert not work_after_a_while(run)
+    withdrawal = withdraw(run)
+    assert not work_after_a_while(run)  # the site has not said so yet
+    run.beat()
+    assert not courier._work()  # nor was it listened to so soon again
+    assert work_after_a_while(run)
+    assert run.aggregator.message(withdrawal) is not None
+    assert withdrawal_of(run.aggregator, RUN) == "a change of plans"
+    assert not work_after_a_while(run)
+
+
+def test_an_answer_sealed_before_the_withdrawal_comes_before_it(run: Played) -> None:
+    update = run.seal_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
+    withdrawal = withdraw(run)
+    run.courier.attend(None)  # the round has closed without it
+    run.beat()
+    assert work_after_a_while(run)
+    assert run.aggregator.message(update) is not None and run.aggregator.message(withdrawal) is not None
+
+
+def test_a_withdrawal_that_does_not_hold_counts_all_the_same(run: Played) -> None:
+    """Whatever is wrong with it, a site that wants to leave is not asked again."""
+    run.seal_and_publish("withdrawal", 0, {names.WITHDRAWAL: b"I leave"})
+    run.beat()
+    assert work_after_a_while(run)
+    assert "withdrawal.json: is not canonical JSON" in str(withdrawal_of(run.aggregator, RUN))
+
+
+def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: pytest.LogCaptureFixture) -> None:
+    courier, status = run.courier, run.drop / names.STATUS
+    kept = run.drop.parent / "aggregator" / "sites" / "north" / names.STATUS
+    run.beat()
+    work_after_a_while(run)
+    good = status.read_bytes()
+    assert kept.read_bytes() == good
+    body = json.loads(good)["body"]
+    for false in (b"", good[:-1], SigningKey(b"\x09" * 32).sign(body | {"phase": "trouble"}), b" " * (2 << 20)):
+        status.write_bytes(false)
+        assert not work_after_a_while(run)
+    assert caplog.text.count("it is not believed") == 1
+    assert kept.read_bytes() == good
+    assert not (kept.parent / "trouble.txt").exists() and courier.failure is None
+    withdrawal = withdraw(run)  # found without a heartbeat that holds
+    assert work_after_a_while(run)
+    assert run.aggregator.message(withdrawal) is not None
+
+
+def test_status_shows_what_the_site_says_of_itself(run: Played) -> None:
+    work = run.drop.parent / "aggregator"
+    store = RunStore(work, RUN)
+    store.begin(run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
+    run.beat(PoisonError("runs/x/offer/run.yaml", "is not well-formed"))
+    work_after_a_while(run)
+    said = overview(work)["sites"]["north"]["heartbeat"]
+    assert (said["phase"], said["run"], said["round"]) == ("trouble", RUN, 1)
+    assert "says: trouble, run octa-1, round 1, at " in overview_text(overview(work))
+    assert "run.yaml: is not well-formed" in overview_text(overview(work))
+    withdraw(run)
+    run.beat()
+    work_after_a_while(run)
+    assert overview(work)["sites"]["north"]["phase"] == "withdrew: a change of plans"
+
+
+def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> None:
+    """An answer to the last round that nobody waited for any more is taken before the consent to the next run."""
+    verdict = {"run": RUN, "round": 1, "site": "north", "status": "late", "score": None, "tolerance": "0.3"}
+    content = canonical(verdict | {"theta": None, "weight": None, "reason": "late"})
+    run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
+    late = run.seal_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
+    offer = Place("offer", "octa-2")
+    files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}
+    run.aggregator.seal(offer, files, in_reply_to=run.card_digest)
+    run.aggregator.publish()
+    for place, answers in ((Place("verdict", RUN, 1), None), (offer, run.card_digest)):
+        manifest = run.site.notice(place)
+        assert manifest is not None
+        assert run.site.fetch(place, manifest, answers=(answers,), max_weights_bytes=0) is not None
+    consent = Place("consent", "octa-2")
+    answered = run.site.message(offer)
+    assert answered is not None
+    run.site.seal(consent, {names.CONSENT: b"{}"}, in_reply_to=answered.digest)
+    run.site.publish()
+    run.courier.attend(consent)
+    assert run.courier._work()
+    assert run.aggregator.message(late) is not None and run.aggregator.message(consent) is not None
