@@ -9,7 +9,7 @@ from pathlib import Path
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import Consent, Verdict
+from shared.exchange.records import Consent, Verdict, Withdrawal
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent, Message, open_record
@@ -58,6 +58,14 @@ class ScriptedSite:
         answer = Consent(run=RUN, agrees=agrees, reason="as the test says", images={"train": "12"} if agrees else {})
         files = {names.CONSENT: canonical(answer.model_dump())}
         self.channel.seal(Place("consent", RUN), files, in_reply_to=offer.digest)
+        self.channel.publish()
+
+    def withdraw(self, reason: str) -> None:
+        """Leave the run."""
+        offer = self.channel.message(Place("offer", RUN))
+        assert offer is not None
+        files = {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason=reason).model_dump())}
+        self.channel.seal(Place("withdrawal", RUN), files, in_reply_to=offer.digest)
         self.channel.publish()
 
     def receive_round(self, round_no: int) -> Path:

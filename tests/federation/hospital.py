@@ -1,0 +1,184 @@
+"""One hospital on this disk: its real daemon, run by hand, and an aggregator played by the test. Nothing waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import yaml
+
+from aggregator.setup import initialise
+from aggregator.site import Site, read_invite
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import FinalCard, RunConfiguration, Verdict
+from shared.exchange.signing import SigningKey, canonical
+from shared.folder.contract import Entry
+from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
+from shared.learning.methods import method_named
+from shared.learning.methods.sharing import sharing
+from shared.learning.model_files import save_tensors
+from shared.learning.schedules import round_configuration
+from shared.learning.tasks import task_named
+from site_client.configuration import Policy, read_configuration
+from site_client.daemon import Daemon
+from site_client.setup import join
+from site_client.setup import read_invite as read_invite_file
+from tests.federation.running import TASK, TINY, run_configuration
+
+
+class Watched(LocalFolder):
+    """A folder that notes the phases of its site's heartbeat, and counts all else that is asked of it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.phases: list[str] = []
+        self.requests = 0
+        self.on_heartbeat: Callable[[dict[str, object]], None] = lambda _: None
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        super().overwrite(path, content)
+        status = json.loads(content)["body"]
+        self.phases.append(status["phase"])
+        self.on_heartbeat(status)
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        self.requests += 1
+        return super().read(path, max_bytes=max_bytes)
+
+    def list(self, path: str) -> list[Entry]:
+        self.requests += 1
+        return super().list(path)
+
+    def create(self, path: str, content: bytes) -> None:
+        self.requests += 1
+        super().create(path, content)
+
+
+class Hospital:
+    """Site ``north`` below ``home``. Its daemon acts when told to ``live``; the aggregator when told what to send.
+
+    Args:
+        data: the hospital's images for the task.
+    """
+
+    def __init__(self, home: Path, data: Path) -> None:
+        self.home, self.work = home, home / "north"
+        self.drop = home / "drop"
+        self.drop.mkdir(parents=True)
+        self.folder = Watched(self.drop)
+        aggregator = home / "aggregator"
+        initialise(aggregator, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+        invite = read_invite_file(aggregator / "invites" / "north.json")
+        join(self.work, invite, data={TASK: str(data)}, url=None, password=None)
+        self.set_policy(Policy(consent="auto"))
+        self.live()
+        key = SigningKey.at(aggregator / "signing.key")
+        self.site = Site(
+            aggregator / "sites" / "north",
+            LocalFolder(self.drop),
+            invite=read_invite(aggregator, "north"),
+            key=key,
+            stop=threading.Event(),
+            longest_pause_s=0.01,
+            on_news=lambda: None,
+        )
+        assert self.site._work()  # enrols it
+
+    @property
+    def channel(self) -> Channel:
+        """The aggregator's end."""
+        assert self.site.channel is not None
+        return self.site.channel
+
+    def set_policy(self, policy: Policy) -> None:
+        path = self.work / "site.yaml"
+        values = yaml.safe_load(path.read_bytes())
+        write_file(path, yaml.safe_dump(values | {"policy": policy.model_dump()}).encode())
+
+    def live(self) -> None:
+        """Start the daemon, let it do what there is to do, and end it."""
+        configuration, stop = read_configuration(self.work), threading.Event()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as the daemon's process does
+        try:
+            Daemon(self.work, configuration, self.folder, stop=stop, give_up_after_s=0).run(once=True)
+        finally:
+            torch.set_num_threads(threads)
+
+    # --- the aggregator ------------------------------------------------------------------------------------
+
+    def offer(self, run: RunConfiguration | None = None) -> RunConfiguration:
+        run = run or run_configuration(sites=["north"], quorum=1, rounds=9)
+        task = task_named(TASK)
+        model = task.build_model(task.options(TINY), 2, seed=1)
+        division = sharing(task, method_named(run.method), model)
+        save_tensors(model, division.shared, self.home / names.GLOBAL_MODEL)
+        files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: dump_yaml(run), names.TENSORS: dump_yaml(division)}
+        self.channel.seal(Place("offer", run.run), files, in_reply_to=self.site.card_digest)
+        self.channel.publish()
+        return run
+
+    def receive(self, place: Place) -> bool:
+        """Take what the site sent, as the courier does that waits for ``place``; whether it has come."""
+        self.site.attend(place)
+        self.site._heard_at = float("-inf")  # as if time had passed since the last heartbeat
+        self.site._work()
+        return self.channel.message(place) is not None
+
+    def send_round(self, run: RunConfiguration, round_no: int) -> Place:
+        place = Place("round", run.run, round_no)
+        files: dict[str, bytes | Path] = {
+            names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, "north")),
+            names.GLOBAL_MODEL: self.home / names.GLOBAL_MODEL,
+        }
+        self._send(place, files)
+        return place
+
+    def send_verdict(self, run: RunConfiguration, round_no: int) -> None:
+        verdict = Verdict(
+            run=run.run,
+            round=round_no,
+            site="north",
+            status="late",
+            score=None,
+            tolerance="0.01",
+            theta=None,
+            weight=None,
+            reason="as the test says",
+        )
+        self._send(Place("verdict", run.run, round_no), {names.VERDICT: canonical(verdict.model_dump())})
+
+    def send_final(self, run: RunConfiguration) -> None:
+        card = FinalCard(
+            run=run.run,
+            task=run.task,
+            method=run.method,
+            chosen_round=0,
+            score_name="dice_mean",
+            validation={},
+            took_part={},
+            reason="as the test says",
+        )
+        model = self.home / names.GLOBAL_MODEL
+        self._send(Place("final", run.run), {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: model})
+
+    def _send(self, place: Place, files: dict[str, bytes | Path]) -> None:
+        answered = self.channel.message(place.answers) if place.answers else None
+        self.channel.seal(place, files, in_reply_to=answered.digest if answered else None)
+        self.channel.publish()
+
+    # --- what there is -------------------------------------------------------------------------------------
+
+    def is_sealed(self, place: Place) -> bool:
+        """Whether the site sealed or accepted a message."""
+        return (self.work / "mirror" / place.manifest).exists()
+
+    def is_published(self, place: Place) -> bool:
+        return (self.drop / place.manifest).exists()

@@ -1,0 +1,237 @@
+"""A person at the hospital pauses the site or withdraws: its real daemon and commands, an aggregator played here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shared.audit.verify import verify
+from shared.errors import StandingError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Consent, RunConfiguration, Withdrawal
+from shared.exchange.trust import open_record
+from shared.folder.durable import hash_file
+from shared.folder.local import LocalFolder
+from site_client.cli import main
+from site_client.configuration import Policy
+from tests.federation.hospital import Hospital
+from tests.federation.running import RUN, TASK, run_configuration, write_data
+
+
+def site(hospital: Hospital, *arguments: str, answer: str | None = None) -> Result:
+    result = CliRunner().invoke(main, [*arguments, "--work", str(hospital.work)], input=answer)
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_data(TASK, folder, 0, 12, seed=1)
+    return folder
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, images: Path) -> Hospital:
+    return Hospital(tmp_path, images)
+
+
+def agreed(hospital: Hospital, run: RunConfiguration | None = None) -> RunConfiguration:
+    run = hospital.offer(run)
+    hospital.live()
+    assert hospital.receive(Place("consent", run.run))
+    return run
+
+
+def during_training(hospital: Hospital, *command: str) -> None:
+    """Have a person type a command while the site trains; the site beats for it once at the beginning."""
+
+    def type_it(status: dict[str, object]) -> None:
+        if status["phase"] == "training":
+            hospital.folder.on_heartbeat = lambda _: None
+            assert site(hospital, *command).exit_code == 0
+
+    hospital.folder.on_heartbeat = type_it
+
+
+def trained(hospital: Hospital, round_no: int) -> str:
+    return hash_file(hospital.drop / Place("update", RUN, round_no).path / names.SITE_MODEL)[1]
+
+
+# --- pausing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(hospital: Hospital) -> None:
+    run = agreed(hospital)
+    hospital.send_round(run, 1)
+    assert site(hospital, "pause").exit_code == 0
+    before, hospital.folder.phases = hospital.folder.requests, []
+    hospital.live()  # a restart changes nothing
+    assert hospital.folder.requests == before
+    assert not hospital.is_sealed(Place("round", RUN, 1))
+    assert "paused; go on with `dropfed-site resume`" in site(hospital, "status").output
+    assert site(hospital, "resume").exit_code == 0
+    assert "paused" not in site(hospital, "status").output
+    hospital.live()
+    assert hospital.receive(Place("update", RUN, 1))
+
+
+def test_a_training_that_is_paused_is_repeated_to_the_same_bytes(hospital: Hospital, tmp_path: Path) -> None:
+    run = agreed(hospital)
+    hospital.send_round(run, 1)
+    shutil.copytree(tmp_path, tmp_path.with_name("undisturbed"))
+    during_training(hospital, "pause")
+    hospital.live()
+    assert "training" in hospital.folder.phases
+    assert not hospital.is_sealed(Place("update", RUN, 1))
+    hospital.live()
+    assert not hospital.is_sealed(Place("update", RUN, 1))
+    site(hospital, "resume")
+    hospital.live()
+    assert hospital.receive(Place("update", RUN, 1))
+    disturbed = trained(hospital, 1)
+    shutil.rmtree(tmp_path)
+    shutil.move(tmp_path.with_name("undisturbed"), tmp_path)
+    hospital.live()
+    assert trained(hospital, 1) == disturbed
+
+
+# --- being away -------------------------------------------------------------------------------------------------
+
+
+def test_a_site_that_was_away_needs_no_weights_of_rounds_that_passed(hospital: Hospital) -> None:
+    """It was asked in rounds 2 and 5 and missed them; their models are gone from the folder. It answers round 7."""
+    run = agreed(hospital)
+    for round_no in (2, 5):
+        place = hospital.send_round(run, round_no)
+        hospital.send_verdict(run, round_no)
+        (hospital.drop / place.path / names.GLOBAL_MODEL).unlink()
+    hospital.send_round(run, 7)
+    hospital.live()
+    assert hospital.receive(Place("update", RUN, 7))
+    for round_no, has_model in ((2, False), (5, False), (7, True)):
+        mirrored = hospital.work / "mirror" / Place("round", RUN, round_no).path
+        assert {path.name for path in mirrored.iterdir()} == {names.MANIFEST, names.ROUND_CONFIGURATION} | (
+            {names.GLOBAL_MODEL} if has_model else set()
+        )
+        assert hospital.is_published(Place("update", RUN, round_no)) == has_model
+
+
+def test_a_run_that_never_started_holds_up_no_other(hospital: Hospital) -> None:
+    """Given up after this site agreed: it is told nothing, and takes up the next run that is offered."""
+    agreed(hospital)
+    agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
+
+
+# --- leaving ----------------------------------------------------------------------------------------------------
+
+
+def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospital: Hospital) -> None:
+    run = agreed(hospital)
+    hospital.send_round(run, 1)
+    during_training(hospital, "withdraw", RUN, "--yes", "--reason", "the ethics board\nobjects")
+    hospital.live()
+    assert not hospital.is_sealed(Place("update", RUN, 1))
+    place = Place("withdrawal", RUN)
+    assert hospital.receive(place)
+    message, offer = hospital.channel.message(place), hospital.channel.message(Place("offer", RUN))
+    assert message is not None and offer is not None and message.manifest.in_reply_to == offer.digest
+    content = hospital.channel.path(place, names.WITHDRAWAL).read_bytes()
+    assert open_record(content, Withdrawal, place.path) == Withdrawal(run=RUN, reason="the ethics board objects")
+
+    # The aggregator had gone on before it knew: all of that is read, without weights, and nothing is answered.
+    hospital.send_verdict(run, 1)
+    hospital.send_round(run, 2)
+    hospital.live()
+    hospital.send_verdict(run, 2)
+    hospital.send_final(run)
+    hospital.live()
+    assert hospital.is_sealed(Place("final", RUN))
+    fetched = {path.name for path in (hospital.work / "mirror" / "runs" / RUN).rglob("*") if path.is_file()}
+    assert names.FINAL_MODEL not in fetched
+    assert not (hospital.work / "mirror" / Place("round", RUN, 2).path / names.GLOBAL_MODEL).exists()
+    assert not (hospital.work / "final").exists()
+    assert not hospital.is_published(Place("update", RUN, 2))
+
+    # A new run is a new question.
+    agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
+    assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_who_lost_the_disk_has_still_withdrawn(hospital: Hospital) -> None:
+    run = agreed(hospital)
+    site(hospital, "withdraw", RUN, "--yes")
+    hospital.live()
+    hospital.send_round(run, 1)
+    kept = {name: (hospital.work / name).read_bytes() for name in ("site.yaml", "signing.key")}
+    shutil.rmtree(hospital.work)
+    hospital.work.mkdir()
+    for name, content in kept.items():
+        (hospital.work / name).write_bytes(content)
+        (hospital.work / name).chmod(0o600)
+    hospital.live()
+    assert hospital.is_sealed(Place("withdrawal", RUN)) and hospital.is_sealed(Place("round", RUN, 1))
+    assert not hospital.is_sealed(Place("update", RUN, 1))
+
+
+def test_what_was_sealed_before_comes_before_the_withdrawal(hospital: Hospital) -> None:
+    """The answer is sealed, the folder fails, the person withdraws: the chain keeps its order and the answer counts."""
+    run = agreed(hospital)
+    hospital.send_round(run, 1)
+    (hospital.drop / Place("update", RUN, 1).path).parent.mkdir(exist_ok=True)
+    blocked = hospital.drop / Place("update", RUN, 1).path
+    blocked.write_bytes(b"a file where a folder must be")
+    with pytest.raises(StandingError, match="cannot be used"):
+        hospital.live()
+    assert hospital.is_sealed(Place("update", RUN, 1))
+    site(hospital, "withdraw", RUN, "--yes")
+    blocked.unlink()
+    hospital.live()
+    assert hospital.receive(Place("update", RUN, 1))
+    hospital.site._heard_at = float("-inf")
+    hospital.site._work()
+    assert hospital.channel.message(Place("withdrawal", RUN)) is not None
+    assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital) -> None:
+    hospital.set_policy(Policy(consent="ask"))
+    hospital.offer()
+    hospital.live()
+    assert "has not agreed yet, so this declines;" in site(hospital, "withdraw", RUN, "--yes").output
+    hospital.live()
+    place = Place("consent", RUN)
+    assert hospital.receive(place)
+    consent = open_record(hospital.channel.path(place, names.CONSENT).read_bytes(), Consent, place.path)
+    assert not consent.agrees
+    assert not hospital.is_sealed(Place("withdrawal", RUN))
+    for command in (("withdraw", "--yes"), ("approve",), ("decline",)):
+        result = site(hospital, command[0], RUN, *command[1:])
+        assert result.exit_code == 2 and "has declined it already" in result.output
+
+
+def test_each_wish_that_comes_too_late_is_one_sentence(hospital: Hospital) -> None:
+    assert "no such run was offered" in site(hospital, "withdraw", RUN, "--yes").output
+    run = agreed(hospital)
+    for command in ("approve", "decline"):
+        assert "`dropfed-site withdraw` leaves it" in site(hospital, command, RUN).output
+    assert site(hospital, "withdraw", RUN, answer="n\n").exit_code == 1
+    assert not (hospital.work / "decisions" / RUN).exists()
+    site(hospital, "pause")
+    assert "once it is resumed" in site(hospital, "withdraw", RUN, answer="y\n").output
+    hospital.live()
+    assert not hospital.is_sealed(Place("withdrawal", RUN))
+    site(hospital, "resume")
+    hospital.live()
+    assert hospital.is_published(Place("withdrawal", RUN))
+    assert "withdrawn from it already" in site(hospital, "withdraw", RUN, "--yes").output
+    agreed(hospital, run.model_copy(update={"run": "another-run"}))
+    assert hospital.receive(Place("withdrawal", RUN))
+    hospital.send_final(run.model_copy(update={"run": "another-run"}))
+    hospital.live()
+    result = site(hospital, "withdraw", "another-run", "--yes")
+    assert result.exit_code == 2 and "there is nothing to withdraw from" in result.output
