@@ -13,7 +13,7 @@ import shutil
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from wsgidav.dav_error import (
     HTTP_BAD_REQUEST,
@@ -76,11 +76,22 @@ class AtomicFile(FileResource):  # type: ignore[misc]  # wsgidav has no types
         self._file_path = file_path
         self.name = Path(file_path).name
         self._arriving: Arriving | None = None
+        self._content: BinaryIO | None = None
+        if environ["REQUEST_METHOD"] == "GET" and not is_new:
+            # opened once: else the length may be of one file and the content of another that has replaced it
+            self._content = Path(file_path).open("rb")  # noqa: SIM115  (wsgidav closes it)
+            self.file_stat = os.fstat(self._content.fileno())
+
+    def get_content(self) -> BinaryIO:
+        """Return the file that all else is told about."""
+        if self._content is None:
+            raise DAVError(HTTP_INTERNAL_ERROR)
+        return self._content
 
     def get_etag(self) -> str | None:
         """Return a tag that changes with each replacement, even within one second."""
         try:
-            status = Path(self._file_path).stat()
+            status = Path(self._file_path).stat() if self._content is None else self.file_stat
         except FileNotFoundError:
             return None
         return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"

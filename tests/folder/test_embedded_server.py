@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from deploy.local.atomic_files import AtomicProvider
 from deploy.local.webdav_server import EmbeddedServer, main
 from shared.errors import ConfigurationError, PassingError
 from shared.folder.retrying import RetryingFolder
@@ -207,7 +208,7 @@ def test_single_winner(server: EmbeddedServer) -> None:
 
 
 def test_readers_never_see_half_a_status(server: EmbeddedServer) -> None:
-    versions = {bytes([65 + number]) * 300_000 for number in range(4)}
+    versions = {bytes([65 + number]) * (300_000 + number) for number in range(4)}
     folder = WebDavFolder(server.url_of(SITE), SITE, PASSWORD)
     folder.overwrite("status.json", min(versions))
     done = threading.Event()
@@ -227,6 +228,20 @@ def test_readers_never_see_half_a_status(server: EmbeddedServer) -> None:
     done.set()
     thread.join()
     assert torn == []
+
+
+def test_a_file_that_is_replaced_while_it_is_asked_for_comes_as_it_was(tmp_path: Path) -> None:
+    """What is said of it, and what is sent of it, are of one file."""
+    (tmp_path / "f").write_bytes(b"the older and longer content")
+    provider = AtomicProvider(str(tmp_path), readonly=False, fs_opts={})
+    asked = provider.get_resource_inst("/f", {"REQUEST_METHOD": "GET", "wsgidav.provider": provider})
+    assert asked is not None
+    length, etag = asked.get_content_length(), asked.get_etag()
+    (tmp_path / "new").write_bytes(b"newer")
+    (tmp_path / "new").replace(tmp_path / "f")
+    assert asked.get_etag() == etag
+    with asked.get_content() as content:
+        assert len(content.read()) == length
 
 
 class Interrupted:
