@@ -5,11 +5,12 @@ PYTHON = python3
 BIN = .venv/bin
 READY = .venv/ready
 CODE = aggregator site_client shared deploy
+MINUTES = 60
 
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
-.PHONY: help demo test lint coverage setup lock clean
+.PHONY: help demo test soak lint coverage setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -20,6 +21,9 @@ demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS=
 
 test: $(READY)      ## all tests, on all cores
 	@$(BIN)/python -m pytest -n auto --dist loadfile
+
+soak: $(READY)      ## federations in random faults and kills; MINUTES=60 changes for how long
+	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
 lint: $(READY)      ## style, types and who may import whom
 	$(BIN)/ruff check .

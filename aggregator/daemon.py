@@ -30,6 +30,7 @@ from shared.exchange.trust import open_yaml
 from shared.folder.durable import disk_trouble, hash_file, link_file
 from shared.learning.methods.contract import Contribution, Method
 from shared.learning.schedules import round_configuration
+from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Daemon:
         self._stop = stop
         self._news = news
         self._waiting = _Waiting(store)
+        self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
         """Work until the run has ended and everything is in the folders, or until asked to stop."""
@@ -171,8 +173,10 @@ class Daemon:
         try:
             self._act(action)
         except OSError as error:
-            logger.error("%s The daemon goes on by itself.", disk_trouble(error, self._store.home))
+            self._trouble.begins(disk_trouble(error, self._store.home))
             self._stop.wait(DISK_TROUBLE_PAUSE_S)
+        else:
+            self._trouble.ends()
 
     def _act(self, action: rounds.Action) -> None:
         store, run = self._store, self._run

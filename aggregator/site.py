@@ -21,6 +21,7 @@ from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
 from shared.polling import Polling
+from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Site:
         self._awaited: Place | None = None
         self._heard_at = float("-inf")
         self._false_heartbeats = 0  # one after the other
-        self._is_troubled = False
+        self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
         self._open_channel()
@@ -119,14 +120,11 @@ class Site:
             raise
         except (DropfedError, OSError) as error:
             trouble = disk_trouble(error, self._home) if isinstance(error, OSError) else error
-            if not self._is_troubled:
-                logger.error("%s: %s", self.name, trouble)
+            self._trouble.begins(trouble)
             self._note_trouble(trouble)
-            self._is_troubled = True
             self._stop.wait(self._longest_pause_s)
             return False
-        if self._is_troubled:
-            self._is_troubled = False
+        if self._trouble.ends():
             self._note_trouble(None)
         return happened
 

@@ -21,4 +21,4 @@ def log_to(path: Path) -> None:
         handler.setFormatter(form)
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     for noisy in ("urllib3", "webdav3", "imgaug"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what goes wrong below us, we say ourselves, in a sentence

@@ -33,6 +33,7 @@ from shared.learning.schedules import round_configuration
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
+from shared.trouble import Trouble
 from site_client import rounds, store
 from site_client.configuration import SiteConfiguration
 from site_client.final import keep_final, unkept_final
@@ -75,6 +76,7 @@ class Daemon:
         )
         peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
         self._channel = Channel(work, self._folder, me=configuration.site, key=key, peer=peer)
+        self._trouble = Trouble(logger, configuration.site, "goes on.")
         self._card_published = False
         self._looked = False
         self._resting: Phase = "waiting"
@@ -151,12 +153,12 @@ class Daemon:
             trouble = _as_trouble(error, self._work)
             if must_succeed:
                 raise trouble from None
-            if str(trouble) != self._heartbeat.trouble:
-                logger.error("%s", trouble)
+            self._trouble.begins(trouble)
             self._heartbeat.note_trouble(trouble)
             self._dataset = None  # what is mended meanwhile is read at the next try
             return False
         if goes_on and not self._looked:
+            self._trouble.ends()
             self._heartbeat.note_trouble(None)
         return goes_on
 

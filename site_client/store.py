@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -76,13 +77,17 @@ def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
         PoisonError: they are not well-formed.
     """
     place = Place("offer", run)
-    configuration = open_yaml(
-        channel.path(place, names.RUN_CONFIGURATION).read_bytes(),
-        RunConfiguration,
-        f"{place.path}/{names.RUN_CONFIGURATION}",
+    return _offer(
+        place, *(channel.path(place, name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS))
     )
-    sharing = open_yaml(channel.path(place, names.TENSORS).read_bytes(), Sharing, f"{place.path}/{names.TENSORS}")
-    return configuration, sharing
+
+
+@lru_cache(maxsize=4)  # asked for at every step, and a long list of tensors takes its time
+def _offer(place: Place, configuration: bytes, tensors: bytes) -> tuple[RunConfiguration, Sharing]:
+    return (
+        open_yaml(configuration, RunConfiguration, f"{place.path}/{names.RUN_CONFIGURATION}"),
+        open_yaml(tensors, Sharing, f"{place.path}/{names.TENSORS}"),
+    )
 
 
 def start(channel: Channel, run: str) -> Path | None:

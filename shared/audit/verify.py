@@ -38,7 +38,7 @@ from shared.exchange.trust import (
     open_yaml,
 )
 from shared.folder.capabilities import BELOW, FILES, TEXTS
-from shared.folder.contract import Entry, Folder
+from shared.folder.contract import UNFINISHED, Entry, Folder
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 
@@ -108,6 +108,7 @@ class _Verification:
         self._sizes: dict[str, int] = {}
         self._by_place: dict[Place, set[str]] = defaultdict(set)
         self._messages: dict[Place, Message] = {}
+        self._strangers: set[str] = set()
 
     def run(self) -> Audit:
         self._list("", 0)
@@ -115,6 +116,7 @@ class _Verification:
         if federation is not None:
             card = self._card(federation)
             status = self._status(federation)
+            self._pass_over_unfinished(federation)
             self._check_messages(federation)
             for message in self._messages.values():
                 for name in message.manifest.files:
@@ -127,6 +129,8 @@ class _Verification:
                 self._check_head(federation.site, status.own_head)
                 self._check_head(AGGREGATOR, status.aggregator_head)
             self._check_unsealed(status)
+        for path in self._strangers:
+            self._find(path, "is a file that does not belong here")
         self._audit.findings = sorted(set(self._audit.findings))
         return self._audit
 
@@ -152,7 +156,7 @@ class _Verification:
             if place is not None:
                 self._by_place[place].add(entry.name)
             elif inside not in names.ROOT_FILES:
-                self._find(inside, "is a file that does not belong here")
+                self._strangers.add(inside)
 
     def _check_scratch(self, path: str) -> None:
         """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
@@ -216,6 +220,29 @@ class _Verification:
         except PoisonError as error:
             self._find(error.file, error.reason, federation.created)
             return None
+
+    def _pass_over_unfinished(self, federation: Federation) -> None:
+        """Take no notice of what a write has left that was cut off before its MOVE, or is on its way just now.
+
+        That is a copy of the file that it was to become, or, as that one is overwritten, a heartbeat signed by the site.
+        """
+        places = {f"{place.manifest}{UNFINISHED}": place for place in self._by_place}
+        for path in sorted(self._sizes):
+            name = path.removesuffix(UNFINISHED)
+            if name == path or (path not in places and name not in names.ROOT_FILES):
+                continue
+            try:
+                content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
+                if name == names.STATUS:
+                    who = {"federation": federation.federation, "site": federation.site}
+                    open_status(content, **who, key=federation.site_key)
+                elif content != self._folder.read(name, max_bytes=MAX_RECORD_BYTES):
+                    continue
+            except (NotFoundError, PoisonError):
+                continue
+            self._strangers.discard(path)
+            if path in places:
+                self._by_place[places[path]].discard(f"{MANIFEST}{UNFINISHED}")
 
     # --- messages ------------------------------------------------------------------------------------------
 

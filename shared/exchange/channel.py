@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import NotFoundError, PoisonError, StandingError
+from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
 from shared.exchange.names import (
     AGGREGATOR,
     MANIFEST,
@@ -268,13 +268,16 @@ class Channel:
 
         Raises:
             PoisonError: manifest or payload failed twice with the same bytes.
+            PassingError: they did, but the folder lists the file otherwise.
         """
         if (accepted := self.message(place)) is not None:
             return accepted
         try:
             message = self._peer.open(manifest, place, head=self.peer_head, answers=answers)
         except PoisonError as error:
-            self._doubt(place.manifest, digest_of(manifest), error)
+            if self._fails_again(place.manifest, digest_of(manifest), error):
+                self._demand_listed(place.manifest, len(manifest))
+                raise
             return None
         for name, entry in sorted(message.manifest.files.items()):
             if name in skip:
@@ -288,10 +291,14 @@ class Channel:
                 sha256 = self._folder.download(path, self.path(place, name), size=entry.size)
                 check_file(message, name, entry.size, sha256)
             except PoisonError as error:
-                self._doubt(path, sha256, error)
+                if self._fails_again(path, sha256, error):
+                    raise
                 return None
             except NotFoundError:
-                self._doubt(path, "", PoisonError(path, "is named by its manifest but is not there"))
+                missing = PoisonError(path, "is named by its manifest but is not there")
+                if self._fails_again(path, "", missing):
+                    self._demand_listed(path, None)
+                    raise missing from None
                 return None
         write_file(self.path(place, MANIFEST), manifest)
         self._sealed[place] = message
@@ -318,12 +325,26 @@ class Channel:
         write_file(home / "reason.txt", str(error).encode())
         logger.error("%s: refused %s: %s", self._me.site, place.path, error)
 
-    def _doubt(self, path: str, sha256: str, error: PoisonError) -> None:
+    def _fails_again(self, path: str, sha256: str, error: PoisonError) -> bool:
         """A first failure may be a torn read; the same bytes failing twice, in the same way, are poison."""
         failure = (sha256, str(error))
-        if self._doubtful.get(path) == failure:
-            raise error
+        failed_before = self._doubtful.get(path)
         self._doubtful[path] = failure
+        return failed_before == failure
+
+    def _demand_listed(self, path: str, size: int | None) -> None:
+        """Demand that the folder lists a file with this size, or with None not at all: that nothing on the way lies.
+
+        Raises:
+            PassingError: it lists it otherwise.
+        """
+        folder, _, name = path.rpartition("/")
+        try:
+            if {entry.name: entry.size for entry in self._folder.list(folder)}.get(name) == size:
+                return
+        except NotFoundError:
+            pass  # though a manifest was read there
+        raise PassingError(f"{path} does not come as the folder lists it: something on the way changes it.")
 
     def open_status(self, content: bytes) -> Status:
         """The heartbeat of the site that is the other side.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -11,12 +12,14 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, stop_never
 from tenacity import wait_random_exponential as full_jitter
 
-from shared.errors import DropfedError, PassingError, StandingError, Stopped
+from shared.errors import DropfedError, NotFoundError, PassingError, StandingError, Stopped
 from shared.folder.contract import Entry, Folder
+from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
 LONGEST_RETRY_AFTER_S = 3600.0  # a server that asks for more is asked again after this
+ROOT_SEEN_EVERY_S = 300.0  # "not there" is not believed for longer than this of a folder that was not seen itself
 Result = TypeVar("Result")
 
 
@@ -26,6 +29,9 @@ def ignore(_trouble: DropfedError | None) -> None:
 
 class RetryingFolder(Folder):
     """A folder whose passing and standing failures are waited out; all other errors pass through at once.
+
+    Of a folder that is gone every file is "not there", as if it were only to come. So now and then that answer is
+    followed by a look at the folder itself.
 
     Args:
         folder: does the work.
@@ -59,7 +65,8 @@ class RetryingFolder(Folder):
         self._on_trouble = on_trouble
         self._standing_wait_s = standing_wait_s
         self._jitter = full_jitter(multiplier=first_wait_s, max=longest_wait_s)
-        self._trouble: tuple[type[BaseException], str] | None = None  # what was said last
+        self._trouble = Trouble(logger, name, "the folder can be used again.")
+        self._root_seen_at = float("-inf")
         self._retrying = Retrying(
             retry=retry_if_exception_type((PassingError, StandingError)),
             wait=self._wait_s,
@@ -104,11 +111,20 @@ class RetryingFolder(Folder):
             result = self._retrying(work)
         except (PassingError, StandingError, Stopped):
             raise
+        except NotFoundError:
+            self._look_at_root()
+            self._say_over()
+            raise
         except DropfedError:  # an answer all the same: the folder can be reached
             self._say_over()
             raise
         self._say_over()
         return result
+
+    def _look_at_root(self) -> None:
+        if time.monotonic() - self._root_seen_at >= ROOT_SEEN_EVERY_S:
+            self._retrying(self._folder.check)
+            self._root_seen_at = time.monotonic()
 
     def _wait_s(self, attempt: RetryCallState) -> float:
         error = _error_of(attempt)
@@ -123,17 +139,11 @@ class RetryingFolder(Folder):
 
     def _say_trouble(self, attempt: RetryCallState) -> None:
         error = _error_of(attempt)
-        # Passing failures are one trouble whatever their words; each standing one needs its own remedy.
-        trouble = (type(error), str(error) if isinstance(error, StandingError) else "")
-        if trouble != self._trouble:
-            self._trouble = trouble
-            logger.warning("%s: %s Trying again until it works.", self._name, error)
+        if self._trouble.begins(error):
             self._on_trouble(error)
 
     def _say_over(self) -> None:
-        if self._trouble is not None:
-            self._trouble = None
-            logger.info("%s: the folder can be used again.", self._name)
+        if self._trouble.ends():
             self._on_trouble(None)
 
 

@@ -17,7 +17,7 @@ from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
 from shared.folder.chunks import CHUNK, ChunkedUploads
 from shared.folder.connection import Connection, FileBody
-from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
+from shared.folder.contract import MAX_ENTRIES, UNFINISHED, Entry, Folder, check_path
 from shared.folder.copies import Copies
 from shared.folder.download import download
 from shared.folder.durable import BLOCK, disk_trouble
@@ -184,7 +184,10 @@ class WebDavFolder(Folder):
     def _holds(self, path: str, content: bytes) -> bool:
         """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is."""
         try:
-            if self.read(path, max_bytes=len(content)) == content:
+            found = self.read(path, max_bytes=len(content))
+            if found != content and content.startswith(found):
+                found = self.read(path, max_bytes=len(content))  # the first answer may have been cut on its way
+            if found == content:
                 return True
         except NotFoundError:
             return False
@@ -196,7 +199,7 @@ class WebDavFolder(Folder):
 
     def _put_whole(self, path: str, content: bytes, *, overwrite: bool) -> None:
         """Write a small file so that readers see it whole or not at all."""
-        unfinished = f"{path}.new"  # not hidden: nginx does not list dot-files; not .part: ownCloud refuses it
+        unfinished = f"{path}{UNFINISHED}"  # not hidden: nginx does not list dot-files; not .part: ownCloud refuses it
         if self._may_move:
             try:
                 self._put(unfinished, content)
@@ -256,7 +259,10 @@ class WebDavFolder(Folder):
         try:
             return self._ask(path, depth=0).itself.is_folder
         except NotFoundError:
-            raise self._connection.error(refusal, "MKCOL", path) from None
+            error = self._connection.error(refusal, "MKCOL", path)
+            if isinstance(error, NotFoundError):  # said of what was to be made
+                error = PassingError(f"{error} It could not be made.")
+            raise error from None
 
     def _demand(self, answer: Answer, wanted: tuple[int, ...], method: str, path: str) -> None:
         """Raise unless the status is one of ``wanted``."""

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,8 @@ RUN = "test-run"
 TASK = "octa_segmentation"
 TINY = {"image_size": 32, "widths": [4, 8]}
 GRADES = (4, 6, 5)
+POLICY = Policy(consent="auto")
+AGGREGATOR_PASSWORD = "aggregator-password"
 WAIT_S = 240.0
 
 
@@ -76,16 +79,110 @@ def write_data(task: str, root: Path, number: int, images: int, seed: int) -> No
 
 
 @dataclass
-class Federation:
-    """One federation below ``root``; leaving its block ends every process it started.
+class Setting:
+    """Work directories of one federation below ``root``, made as people make them.
 
-    Without ``logins``, who may enter a server that runs already, it has an embedded server of its own.
+    Args:
+        data: ready data folders, ``heldout`` and one for each site; None: they are made below ``root``.
     """
 
     root: Path
     run: RunConfiguration = field(default_factory=run_configuration)
     images: int = 20
+    data: Path | None = None
+
+    @property
+    def aggregator(self) -> Path:
+        return self.root / "aggregator"
+
+    def site(self, name: str) -> Path:
+        return self.root / "sites" / name
+
+    def folder(self, name: str) -> Path:
+        return self.root / "folders" / name
+
+    def set_up(self, logins: Logins, *, poll_seconds: float = 0.3, policy: Policy = POLICY) -> None:
+        """Set up the aggregator and join every site."""
+        data = self.data or self.root / "data"
+        if self.data is None:
+            make_data(self.run, data, self.images)
+        initialise(self.aggregator, "retina", {site: logins.aggregator[site].url for site in self.run.sites}, "unknown")
+        accesses = {
+            site: {
+                "url": login.url,
+                "user": login.user,
+                "password_file": f"passwords/{site}",
+                "ca_file": str(login.ca_file) if login.ca_file else None,
+            }
+            for site, login in logins.aggregator.items()
+        }
+        self.change(
+            self.aggregator / "aggregator.yaml",
+            sites=accesses,
+            heldout={self.run.task: str(data / "heldout")},
+            poll_seconds=poll_seconds,
+        )
+        write_file(self.aggregator / "RUN.yaml", dump_yaml(self.run))
+        for site in self.run.sites:
+            password = logins.aggregator[site].password.encode()
+            write_file(self.aggregator / "passwords" / site, password, private=True)
+            login = logins.sites[site]
+            invite = read_invite(self.aggregator / "invites" / f"{site}.json")
+            own = {self.run.task: str(data / site)}
+            join(
+                self.site(site),
+                invite,
+                data=own,
+                url=login.url,
+                user=login.user,
+                password=login.password,
+                ca_file=login.ca_file,
+            )
+            self.change(self.site(site) / "site.yaml", poll_seconds=poll_seconds, policy=policy.model_dump())
+
+    def change(self, path: Path, **settings: object) -> None:
+        values = yaml.safe_load(path.read_bytes())
+        write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())
+
+    def has_final(self, site: str) -> bool:
+        """Whether the final model lies ready for use at the site."""
+        return (self.site(site) / "final" / RUN / "card.yaml").exists()
+
+    def final_sha256(self) -> str:
+        return hash_file(self.aggregator / "runs" / RUN / "final" / "model.safetensors")[1]
+
+
+def make_data(run: RunConfiguration, root: Path, images: int) -> None:
+    """Write the held-out set and each site's images."""
+    write_data(run.task, root / "heldout", 0, 4 if run.task == TASK else 20, seed=99)
+    for number, site in enumerate(run.sites):
+        write_data(run.task, root / site, number, images, seed=number)
+
+
+def password_of(site: str) -> str:
+    return f"{site}-password"
+
+
+def own_logins(sites: Sequence[str], url: str) -> Logins:
+    """Who may enter the embedded server at ``url``."""
+    return Logins(
+        {site: Login(f"{url}/{site}", site, password_of(site)) for site in sites},
+        {site: Login(f"{url}/{site}", "aggregator", AGGREGATOR_PASSWORD) for site in sites},
+    )
+
+
+@dataclass
+class Federation(Setting):
+    """One federation of real processes; leaving its block ends every process it started.
+
+    Without ``logins``, who may enter a server that runs already, it has an embedded server of its own.
+
+    Args:
+        runner: a module of ours, with its arguments, that runs the daemons' modules in some way of its own.
+    """
+
     logins: Logins | None = None
+    runner: tuple[str, ...] = ()
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     server: subprocess.Popen[str] | None = None
     port: int = 0
@@ -93,7 +190,7 @@ class Federation:
     def __enter__(self) -> Federation:
         if self.logins is None:
             self.start_server()
-        self._set_up(self.logins or self._own_logins())
+        self.set_up(self.logins or own_logins(self.run.sites, f"http://127.0.0.1:{self.port}"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,8 +208,8 @@ class Federation:
             "root": str(self.root / "folders"),
             "host": "127.0.0.1",
             "port": self.port,
-            "aggregator_password": "aggregator-password",
-            "sites": {site: f"{site}-password" for site in self.run.sites},
+            "aggregator_password": AGGREGATOR_PASSWORD,
+            "sites": {site: password_of(site) for site in self.run.sites},
         }
         path = self.root / "server.json"
         write_file(path, json.dumps(settings).encode(), private=True)
@@ -129,78 +226,14 @@ class Federation:
             self.server.stdout.close()  # type: ignore[union-attr]
             self.server = None
 
-    def _own_logins(self) -> Logins:
-        urls = {site: f"http://127.0.0.1:{self.port}/{site}" for site in self.run.sites}
-        return Logins(
-            {site: Login(url, site, f"{site}-password") for site, url in urls.items()},
-            {site: Login(url, "aggregator", "aggregator-password") for site, url in urls.items()},
-        )
-
-    # --- set-up --------------------------------------------------------------------------------------------
-
-    @property
-    def aggregator(self) -> Path:
-        return self.root / "aggregator"
-
-    def site(self, name: str) -> Path:
-        return self.root / "sites" / name
-
-    def folder(self, name: str) -> Path:
-        return self.root / "folders" / name
-
-    def _set_up(self, logins: Logins) -> None:
-        initialise(self.aggregator, "retina", {site: logins.aggregator[site].url for site in self.run.sites}, "unknown")
-        heldout = self.root / "data" / "heldout"
-        write_data(self.run.task, heldout, 0, 4 if self.run.task == TASK else 20, seed=99)
-        accesses = {
-            site: {
-                "url": logins.aggregator[site].url,
-                "user": logins.aggregator[site].user,
-                "password_file": f"passwords/{site}",
-                "ca_file": str(ca_file) if (ca_file := logins.aggregator[site].ca_file) else None,
-            }
-            for site in self.run.sites
-        }
-        self.change(
-            self.aggregator / "aggregator.yaml",
-            sites=accesses,
-            heldout={self.run.task: str(heldout)},
-            poll_seconds=0.3,
-        )
-        write_file(self.aggregator / "RUN.yaml", dump_yaml(self.run))
-        for number, site in enumerate(self.run.sites):
-            password = logins.aggregator[site].password.encode()
-            write_file(self.aggregator / "passwords" / site, password, private=True)
-            login = logins.sites[site]
-            data = self.root / "data" / site
-            write_data(self.run.task, data, number, self.images, seed=number)
-            invite = read_invite(self.aggregator / "invites" / f"{site}.json")
-            join(
-                self.site(site),
-                invite,
-                data={self.run.task: str(data)},
-                url=login.url,
-                user=login.user,
-                password=login.password,
-                ca_file=login.ca_file,
-            )
-            policy = Policy(consent="auto").model_dump()
-            self.change(self.site(site) / "site.yaml", poll_seconds=0.3, policy=policy)
-
-    def change(self, path: Path, **settings: object) -> None:
-        values = yaml.safe_load(path.read_bytes())
-        write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())
-
     # --- processes -----------------------------------------------------------------------------------------
 
     def start(self, module: str, *arguments: str, work: Path, dying: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a command; with ``dying``, one that kills itself once at each seam not yet listed in that file."""
-        command = [sys.executable, "-m", module]
-        if dying is not None:
-            command = [sys.executable, "-m", "tests.federation.dying", str(dying), module]
+        runner = ("tests.federation.dying", str(dying)) if dying is not None else self.runner
         with (work / "output.txt").open("ab") as output:
             process = subprocess.Popen(
-                [*command, *arguments, "--work", str(work)],
+                [sys.executable, "-m", *runner, module, *arguments, "--work", str(work)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONHASHSEED": "random"},
@@ -227,10 +260,6 @@ class Federation:
         """Wait until every site has the final model."""
         self.wait_until(lambda: all(self.has_final(site) for site in self.run.sites), "the final model at every site")
 
-    def has_final(self, site: str) -> bool:
-        """Whether the final model lies ready for use at the site."""
-        return (self.site(site) / "final" / RUN / "card.yaml").exists()
-
     def wait_until(self, condition: object, what: str) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():  # type: ignore[operator]
@@ -244,9 +273,6 @@ class Federation:
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
             process.wait(WAIT_S)
-
-    def final_sha256(self) -> str:
-        return hash_file(self.aggregator / "runs" / RUN / "final" / "model.safetensors")[1]
 
     def output(self, work: Path) -> str:
         path = work / "output.txt"

@@ -17,47 +17,64 @@ CHAIN = "server.pem"  # the server's certificate
 KEY = "server.key"
 
 
+class Authority:
+    """Certifies servers; nobody trusts it who was not told to."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A hospital's own authority")])
+        itself = (
+            self._begun(self._name, self._key.public_key(), ends_in_days=2)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, SHA256())
+        )
+        self.certificate = itself.public_bytes(Encoding.PEM)
+
+    def certify(self, *hosts: str, ends_in_days: int = 2) -> tuple[bytes, bytes]:
+        """A server's certificate for ``hosts``, names or addresses, valid since three days, and its key (PEM)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [x509.IPAddress(ip_address(host)) if host[0].isdigit() else x509.DNSName(host) for host in hosts]
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+        server = (
+            self._begun(subject, key.public_key(), ends_in_days=ends_in_days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, SHA256())
+        )
+        own = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return server.public_bytes(Encoding.PEM), own
+
+    def _begun(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ends_in_days: int
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=3))
+            .not_valid_after(now + timedelta(days=ends_in_days))
+        )
+
+
 def write_certificates(folder: Path, *hosts: str) -> None:
     """Make an authority and let it certify a server for ``hosts``, names or addresses.
 
     ``folder`` then holds ``AUTHORITY``, ``CHAIN`` and ``KEY``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A hospital's own authority")])
-    itself = (
-        _begun(authority, authority, authority_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, SHA256())
-    )
-    names = [x509.IPAddress(ip_address(host)) if host[0].isdigit() else x509.DNSName(host) for host in hosts]
-    server = (
-        _begun(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])]), authority, server_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, SHA256())
-    )
-    (folder / AUTHORITY).write_bytes(itself.public_bytes(Encoding.PEM))
-    (folder / CHAIN).write_bytes(server.public_bytes(Encoding.PEM))
-    (folder / KEY).write_bytes(server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-
-
-def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=2))
-    )
+    authority = Authority()
+    certificate, key = authority.certify(*hosts)
+    (folder / AUTHORITY).write_bytes(authority.certificate)
+    (folder / CHAIN).write_bytes(certificate)
+    (folder / KEY).write_bytes(key)
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

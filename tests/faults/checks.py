@@ -1,0 +1,136 @@
+"""What must hold after a run, whatever went wrong on the way."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.audit.verify import lines, verify
+from shared.exchange.names import MANIFEST, RUNS
+from shared.folder.durable import hash_file
+from shared.folder.local import LocalFolder
+from tests.federation.running import AGGREGATOR_PASSWORD, RUN, Setting, password_of
+
+_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (?P<level>[A-Z]+) +(?P<text>.*)")
+_TROUBLE = re.compile(r"(?P<name>[^:]+): (?P<what>.*)\. Trying again until it works\.")
+ENDS = ("the folder can be used again", "the exchange goes on", "goes on")
+_OVER = re.compile(rf"(?P<name>[^:]+): (?P<way>{'|'.join(ENDS)})\.")
+_NO_TROUBLE = "so even an untrained model passes the tolerance check"  # a warning that the tiny task always gets
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to: SHA-256 of the final model, and of the model that each site keeps."""
+
+    final: str
+    kept: tuple[str, ...]
+
+
+def result_of(setting: Setting) -> Result:
+    kept = (setting.site(site) / "final" / RUN / "model.safetensors" for site in setting.run.sites)
+    return Result(setting.final_sha256(), tuple(hash_file(path)[1] for path in kept))
+
+
+def problems(setting: Setting, expected: Result, *, killed: bool = False) -> list[str]:
+    """Everything that is not as it must be after a run that had ``expected`` undisturbed.
+
+    Args:
+        killed: daemons were killed, so that they may not have said that trouble was over.
+    """
+    found = [] if result_of(setting) == expected else [f"the run came to {result_of(setting)}, not to {expected}"]
+    for site in setting.run.sites:
+        found += _problems_of_folder(setting, site)
+    works = {"aggregator": setting.aggregator} | {site: setting.site(site) for site in setting.run.sites}
+    for name, work in works.items():
+        found += [f"{name}'s log: {problem}" for problem in _problems_of_log(work, setting, killed)]
+    return found
+
+
+def _problems_of_folder(setting: Setting, site: str) -> Iterator[str]:
+    """What the auditor finds; what is not the same in the folder and in both mirrors; what was refused."""
+    folder = setting.folder(site)
+    audit = verify(LocalFolder(folder))
+    yield from (f"{site}: {line}" for line in lines(audit))
+    yield from (f"{site}: {path} is still in progress" for path in audit.in_progress)
+    ends = {"aggregator": setting.aggregator / "sites" / site, "site": setting.site(site)}
+    messages = _messages(folder)
+    for name, end in ends.items():
+        mirror = _messages(end / "mirror")
+        if mirror != messages:
+            different = sorted(path for path, _ in mirror.items() ^ messages.items())
+            yield f"{site}: the {name}'s mirror differs from the folder in {', '.join(sorted(set(different)))}"
+        yield from (f"{site}: the {name} refused {path}" for path in (end / "quarantine").rglob("reason.txt"))
+
+
+def _messages(root: Path) -> dict[str, str]:
+    """Path and SHA-256 of every file of every sealed message."""
+    folders = [manifest.parent for manifest in (root / RUNS).rglob(MANIFEST)]
+    files = (path for folder in folders for path in folder.iterdir() if not path.name.endswith(".new"))
+    return {path.relative_to(root).as_posix(): hash_file(path)[1] for path in files}
+
+
+def _problems_of_log(work: Path, setting: Setting, killed: bool) -> Iterator[str]:
+    content = (work / "log.txt").read_text()
+    for secret in (AGGREGATOR_PASSWORD, *map(password_of, setting.run.sites)):
+        if secret in content:
+            yield f"tells the password {secret}"
+    troubles = _Troubles()
+    before = ""
+    for line in content.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            yield f"is not plain sentences: {line!r}"
+            continue
+        level, text = match["level"], match["text"]
+        if text == before:
+            yield f"says twice: {text}"
+        before = text
+        if (trouble := _TROUBLE.fullmatch(text)) is not None:
+            if not troubles.begin(trouble["name"], trouble["what"]) and not killed:
+                yield f"says twice in one trouble: {text}"
+        elif (over := _OVER.fullmatch(text)) is not None:
+            if not troubles.end(over["name"], over["way"]):
+                yield f"says that there was trouble, but not which: {text}"
+        elif level not in ("INFO", "DEBUG") and not text.startswith(_NO_TROUBLE):
+            yield f"says {level}: {text}"
+    if not killed:
+        yield from (f"never says that it is over: {text}" for text in troubles.open)
+
+
+def is_over(work: Path) -> bool:
+    """Whether the last that a log says of each trouble is that it is over."""
+    troubles = _Troubles()
+    for line in (work / "log.txt").read_text().splitlines():
+        text = match["text"] if (match := _LINE.fullmatch(line)) else ""
+        if (trouble := _TROUBLE.fullmatch(text)) is not None:
+            troubles.begin(trouble["name"], trouble["what"])
+        elif (over := _OVER.fullmatch(text)) is not None:
+            troubles.end(over["name"], over["way"])
+    return not troubles.open
+
+
+class _Troubles:
+    """What a log says of troubles and their ends. Two things may have one name, a folder and its exchange."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, str] = {}  # by name, the last trouble after which no end was told
+        self._told: dict[str, list[str]] = defaultdict(list)  # by name, since the last end of any
+        self._since: dict[tuple[str, str], int] = defaultdict(int)  # troubles of a name since its last end told this way
+
+    def begin(self, name: str, what: str) -> bool:
+        """Return whether this is new."""
+        is_new = what not in self._told[name]
+        self._told[name].append(what)
+        self.open[name] = f"{name}: {what}"
+        for way in ENDS:
+            self._since[name, way] += 1
+        return is_new
+
+    def end(self, name: str, way: str) -> bool:
+        """Return whether there was trouble that this may be the end of."""
+        self._told.pop(name, None)
+        self.open.pop(name, None)
+        return self._since.pop((name, way), 0) > 0

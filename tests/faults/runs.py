@@ -1,0 +1,92 @@
+"""One federation in one storm, in this process: what the schedules' tests and the soak are made of."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from shared.exchange.records import RunConfiguration
+from site_client.configuration import Policy
+from tests.faults.certificates import certificates
+from tests.faults.checks import Result, is_over, problems, result_of
+from tests.faults.hurried import POLL_S, hurried
+from tests.faults.storm import Storm
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import Setting, make_data, run_configuration
+
+IMAGES = 8
+REPLAY = "python -m tests.faults.soak --seed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a federation got through a storm; ``problems`` is empty if all is well."""
+
+    problems: list[str]
+    requests: int
+    faults: Counter[str]
+    journal: str
+
+
+def tiny_run() -> RunConfiguration:
+    """The smallest run there is: a net of two levels of two channels."""
+    return run_configuration(rounds=1, task_options={"image_size": 32, "widths": [2, 2]})
+
+
+@lru_cache(maxsize=1)
+def tiny_data() -> Path:
+    """Images for it, made once for all federations of this process."""
+    data = Path(tempfile.mkdtemp(prefix="dropfed-data-"))
+    make_data(tiny_run(), data, IMAGES)
+    return data
+
+
+def set_up(setting: Setting, storm: Storm) -> None:
+    """Make the work directories, with each client behind its proxy."""
+    policy = Policy(consent="auto", minimum_count=2)  # of so few images every score counts
+    setting.set_up(storm.logins(), poll_seconds=POLL_S, policy=policy)
+
+
+@lru_cache(maxsize=1)
+def undisturbed() -> Result:
+    """What the run comes to when nothing goes wrong."""
+    with tempfile.TemporaryDirectory(prefix="dropfed-undisturbed-") as root:
+        federation, outcome = _run(None, Path(root))
+        if outcome.problems:
+            raise AssertionError("\n".join(outcome.problems))
+        return result_of(federation)
+
+
+def weather(seed: int, root: Path) -> Outcome:
+    """Run a federation below ``root`` in the storm of this seed, and look whether all is well."""
+    expected = undisturbed()
+    federation, outcome = _run(seed, root)
+    if not outcome.problems:
+        outcome.problems.extend(problems(federation, expected))
+    return outcome
+
+
+def _run(seed: int | None, root: Path) -> tuple[FederationInProcess, Outcome]:
+    found: list[str] = []
+    with hurried(), FederationInProcess(root, tiny_run(), IMAGES, tiny_data()) as federation:
+        storm = Storm(seed, federation.server.port, federation.run.sites, certificates())
+        works = [federation.site(site) for site in federation.run.sites]
+
+        def end_the_storm() -> None:
+            storm.calm()
+            # A client's next request comes after it has said what the last one met.
+            before = {site: storm.proxies[site].requests for site in federation.run.sites}
+            federation.wait_until(lambda: all(storm.proxies[site].requests > made for site, made in before.items()))
+            federation.wait_until(lambda: all(map(is_over, works)))
+
+        try:
+            set_up(federation, storm)
+            federation.run_to_the_end(before_stop=end_the_storm)
+        except Exception as error:
+            found.append(f"the run did not end: {type(error).__name__}: {error}")
+        finally:
+            storm.close()
+    return federation, Outcome(found, storm.requests, storm.faults, storm.journal())

@@ -1,0 +1,27 @@
+"""The property that every schedule of faults is held to. Its seeds are divided over ``test_schedules_*.py``,
+so that as many workers as there are such files can share them (pytest-xdist with ``--dist loadfile``).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import REPLAY, weather
+
+SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "200"))
+FILES = 4
+
+
+def seeds_of_file(number: int) -> pytest.MarkDecorator:
+    """The share of file ``number``, from 0."""
+    return pytest.mark.parametrize("seed", range(number, SCHEDULES, FILES))
+
+
+def assert_that_nothing_is_lost(seed: int, root: Path) -> None:
+    """A federation in the storm of this seed ends as if nothing had happened, and its logs say what was wrong."""
+    outcome = weather(seed, root)
+    again = f"again with: {REPLAY} {seed}"
+    assert not outcome.problems, "\n".join([again, *outcome.problems, "what went wrong:", outcome.journal])

@@ -1,0 +1,158 @@
+"""A seeded random storm of faults over a whole federation.
+
+What goes wrong with a request depends on the seed, the client, the request's method and path, and how often the client
+made it before; not on when it comes. So a seed replays, however the threads and processes take turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from tests.faults.certificates import Certificates
+from tests.faults.exchange import Fault
+from tests.faults.faults import HTML, PAGE, CutAnswer, Delay, Drip, Duplicate, LoseAnswer, Say, Stall, Truncate
+from tests.faults.proxy import CutRequest, FaultProxy, PresentCertificate, Refuse
+from tests.federation.running import own_logins
+from tests.folder.logins import Login, Logins
+
+MAINTENANCE = (
+    b'<?xml version="1.0" encoding="utf-8"?>\n<d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns">'
+    b"<s:exception>Sabre\\DAV\\Exception\\ServiceUnavailable</s:exception>"
+    b"<s:message>System in maintenance mode.</s:message></d:error>"
+)
+XML = (("Content-Type", "application/xml; charset=utf-8"),)
+
+KINDS: Mapping[str, Callable[[Random], Fault]] = {
+    "refused": lambda chance: Refuse(chance.uniform(0.01, 0.2)),
+    "delayed": lambda chance: Delay(chance.uniform(0.005, 0.08)),
+    "stalled": lambda chance: Stall(),
+    "dripping": lambda chance: Drip(chance.randint(2, 12), 0.004),
+    "request cut": lambda chance: CutRequest(chance.random()),
+    "answer cut": lambda chance: CutAnswer(chance.random()),
+    "answer lost": lambda chance: LoseAnswer(),
+    "truncated, right length": lambda chance: Truncate(chance.random(), "right"),
+    "truncated, wrong length": lambda chance: Truncate(chance.random(), "wrong"),
+    "truncated, no length": lambda chance: Truncate(chance.random(), "none"),
+    "duplicated": lambda chance: Duplicate(chance.random() < 0.5),
+    "401": lambda chance: Say(401, b"", (("WWW-Authenticate", 'Basic realm="ownCloud"'),)),
+    "403": lambda chance: Say(403),
+    "404": lambda chance: Say(404),
+    "409": lambda chance: Say(409),
+    "412": lambda chance: Say(412),
+    "413": lambda chance: Say(413),
+    "423": lambda chance: Say(423),
+    "429": lambda chance: Say(429, b"", (("Retry-After", str(chance.randint(0, 2))),)),
+    "500": lambda chance: Say(500),
+    "502": lambda chance: Say(502),
+    "maintenance": lambda chance: Say(503, MAINTENANCE, XML),
+    "504": lambda chance: Say(504),
+    "507": lambda chance: Say(507),
+    "login page": lambda chance: Say(200, PAGE, HTML),
+    "expired certificate": lambda chance: PresentCertificate("expired", chance.randint(1, 3)),
+    "wrong host": lambda chance: PresentCertificate("wrong host", chance.randint(1, 3)),
+}
+OF_TLS = ("expired certificate", "wrong host")
+RARE = {"stalled": 0.02}  # a stall costs the client's whole patience
+
+
+class RandomSchedule:
+    """One client's faults; see the module."""
+
+    def __init__(self, seed: int, client: str, kinds: Iterable[str], often: float) -> None:
+        self._name = f"{seed} {client}"
+        self._kinds = list(kinds)
+        self._often = often
+        self._made: Counter[str] = Counter()
+        self._goes_on: tuple[str, int] | None = None  # a kind, and with how many more requests it happens
+
+    def __call__(self, method: str, path: str) -> tuple[str, Fault] | None:
+        request = f"{method} {path}"
+        self._made[request] += 1
+        chance = Random(f"{self._name} {request} {self._made[request]}")
+        if self._goes_on is not None:
+            kind, more = self._goes_on
+            self._goes_on = (kind, more - 1) if more > 1 else None
+            return kind, KINDS[kind](chance)
+        if chance.random() >= self._often:
+            return None
+        kind = chance.choices(self._kinds, [RARE.get(kind, 1.0) for kind in self._kinds])[0]
+        if kind not in RARE and chance.random() < 0.2:
+            self._goes_on = (kind, chance.randint(1, 4))
+        return kind, KINDS[kind](chance)
+
+
+def undisturbed(_method: str, _path: str) -> None:
+    """The schedule of nothing."""
+
+
+class Storm:
+    """A proxy for each client of a federation: each site, and for each site's folder the aggregator.
+
+    Args:
+        seed: decides everything, also whether there is TLS; None: nothing goes wrong, and there is none.
+    """
+
+    def __init__(self, seed: int | None, server_port: int, sites: Sequence[str], certificates: Certificates) -> None:
+        chance = Random(f"storm {seed}")
+        self._sites = sites
+        self.ca_file = certificates.ca_file if seed is not None and chance.random() < 0.5 else None
+        kinds = [kind for kind in KINDS if self.ca_file is not None or kind not in OF_TLS]
+        if chance.random() < 0.5:  # much of little, rather than little of everything
+            kinds = chance.sample(kinds, 3)
+        often = 0.0 if seed is None else chance.choice((0.02, 0.05, 0.1, 0.25))
+        self.proxies = {
+            client: FaultProxy(
+                server_port,
+                RandomSchedule(seed or 0, client, kinds, often),
+                certificates if self.ca_file is not None else None,
+            )
+            for site in sites
+            for client in (site, aggregator_at(site))
+        }
+
+    def logins(self) -> Logins:
+        """How the clients reach the embedded server: each through its proxy."""
+        direct = own_logins(self._sites, "")
+        return Logins(
+            {site: self._through(self.proxies[site], login) for site, login in direct.sites.items()},
+            {site: self._through(self.proxies[aggregator_at(site)], login) for site, login in direct.aggregator.items()},
+        )
+
+    def _through(self, proxy: FaultProxy, login: Login) -> Login:
+        return replace(login, url=f"{proxy.url}{login.url}", ca_file=self.ca_file)
+
+    @property
+    def requests(self) -> int:
+        """How many came so far."""
+        return sum(proxy.requests for proxy in self.proxies.values())
+
+    @property
+    def faults(self) -> Counter[str]:
+        """How often each kind happened so far."""
+        return sum((proxy.counts for proxy in self.proxies.values()), Counter())
+
+    def journal(self) -> str:
+        """Everything that went wrong, one line each."""
+        return "\n".join(
+            f"{client}, request {happened.number}: {happened.method} {happened.path}: {happened.name} {happened.fault}"
+            for client, proxy in self.proxies.items()
+            for happened in list(proxy.journal)
+        )
+
+    def calm(self) -> None:
+        """From now on nothing goes wrong."""
+        for proxy in self.proxies.values():
+            proxy.schedule = undisturbed
+
+    def close(self) -> None:
+        """End every proxy."""
+        for proxy in self.proxies.values():
+            proxy.close()
+
+
+def aggregator_at(site: str) -> str:
+    """The aggregator as a client of one site's folder."""
+    return f"aggregator at {site}"
