@@ -77,9 +77,7 @@ def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
         PoisonError: they are not well-formed.
     """
     place = Place("offer", run)
-    return _offer(
-        place, *(channel.path(place, name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS))
-    )
+    return _offer(place, *(channel.path(place, name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)))
 
 
 @lru_cache(maxsize=4)  # asked for at every step, and a long list of tensors takes its time

@@ -224,7 +224,7 @@ class _Verification:
     def _pass_over_unfinished(self, federation: Federation) -> None:
         """Take no notice of what a write has left that was cut off before its MOVE, or is on its way just now.
 
-        That is a copy of the file that it was to become, or, as that one is overwritten, a heartbeat signed by the site.
+        That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
         """
         places = {f"{place.manifest}{UNFINISHED}": place for place in self._by_place}
         for path in sorted(self._sizes):

@@ -118,7 +118,7 @@ class _Troubles:
     def __init__(self) -> None:
         self.open: dict[str, str] = {}  # by name, the last trouble after which no end was told
         self._told: dict[str, list[str]] = defaultdict(list)  # by name, since the last end of any
-        self._since: dict[tuple[str, str], int] = defaultdict(int)  # troubles of a name since its last end told this way
+        self._since: dict[tuple[str, str], int] = defaultdict(int)  # troubles of a name since an end told this way
 
     def begin(self, name: str, what: str) -> bool:
         """Return whether this is new."""

@@ -115,10 +115,10 @@ class Storm:
 
     def logins(self) -> Logins:
         """How the clients reach the embedded server: each through its proxy."""
-        direct = own_logins(self._sites, "")
+        own = own_logins(self._sites, "")
         return Logins(
-            {site: self._through(self.proxies[site], login) for site, login in direct.sites.items()},
-            {site: self._through(self.proxies[aggregator_at(site)], login) for site, login in direct.aggregator.items()},
+            {site: self._through(self.proxies[site], login) for site, login in own.sites.items()},
+            {site: self._through(self.proxies[aggregator_at(site)], login) for site, login in own.aggregator.items()},
         )
 
     def _through(self, proxy: FaultProxy, login: Login) -> Login:
