@@ -212,9 +212,7 @@ def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) ->
         yield (mirrors[sender] / place.manifest).stat().st_ctime
         yield max(request.ended for request in mine if request.end == sender and request.method in ("PUT", "MOVE"))
         yield min(
-            request.ended
-            for request in mine
-            if (request.end, request.method, request.status) == (reader, "GET", 200)
+            request.ended for request in mine if (request.end, request.method, request.status) == (reader, "GET", 200)
         )
         yield (mirrors[reader] / place.manifest).stat().st_ctime
 

@@ -215,8 +215,7 @@ class _Verification:
         if content is None:
             return None
         try:
-            site = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
-            return site.open_status(content)
+            return _site_of(federation).open_status(content)
         except PoisonError as error:
             self._find(error.file, error.reason, federation.created)
             return None
@@ -234,8 +233,7 @@ class _Verification:
             try:
                 content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
                 if name == names.STATUS:
-                    who = {"federation": federation.federation, "site": federation.site}
-                    open_status(content, **who, key=federation.site_key)
+                    _site_of(federation).open_status(content)
                 elif content != self._folder.read(name, max_bytes=MAX_RECORD_BYTES):
                     continue
             except (NotFoundError, PoisonError):
@@ -396,6 +394,10 @@ class _Verification:
 
     def _find(self, file: str, what: str, since: str = UNKNOWN) -> None:
         self._audit.findings.append(Finding(file, what, since))
+
+
+def _site_of(federation: Federation) -> Correspondent:
+    return Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
 
 
 def _may_hold_files(path: str) -> bool:
