@@ -10,7 +10,7 @@ MINUTES = 60
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
-.PHONY: help demo test soak lint coverage setup lock clean
+.PHONY: help demo test soak lint servers coverage setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -30,6 +30,10 @@ lint: $(READY)      ## style, types and who may import whom
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports
+
+servers: $(READY)      ## install and start the WebDAV servers that the tests run, and print what each can do
+	@tests/install_servers.sh || true
+	@$(BIN)/python -m tests.folder.matrix
 
 coverage: $(READY)      ## all tests, and the lines they never reach
 	@$(BIN)/python -m pytest --cov

@@ -1,12 +1,17 @@
-"""A whole federation over each kind of server, by the processes that users start, ends with the same model."""
+"""A whole federation over each kind of server, by the processes that users start, ends with the same model.
+
+So it does where no clock is right.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from shared.audit.verify import verify
+from shared.folder.local import LocalFolder
 from tests.federation.running import Federation, run_configuration
 from tests.folder.installed import AbsentError
 from tests.folder.servers import running
@@ -44,3 +49,18 @@ def test_two_rounds(name: str, final_sha256: str, tmp_path: Path) -> None:
     assert federation.final_sha256() == final_sha256
     assert [audit.findings for audit in audits] == [[], []]
     assert [audit.messages for audit in audits] == [12, 12]
+
+
+def test_clocks_that_disagree_by_years(final_sha256: str, tmp_path: Path) -> None:
+    year_s = 365 * 86400.0
+    clocks = {"aggregator": -20 * year_s, "north": 3 * year_s}
+    with Federation(tmp_path, RUN, images=8, clocks_ahead_s=clocks) as federation:
+        federation.run_to_the_end()
+        folder = LocalFolder(federation.folder("north"))
+        assert verify(folder).findings == []
+        years = [
+            json.loads(folder.read(f"runs/{RUN.run}/{place}/manifest.json", max_bytes=1 << 20))["body"]["created"][:4]
+            for place in ("offer", "consent")
+        ]
+    assert int(years[1]) - int(years[0]) in (22, 23)  # leap days
+    assert federation.final_sha256() == final_sha256

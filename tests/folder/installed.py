@@ -293,7 +293,7 @@ def _sabre(home: Path, *, is_link: bool = False) -> tuple[list[Program], Logins]
     }
     options = [option for name, value in settings.items() for option in ("-d", f"{name}={value}")]
     workers = {"PHP_FCGI_CHILDREN": "4", "PHP_FCGI_MAX_REQUESTS": "0"}
-    php = Program(["/usr/bin/php-cgi8.2", *options, "-b", f"127.0.0.1:{php_port}"], php_port, workers)
+    php = Program(["/usr/bin/php-cgi", *options, "-b", f"127.0.0.1:{php_port}"], php_port, workers)
     front = _nginx_program(
         home,
         port,
@@ -330,8 +330,8 @@ _NGINX = (
     ("/usr/sbin/nginx", "/usr/lib/nginx/modules/ngx_http_dav_ext_module.so"),
 )
 _SABRE = (
-    "php-sabre-dav php8.2-cgi php8.2-xml nginx",
-    ("/usr/share/php/Sabre/autoload.php", "/usr/bin/php-cgi8.2", "/usr/sbin/nginx"),
+    "php-sabre-dav php-cgi php-xml nginx",
+    ("/usr/share/php/Sabre/autoload.php", "/usr/bin/php-cgi", "/usr/sbin/nginx"),
 )
 RECIPES = {
     "apache": Recipe(*_APACHE, _apache),

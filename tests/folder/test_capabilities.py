@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from shared.folder.capabilities import Capabilities
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, Handler, hangs_up, says
 from tests.folder.logins import SITE, Login, Logins
+from tests.folder.matrix import COLUMNS, cells
 from tests.folder.servers import NAMES
 
 PLAIN = Capabilities(
@@ -54,10 +56,22 @@ EXPECTED = {
 }
 SOMETIMES_A_GAP = ("wsgidav", "apache", "apache-tls", "apache-digest", "rclone", "sabre", "sabre-link")
 """Where a reader may find nothing while MOVE replaces a file."""
+TELLS_ROOM = ("embedded", "wsgidav", "sabre", "sabre-link")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
 
 
 def test_every_server_is_expected() -> None:
     assert set(EXPECTED) == set(NAMES)
+
+
+def test_the_document_says_what_is_expected() -> None:
+    rows = [line.strip("| ").split(" | ") for line in DOCUMENT.splitlines() if line.startswith("|")]
+    assert list(COLUMNS) in rows
+    described = {row[0]: row for row in rows if len(row) == len(COLUMNS) and row[0] in NAMES}
+    for name, expected in EXPECTED.items():
+        gap = {"replaces_at_once": False} if name in SOMETIMES_A_GAP else {}
+        told = {"room_bytes": 1} if name in TELLS_ROOM else {}
+        assert described[name] == cells(name, replace(expected, **gap, **told))
 
 
 def test_each_server(login: Login, request: pytest.FixtureRequest) -> None:
@@ -65,8 +79,8 @@ def test_each_server(login: Login, request: pytest.FixtureRequest) -> None:
     found = folder.capabilities(new_scratch())
     assert found.clock_ahead_s is not None
     assert abs(found.clock_ahead_s) < 60  # it is the same clock, but the machine may be busy
-    assert found.room_bytes is None or found.room_bytes > 1 << 20
     name = request.node.callspec.params["login"]
+    assert (found.room_bytes is not None) == (name in TELLS_ROOM)
     if name in SOMETIMES_A_GAP:
         found = replace(found, replaces_at_once=True)
     assert replace(found, software="", clock_ahead_s=None, room_bytes=None) == EXPECTED[name]
