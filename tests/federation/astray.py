@@ -1,6 +1,6 @@
-"""Run a dropfed command whose clock is wrong.
+"""Run a dropfed command whose clock is wrong: ``python -m tests.federation.astray CLOCKS MODULE ARGUMENTS... WORK``.
 
-python -m tests.federation.astray SECONDS_AHEAD MODULE ARGUMENTS...
+CLOCKS is NAME=SECONDS_AHEAD,...; what counts is the name of the work directory. Clocks not named are right.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import runpy
 import sys
 import time
 from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Self
 
 from shared.exchange import records
 from site_client import limits
 
-AHEAD_S = float(sys.argv[1])
+AHEAD_S = float(dict(clock.split("=") for clock in sys.argv[1].split(",")).get(Path(sys.argv[-1]).name, 0))
 _right_time = time.time
 
 

@@ -52,9 +52,9 @@ def test_two_rounds(name: str, final_sha256: str, tmp_path: Path) -> None:
 
 
 def test_clocks_that_disagree_by_years(final_sha256: str, tmp_path: Path) -> None:
-    year_s = 365 * 86400.0
-    clocks = {"aggregator": -20 * year_s, "north": 3 * year_s}
-    with Federation(tmp_path, RUN, images=8, clocks_ahead_s=clocks) as federation:
+    year_s = 365 * 86400
+    runner = ("tests.federation.astray", f"aggregator={-20 * year_s},north={3 * year_s}")
+    with Federation(tmp_path, RUN, images=8, runner=runner) as federation:
         federation.run_to_the_end()
         folder = LocalFolder(federation.folder("north"))
         assert verify(folder).findings == []
