@@ -15,6 +15,7 @@ from shared.exchange.names import new_scratch
 from shared.folder.capabilities import Capabilities
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, Handler, hangs_up, says
+from tests.folder.installed import RECIPES, AbsentError, running_installed
 from tests.folder.logins import SITE, Login, Logins
 from tests.folder.matrix import COLUMNS, cells
 from tests.folder.servers import NAMES
@@ -91,6 +92,15 @@ def test_each_server(login: Login, request: pytest.FixtureRequest) -> None:
 def test_the_aggregators_own_address(name: str, logins_to: Callable[[str], Logins]) -> None:
     """``/remote.php/dav/files/USER/`` and the older ``/remote.php/webdav/``."""
     assert logins_to(name).aggregator[SITE].open().capabilities(new_scratch()).chunked_uploads
+
+
+def test_a_server_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    recipe = replace(RECIPES["apache"], needs=("/usr/sbin/not-there",))
+    with (
+        pytest.raises(AbsentError, match="/usr/sbin/not-there is missing: install apache2"),
+        running_installed(recipe, tmp_path),
+    ):
+        pass
 
 
 class TestWhatTheServerSays:
