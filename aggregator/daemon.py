@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aggregator import rounds
 from aggregator.combine import combine
-from aggregator.results import choose_final
+from aggregator.results import best_so_far, choose_final
 from aggregator.site import Site
 from aggregator.store import RunStore, Scored, consent_of, metrics_of, training_images, withdrawal_of
 from aggregator.tolerance import HeldOutSet
@@ -187,6 +187,7 @@ class Daemon:
                 store.ask(round_no, participants, available)
                 which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
                 logger.info("%s is open for %s", which, ", ".join(participants))
+                self._prune_aggregates(round_no)
             case rounds.AskMore(round_no, participants, available):
                 store.ask(round_no, participants, available)
                 self._waiting.restart(round_no)
@@ -222,6 +223,13 @@ class Daemon:
             case rounds.GiveUp(reason):
                 logger.error("the run cannot start: %s", reason)
                 store.give_up(reason)
+
+    def _prune_aggregates(self, round_no: int) -> None:
+        """Keep of our own aggregates as many as the run's rule keeps of the rounds, and the best one."""
+        if self._run.keep.startswith("last "):
+            oldest = round_no - int(self._run.keep.removeprefix("last "))
+            best = best_so_far(self._store, self._channels, self._score_name)
+            self._store.prune_aggregates({best, *range(oldest, round_no + 1)})
 
     def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
         known = {name: _entry_of(content) for name, content in files.items() if isinstance(content, Path)}

@@ -33,6 +33,11 @@ def received_model_rows(
     return rows
 
 
+def best_so_far(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> int:
+    """The aggregate that would be chosen now."""
+    return _best(store, _means(store, channels, score_name))
+
+
 def choose_final(
     store: RunStore, channels: Mapping[str, Channel], run: RunConfiguration, score_name: str, ended: str
 ) -> FinalCard:
@@ -44,14 +49,8 @@ def choose_final(
     Args:
         ended: why the run ends before its last round; empty if it does not. The card says that too.
     """
-    means: dict[int, float] = {}
-    for aggregate, by_site in received_model_rows(store, channels, "validation").items():
-        told = [row.scores.get(score_name) for row in by_site.values()]
-        scores = [score for score in told if score is not None and 0 <= score <= 1]
-        if scores:
-            means[aggregate] = fmean(scores)
-    newest = max(n for n in range(store.round_no + 1) if store.aggregate_path(n).exists())
-    chosen = min(means, key=lambda aggregate: (-means[aggregate], aggregate), default=newest)
+    means = _means(store, channels, score_name)
+    chosen = _best(store, means)
     reason = (
         f"best mean validation {score_name} over the sites"
         if means
@@ -73,3 +72,21 @@ def choose_final(
         took_part=took_part,
         reason=f"{reason}; {ended}" if ended else reason,
     )
+
+
+def _means(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> dict[int, float]:
+    """By aggregate: the mean of the sites' validation scores."""
+    means: dict[int, float] = {}
+    for aggregate, by_site in received_model_rows(store, channels, "validation").items():
+        told = [row.scores.get(score_name) for row in by_site.values()]
+        scores = [score for score in told if score is not None and 0 <= score <= 1]
+        if scores:
+            means[aggregate] = fmean(scores)
+    return means
+
+
+def _best(store: RunStore, means: Mapping[int, float]) -> int:
+    """The aggregate with the best mean, of those that are kept; the newest where none has one."""
+    kept = [number for number in range(store.round_no + 1) if store.aggregate_path(number).exists()]
+    rated = [number for number in kept if number in means]
+    return min(rated, key=lambda number: (-means[number], number), default=kept[-1])

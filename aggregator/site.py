@@ -74,6 +74,7 @@ class Site:
         self._awaited: Place | None = None
         self._heard_at = float("-inf")
         self._false_heartbeats = 0  # one after the other
+        self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
@@ -133,7 +134,12 @@ class Site:
             return self._enrol()
         if self.channel.has_unpublished:
             self.channel.publish()
+            self._has_pruned = False
             return True
+        if not self._has_pruned:
+            for message in self.channel.own_messages()[-1:]:
+                self.channel.prune(message.place.run)
+            self._has_pruned = True
         return self._receive(self.channel)
 
     def _receive(self, channel: Channel) -> bool:

@@ -19,6 +19,7 @@ A step is done when its file is there. The sites' own models and tables lie in t
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from shared.errors import ConfigurationError, PoisonError
@@ -137,6 +138,12 @@ class RunStore:
     def aggregate_path(self, round_no: int) -> Path:
         """The global model made in a round; 0 is the first one."""
         return self._round(round_no) / "aggregate.safetensors"
+
+    def prune_aggregates(self, kept: Collection[int]) -> None:
+        """Remove the aggregates of all rounds but these; the first one, 0, always stays."""
+        for round_no in range(1, self.round_no + 1):
+            if round_no not in kept:
+                self.aggregate_path(round_no).unlink(missing_ok=True)
 
     def ask(self, round_no: int, participants: tuple[str, ...], available: tuple[str, ...]) -> None:
         """Fix who takes part in a round, or who does besides; the first time opens the round."""

@@ -105,6 +105,7 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     from shared.logs import log_to  # noqa: PLC0415
     from site_client.configuration import open_folder, read_configuration  # noqa: PLC0415
     from site_client.daemon import Daemon  # noqa: PLC0415
+    from site_client.limits import be_nice  # noqa: PLC0415
 
     stop = threading.Event()
     seconds = _seconds(duration) if duration else None
@@ -112,6 +113,7 @@ def run(work: Path, once: bool, duration: str | None) -> None:
         configuration = read_configuration(work)
         log_to(work / "log.txt")
         prepare_compute(configuration.device, configuration.threads)
+        be_nice(configuration.limits.nice)
         folder = open_folder(work, configuration)
         daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -38,11 +40,14 @@ from site_client import rounds, store
 from site_client.configuration import SiteConfiguration
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
+from site_client.limits import seconds_until
 from site_client.policy import judge
 from site_client.setup import KEY_FILE
 from site_client.train import Files, Trainer, split_counts
 
 logger = logging.getLogger(__name__)
+
+REST_S = 30.0  # between two looks at the clock outside the hours for training
 
 
 class Daemon:
@@ -109,7 +114,7 @@ class Daemon:
     def _rest(self) -> Phase:
         """Why there is nothing to do now."""
         if not store.is_paused(self._work):
-            return self._resting
+            return "outside hours" if self._is_kept_from_training() else self._resting
         if self._heartbeat.phase != "paused":
             logger.info("paused: nothing is read, answered or sent until `dropfed-site resume --work %s`", self._work)
         return "paused"
@@ -125,6 +130,7 @@ class Daemon:
             card_published=self._card_published,
             enrolled=(channel.mirror / names.FEDERATION).exists(),
             paused=store.is_paused(self._work),
+            may_train=not self._seconds_until_training(),
             unpublished=channel.has_unpublished,
             last=place,
             agreed=consent.agrees if consent else None,
@@ -140,6 +146,15 @@ class Daemon:
         consent, decided = store.consent(self._channel, run), store.decision(self._work, run)
         wanted = decided is not None and decided.answer == "withdraw" and consent is not None and consent.agrees
         return wanted and self._channel.message(Place("withdrawal", run)) is None
+
+    def _seconds_until_training(self) -> float:
+        return seconds_until(self._configuration.limits.training_hours, datetime.now())
+
+    def _is_kept_from_training(self) -> bool:
+        """Whether there is a round to answer, and it is not the time for it."""
+        facts = self._facts()
+        at_its_time = rounds.decide(replace(facts, looked=True, may_train=True))
+        return not facts.may_train and isinstance(at_its_time, rounds.AnswerRound)
 
     # --- actions -------------------------------------------------------------------------------------------
 
@@ -208,6 +223,8 @@ class Daemon:
             for run in filter(is_name, self._folders_in(names.RUNS)):
                 updates = [Place("update", run, place.round_no) for place in self._rounds_of(run)]
                 self._channel.adopt([Place("consent", run), *updates, Place("withdrawal", run)])
+        if (last := self._channel.last_from_peer()) is not None:
+            self._channel.prune(last.place.run)
         self._card_published = True
 
     def _read_federation(self) -> bool:
@@ -257,6 +274,7 @@ class Daemon:
                     skip=() if self._needs_weights(place) else WEIGHTS,
                 )
                 if fetched is not None:
+                    self._channel.prune(place.run)
                     self._looked = False
                     return True
         self._looked = True
@@ -359,6 +377,10 @@ class Daemon:
 
         def on_progress(percent: int) -> None:
             self._go_on_or_stop(place.run)
+            while self._seconds_until_training():  # what is trained so far is not thrown away
+                self._heartbeat.beat("outside hours", channel, place, percent=percent)
+                self._stop.wait(REST_S)
+                self._go_on_or_stop(place.run)
             self._heartbeat.beat("training", channel, place, percent=percent)
 
         update = Place("update", place.run, place.round_no)

@@ -26,7 +26,7 @@ from shared.exchange.names import Place
 class SiteFacts:
     """``last``: where the aggregator's last accepted message lies; the next four speak of its run.
 
-    ``leaving``: a person here wants to withdraw; ``withdrawn``: we have said so.
+    ``may_train``: it is the time for it. ``leaving``: a person here wants to withdraw; ``withdrawn``: we have said so.
     ``unkept``: a run whose final model came but does not lie ready for use here yet.
     ``looked``: nothing newer was there when we last looked.
     """
@@ -34,6 +34,7 @@ class SiteFacts:
     card_published: bool
     enrolled: bool
     paused: bool = False
+    may_train: bool = True
     unpublished: bool = False
     last: Place | None = None
     agreed: bool | None = None
@@ -136,7 +137,7 @@ def decide(site: SiteFacts) -> Action:
         return next_look(site)
     if last is not None and last.kind == "offer" and site.agreed is None:
         return AnswerOffer(last.run)
-    if last is not None and last.kind == "round" and not site.answered and not site.withdrawn:
+    if last is not None and last.kind == "round" and not site.answered and not site.withdrawn and site.may_train:
         return AnswerRound(last.run, last.round_no)
     if site.unkept is not None:
         return KeepFinal(site.unkept)

@@ -18,19 +18,21 @@ from types import MappingProxyType
 from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
 from shared.exchange.names import (
     AGGREGATOR,
+    CARD,
     MANIFEST,
     MAX_RECORD_BYTES,
     OPTIONAL,
     REQUIRED,
+    RUN_CONFIGURATION,
     RUNS,
     WEIGHTS,
     Place,
     place_at,
 )
-from shared.exchange.records import FileEntry, Head, Manifest, Status, now_text
+from shared.exchange.records import FileEntry, FinalCard, Head, Manifest, RunConfiguration, Status, now_text
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import Correspondent, Message, check_file
+from shared.exchange.trust import Correspondent, Message, check_file, open_record, open_yaml
 from shared.folder.contract import Folder
 from shared.folder.durable import hash_file, link_file, write_file
 
@@ -197,13 +199,33 @@ class Channel:
             logger.warning("%s; it is full after %d more messages of this size", where, room // size)
         self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
 
-    def prune(self, run: str, keep: str, *, chosen: int | None) -> None:
-        """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror."""
-        settled = {place.round_no for place in self._sealed if place.run == run and place.kind == "verdict"}
-        for place, message in self._sealed.items():
-            if place.run == run and may_be_removed(keep, place, settled=settled, chosen=chosen):
+    def prune(self, run: str) -> None:
+        """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror.
+
+        Raises:
+            PoisonError: the offer or the card is not well-formed.
+        """
+        offer, final = Place("offer", run), Place("final", run)
+        if self.message(offer) is None:
+            return
+        configuration = self.path(offer, RUN_CONFIGURATION)
+        keep = open_yaml(configuration.read_bytes(), RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}").keep
+        chosen = None
+        if self.message(final) is not None:
+            chosen = open_record(self.path(final, CARD).read_bytes(), FinalCard, f"{final.path}/{CARD}").chosen_round
+        known = [message for message in list(self._sealed.values()) if message.place.run == run]
+        settled = {
+            message.place.round_no
+            for message in known
+            if message.place.kind == "verdict" and self._is_in_folder(message)
+        }
+        for message in known:
+            if may_be_removed(keep, message.place, settled=settled, chosen=chosen):
                 for name in sorted(WEIGHTS & message.manifest.files.keys()):
                     self._remove(message, name)
+
+    def _is_in_folder(self, message: Message) -> bool:
+        return message.manifest.sender != self._me.sender or message.manifest.seq <= (self._published or 0)
 
     def _remove(self, message: Message, name: str) -> None:
         path = self.path(message.place, name)

@@ -105,7 +105,17 @@ class SiteCard(Record):
     created: Time
 
 
-Phase = Literal["asked for consent", "receiving", "training", "sending", "waiting", "paused", "trouble", "stopped"]
+Phase = Literal[
+    "asked for consent",
+    "receiving",
+    "training",
+    "outside hours",
+    "sending",
+    "waiting",
+    "paused",
+    "trouble",
+    "stopped",
+]
 
 
 class Status(Record):

@@ -59,12 +59,12 @@ def test_a_pruned_folder_holds(tmp_path: Path, keep: str, after_the_end: list[st
     for round_no in (1, 2, 3):
         run.round(round_no, trains=round_no < 3)
         for end in (run.site, run.aggregator):
-            end.prune(RUN, keep, chosen=None)
+            end.prune(RUN)
         assert verify(LocalFolder(run.drop)).findings == []
     run.finish()
     for _ in range(2):  # twice is once
         for end in (run.site, run.aggregator):
-            end.prune(RUN, keep, chosen=1)
+            end.prune(RUN)
             assert [Path(path).parent.as_posix() for path in left(end.mirror)] == after_the_end
     assert [Path(path).parent.as_posix() for path in left(run.drop)] == after_the_end
     audit = verify(LocalFolder(run.drop))

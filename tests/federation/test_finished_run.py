@@ -120,7 +120,7 @@ def test_batch_jobs_end_at_the_same_bytes_and_a_second_run_follows(finished: Fed
         aggregator = federation.start_aggregator()
         jobs = 0
         while not all(federation.has_final(site) for site in federation.run.sites):
-            slices = [federation.start_site(site, "--for", "4s") for site in federation.run.sites]
+            slices = [federation.start_site(site, "--for", f"{4 + jobs}s") for site in federation.run.sites]
             assert [process.wait(WAIT_S) for process in slices] == [0, 0], federation.output(federation.site("north"))
             jobs += 1
             assert jobs < 60
