@@ -12,6 +12,7 @@ from shared.exchange.records import Record
 from shared.folder.copies import Copies
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
+from shared.logs import LogForm
 from shared.settings import read_password, read_settings
 
 FILE = "aggregator.yaml"
@@ -34,6 +35,7 @@ class AggregatorConfiguration(Record):
     heldout: dict[Name, str] = {}
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for scoring")] = 1
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
+    log: LogForm = "text"
 
 
 def read_configuration(work: Path) -> AggregatorConfiguration:

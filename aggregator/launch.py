@@ -53,7 +53,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         images = task.open_images(heldout_folder, options)
     except DataError as error:
         raise DataError([f"held-out set {heldout_folder}: {problem}" for problem in error.problems]) from None
-    log_to(work / "log.txt")
+    log_to(work / "log.txt", configuration.log)
     prepare_compute("cpu", configuration.threads)
 
     key = SigningKey.at(work / KEY_FILE)

@@ -111,7 +111,7 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     seconds = _seconds(duration) if duration else None
     with work_lock(work):
         configuration = read_configuration(work)
-        log_to(work / "log.txt")
+        log_to(work / "log.txt", configuration.log)
         prepare_compute(configuration.device, configuration.threads)
         be_nice(configuration.limits.nice)
         folder = open_folder(work, configuration)

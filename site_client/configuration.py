@@ -14,6 +14,7 @@ from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import METHODS
 from shared.learning.tasks import TASK_NAMES
+from shared.logs import LogForm
 from shared.settings import read_password, read_settings
 from site_client.limits import Limits, demand_transfer_hours
 
@@ -47,6 +48,7 @@ class SiteConfiguration(Record):
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for training")] = 1
     limits: Limits = Limits()
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
+    log: LogForm = "text"
 
 
 def read_configuration(work: Path) -> SiteConfiguration:
