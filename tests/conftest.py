@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
+from tests.canary import without_secrets
 from tests.played import Played
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return without_secrets((yield))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,9 @@ from shared.audit.verify import lines, verify
 from shared.exchange.names import MANIFEST, RUNS
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
-from tests.federation.running import AGGREGATOR_PASSWORD, RUN, Setting, password_of
+from tests.canary import password_of
+from tests.federation.running import RUN, Setting
+from tests.folder.logins import AGGREGATOR
 
 _LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _TROUBLE = re.compile(r"(?P<name>[^:]+): (?P<what>.*)\. Trying again until it works\.")
@@ -74,7 +76,7 @@ def _messages(root: Path) -> dict[str, str]:
 
 def _problems_of_log(work: Path, setting: Setting, killed: bool) -> Iterator[str]:
     content = (work / "log.txt").read_text()
-    for secret in (AGGREGATOR_PASSWORD, *map(password_of, setting.run.sites)):
+    for secret in map(password_of, (AGGREGATOR, *setting.run.sites)):
         if secret in content:
             yield f"tells the password {secret}"
     troubles = _Troubles()

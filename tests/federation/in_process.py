@@ -23,7 +23,9 @@ from shared.learning.compute import prepare_compute
 from shared.logs import log_to
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon
-from tests.federation.running import AGGREGATOR_PASSWORD, WAIT_S, Setting, password_of
+from tests.canary import password_of
+from tests.federation.running import WAIT_S, Setting
+from tests.folder.logins import AGGREGATOR
 
 SITE_THREAD = "site "
 
@@ -37,7 +39,7 @@ class FederationInProcess(Setting):
 
     def __enter__(self) -> FederationInProcess:
         users = {site: password_of(site) for site in self.run.sites}
-        self.server = EmbeddedServer(self.root / "folders", users, AGGREGATOR_PASSWORD)
+        self.server = EmbeddedServer(self.root / "folders", users, password_of(AGGREGATOR))
         self.server.start()
         return self
 

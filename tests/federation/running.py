@@ -24,7 +24,8 @@ from shared.folder.durable import hash_file, write_file
 from shared.learning.data import synthetic_fundus, synthetic_octa
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
-from tests.folder.logins import Login, Logins
+from tests.canary import password_of, told_below
+from tests.folder.logins import AGGREGATOR, Login, Logins
 from tests.ports import free_port
 
 RUN = "test-run"
@@ -32,7 +33,6 @@ TASK = "octa_segmentation"
 TINY = {"image_size": 32, "widths": [4, 8]}
 GRADES = (4, 6, 5)
 POLICY = Policy(consent="auto")
-AGGREGATOR_PASSWORD = "aggregator-password"
 WAIT_S = 240.0
 
 
@@ -159,15 +159,11 @@ def make_data(run: RunConfiguration, root: Path, images: int) -> None:
         write_data(run.task, root / site, number, images, seed=number)
 
 
-def password_of(site: str) -> str:
-    return f"{site}-password"
-
-
 def own_logins(sites: Sequence[str], url: str) -> Logins:
     """Who may enter the embedded server at ``url``."""
     return Logins(
         {site: Login(f"{url}/{site}", site, password_of(site)) for site in sites},
-        {site: Login(f"{url}/{site}", "aggregator", AGGREGATOR_PASSWORD) for site in sites},
+        {site: Login(f"{url}/{site}", AGGREGATOR, password_of(AGGREGATOR)) for site in sites},
     )
 
 
@@ -193,12 +189,14 @@ class Federation(Setting):
         self.set_up(self.logins or own_logins(self.run.sites, f"http://127.0.0.1:{self.port}"))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
             process.wait()
         self.kill_server()
+        if error is None:
+            assert told_below(self.root) == []
 
     # --- the server ----------------------------------------------------------------------------------------
 
@@ -208,7 +206,7 @@ class Federation(Setting):
             "root": str(self.root / "folders"),
             "host": "127.0.0.1",
             "port": self.port,
-            "aggregator_password": AGGREGATOR_PASSWORD,
+            "aggregator_password": password_of(AGGREGATOR),
             "sites": {site: password_of(site) for site in self.run.sites},
         }
         path = self.root / "server.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,15 @@ from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
+from tests.canary import told_below
 from tests.federation.running import RUN, WAIT_S, Federation
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with Federation(tmp_path_factory.mktemp("finished")) as federation:
+        federation.change(federation.aggregator / "aggregator.yaml", log="json")
+        federation.change(federation.site("north") / "site.yaml", log="json")
         federation.run_to_the_end()
         federation.stop_all()
         yield federation
@@ -54,20 +58,27 @@ def test_the_folder_holds_exactly_the_closed_list(finished: Federation) -> None:
 
 
 def test_no_secret_no_path_and_no_image_name_leaves_the_site(finished: Federation) -> None:
-    """No password, enrolment secret or private key is in a folder, log or status; nor is anything of the data."""
-    secrets = [b"aggregator-password", *(f"{site}-password".encode() for site in finished.run.sites)]
-    for site in finished.run.sites:
-        invite = json.loads((finished.aggregator / "invites" / f"{site}.json").read_bytes())
-        secrets += [invite["enrolment_secret"].encode(), (finished.site(site) / "signing.key").read_bytes()]
+    """No password, enrolment secret or private key is where none belongs, and nothing of the data is in a folder."""
+    assert told_below(finished.root) == []
     private = [str(finished.root).encode()]
     private += [path.stem.encode() for path in (finished.root / "data").rglob("*.png")]
-    logs = [*finished.root.rglob("output.txt"), *finished.root.rglob("log.txt"), *finished.root.rglob("status.json")]
-    for path in (*(finished.root / "folders").rglob("*"), *logs):
+    for path in (finished.root / "folders").rglob("*"):
         if path.is_file():
             content = path.read_bytes()
-            assert not [secret for secret in secrets if secret in content], path
-            if path.is_relative_to(finished.root / "folders"):
-                assert not [text for text in private if text in content], path
+            assert not [text for text in private if text in content], path
+
+
+def test_the_log_has_one_line_per_event_in_the_form_that_was_asked_for(finished: Federation) -> None:
+    """North and the aggregator were asked for JSON, south for nothing."""
+    for work in (finished.aggregator, finished.site("north")):
+        records = [json.loads(line) for line in (work / "log.txt").read_text().splitlines()]
+        assert {tuple(record) for record in records} == {("time", "level", "logger", "message")}
+    text = (finished.site("south") / "log.txt").read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +\S", line) for line in text)
+    for site in finished.run.sites:  # standard error says the same
+        logged = (finished.site(site) / "log.txt").read_text().splitlines()
+        assert any("round 1: trained" in line for line in logged)
+        assert set(logged) <= set((finished.site(site) / "output.txt").read_text().splitlines())
 
 
 def test_secrets_are_readable_by_their_owner_only(finished: Federation) -> None:

@@ -10,13 +10,14 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth, HTTPDigestAuth
 
 from shared.folder.webdav import WebDavFolder
+from tests.canary import password_of
 
 SITE = "north"
-PASSWORD = "gehéim: ü"  # one that fails unless it goes out as UTF-8 and is split at the first colon
+PASSWORD = password_of("gehéim: ü")  # one that fails unless it goes out as UTF-8 and is split at the first colon
 AUTH = HTTPBasicAuth(SITE.encode(), PASSWORD.encode())
 AGGREGATOR = "aggregator"
-AGGREGATOR_PASSWORD = "aggregate"
-PASSWORDS = {SITE: PASSWORD, "south": "other"}  # each site's
+AGGREGATOR_PASSWORD = password_of(AGGREGATOR)
+PASSWORDS = {SITE: PASSWORD, "south": password_of("south")}  # each site's
 
 
 @dataclass(frozen=True)

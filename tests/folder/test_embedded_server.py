@@ -25,7 +25,7 @@ from deploy.local.webdav_server import EmbeddedServer, main
 from shared.errors import ConfigurationError, PassingError
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
-from tests.folder.logins import AUTH, PASSWORD, SITE
+from tests.folder.logins import AGGREGATOR, AGGREGATOR_PASSWORD, AUTH, PASSWORD, PASSWORDS, SITE
 from tests.folder.relay import Relay
 from tests.folder.servers import embedded
 from tests.ports import free_port
@@ -151,7 +151,7 @@ def test_a_link_leads_nowhere(server: EmbeddedServer, drop: Path) -> None:
 
 def test_the_aggregator_enters_every_folder(server: EmbeddedServer) -> None:
     for site in ("north", "south"):
-        folder = WebDavFolder(server.url_of(site), "aggregator", "aggregate")
+        folder = WebDavFolder(server.url_of(site), AGGREGATOR, AGGREGATOR_PASSWORD)
         folder.check()
         folder.create("runs/r/offer/manifest.json", site.encode())
         assert folder.read("runs/r/offer/manifest.json", max_bytes=10) == site.encode()
@@ -215,7 +215,7 @@ def test_readers_never_see_half_a_status(server: EmbeddedServer) -> None:
     torn: list[int] = []
 
     def read() -> None:
-        reader = WebDavFolder(server.url_of(SITE), "aggregator", "aggregate")
+        reader = WebDavFolder(server.url_of(SITE), AGGREGATOR, AGGREGATOR_PASSWORD)
         while not done.is_set():
             content = reader.read("status.json", max_bytes=1 << 20)
             if content not in versions:
@@ -265,7 +265,7 @@ class Interrupted:
         )
 
     def started(self) -> EmbeddedServer:
-        server = EmbeddedServer(self.root, {SITE: PASSWORD, "south": "other"}, "aggregate", port=self.port)
+        server = EmbeddedServer(self.root, PASSWORDS, AGGREGATOR_PASSWORD, port=self.port)
         server.start()
         return server
 
@@ -315,7 +315,7 @@ def write_settings(path: Path, **changes: object) -> Path:
         "root": str(path.parent / "drop"),
         "host": "127.0.0.1",
         "port": 0,
-        "aggregator_password": "aggregate",
+        "aggregator_password": AGGREGATOR_PASSWORD,
         "sites": {SITE: PASSWORD},
     }
     path.write_text(json.dumps({key: found for key, found in (config | changes).items() if found is not None}))
@@ -438,7 +438,7 @@ def test_only_the_aggregator_copies_from_folder_to_folder(
         assert copy(SITE, PASSWORD) in (400, 401, 403, 404, 409, 412, 502)
         assert (tmp_path / "root" / "south" / "there").read_bytes() == b"old"
         assert not (tmp_path / "root" / "south" / "new").exists()
-        assert copy("aggregator", "aggregate") == status
+        assert copy(AGGREGATOR, AGGREGATOR_PASSWORD) == status
         assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
         if status < 300:
             assert (tmp_path / "root" / target).read_bytes() == b"content of a"
