@@ -81,7 +81,8 @@ class Site:
         self._open_channel()
 
     def start(self) -> None:
-        """Start the courier."""
+        """Start the courier. What stood in the way of the last process need not stand in the way now."""
+        self._note_trouble(None)
         self._thread.start()
 
     def join(self) -> None:
