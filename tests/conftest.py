@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.canary import without_secrets
+from tests.folder.faulty import FaultyServer
 from tests.played import Played
 
 
@@ -24,3 +25,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     run.round(2, trains=False)
     run.finish()
     return run
+
+
+@pytest.fixture
+def faulty() -> Iterator[FaultyServer]:
+    with FaultyServer() as server:
+        yield server

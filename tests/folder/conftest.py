@@ -58,11 +58,5 @@ def folder(way: Login | Path) -> Folder:
 
 
 @pytest.fixture
-def faulty() -> Iterator[FaultyServer]:
-    with FaultyServer() as server:
-        yield server
-
-
-@pytest.fixture
 def faulty_folder(faulty: FaultyServer) -> WebDavFolder:
     return WebDavFolder(faulty.url, "north", "secret-word", stall_s=5)

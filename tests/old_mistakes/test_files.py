@@ -1,0 +1,206 @@
+"""Which file is new, which file is meant, and whether it is whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shared.errors import DropfedError, PassingError, PoisonError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import AGGREGATOR, MANIFEST, Place, place_at
+from shared.exchange.records import Head
+from shared.exchange.signing import open_signed
+from shared.folder.local import LocalFolder
+from shared.folder.webdav import WebDavFolder
+from tests.canary import password_of
+from tests.exchange.test_channel import FILES, OFFER, channel, receive
+from tests.folder.faulty import PAGE, Fault, FaultyServer, Handler, cuts_answer, does_it_and_hangs_up, hangs_up, says
+from tests.played import Played
+
+MODEL = bytes(index % 251 for index in range((2 << 20) + 5))
+
+
+def round_files(round_no: int) -> dict[str, bytes | Path]:
+    return {names.ROUND_CONFIGURATION: b"round: %d\n" % round_no, names.GLOBAL_MODEL: MODEL}
+
+
+def keeps(share: float) -> Fault:
+    """Report success, and store the first part of what was sent."""
+
+    def fault(handler: Handler) -> None:
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.body = body[: int(share * len(body))]
+        handler.answer(*handler.behave())
+
+    return fault
+
+
+@pytest.fixture
+def drop(tmp_path: Path) -> LocalFolder:
+    (tmp_path / "drop").mkdir()
+    return LocalFolder(tmp_path / "drop")
+
+
+@pytest.fixture
+def ends(drop: LocalFolder, tmp_path: Path) -> tuple[Channel, Channel]:
+    """The aggregator and the site north, at one folder."""
+    return channel(tmp_path, AGGREGATOR, drop), channel(tmp_path, "north", drop)
+
+
+def over(server: FaultyServer, home: Path, me: str) -> Channel:
+    """One end of the folder on a server."""
+    return channel(home, me, WebDavFolder(server.url, me, password_of(me)))
+
+
+def set_times(folder: LocalFolder, second: int) -> None:
+    for path in folder.root.rglob("*"):
+        os.utime(path, (second, second))
+
+
+def test_newness_by_modification_second(ends: tuple[Channel, Channel], drop: LocalFolder) -> None:
+    """A file was new if its modification second was later than the last one's; here content decides, and no date."""
+    aggregator, north = ends
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    payload = drop.root / OFFER.path / names.TENSORS
+    whole = payload.read_bytes()
+    payload.write_bytes(bytes(len(whole)))
+    set_times(drop, 1_700_000_000)
+    assert receive(north, OFFER) is None  # as long as it should be, but not what the manifest names
+    payload.write_bytes(whole)
+    set_times(drop, 1_700_000_000)
+    assert receive(north, OFFER) is not None  # mended within the same second
+    for run, second in (("same-second", 1_700_000_000), ("long-ago", 0)):
+        aggregator.seal(Place("offer", run), FILES, in_reply_to=None)
+        aggregator.publish()
+        set_times(drop, second)
+        assert receive(north, Place("offer", run)) is not None
+
+
+def test_the_last_of_several_matching_names(ends: tuple[Channel, Channel], drop: LocalFolder) -> None:
+    """Of several matching names the last in the listing was taken; here one name is right, all others are nothing."""
+    aggregator, north = ends
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    for name in (*FILES, MANIFEST):
+        stem, suffix = name.split(".")
+        for other in (f"{stem} (conflicted copy).{suffix}", f"{name}.1", f"{name}.new", f"z-{name}"):
+            (drop.root / OFFER.path / other).write_bytes(b"other")
+    shutil.copytree(drop.root / OFFER.path, drop.root / f"{OFFER.path} (2)")
+    message = receive(north, OFFER)
+    assert message == aggregator.message(OFFER)
+    assert {path.name for path in (north.mirror / OFFER.path).iterdir()} == {*FILES, MANIFEST}
+    assert all(north.path(OFFER, name).read_bytes() == content for name, content in FILES.items())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (Place("offer", "octa-10"), Place("offer", "octa-1")),
+        (Place("round", "r", 10), Place("round", "r", 1)),
+        (Place("round", "r", 1), Place("round", "r", 1000)),
+    ],
+)
+def test_substring_matching_that_takes_files_of_another_run(
+    ends: tuple[Channel, Channel], drop: LocalFolder, theirs: Place, ours: Place
+) -> None:
+    """An id anywhere in a name was a match, so octa-1 got what was octa-10's; here run and round must be equal."""
+    aggregator, north = ends
+    aggregator.seal(theirs, FILES if theirs.kind == "offer" else round_files(theirs.round_no), in_reply_to=None)
+    aggregator.publish()
+    assert north.notice(ours) is None
+    shutil.copytree(drop.root / theirs.path, drop.root / ours.path)  # nor does it pass under our name
+    assert receive(north, ours) is None
+    with pytest.raises(PoisonError, match=re.escape(f"{ours.manifest}: ") + "(belongs to run|is a round of round)"):
+        receive(north, ours)
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_truncated_downloads_taken_as_whole(faulty: FaultyServer, tmp_path: Path, says_length: bool) -> None:
+    """What had come when the connection broke was used; here a file counts when it has its size and its hash."""
+    aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    manifest = north.notice(OFFER)
+    assert manifest is not None
+    faulty.fail("GET", cuts_answer(3, says_length=says_length))
+    with pytest.raises(PassingError):
+        north.fetch(OFFER, manifest, answers=(None,), max_weights_bytes=100)
+    assert north.message(OFFER) is None
+    assert not any(north.path(OFFER, name).exists() for name in FILES)
+    assert receive(north, OFFER) is not None
+    assert all(north.path(OFFER, name).read_bytes() == content for name, content in FILES.items())
+
+
+FAILED_UPLOADS: dict[str, list[Fault]] = {
+    "login page": [says(200, PAGE, ("Content-Type", "text/html"))],
+    "full": [says(507)],
+    "busy": [says(503)],
+    "refused": [says(401)],
+    "no answer": [hangs_up],
+    "lost answer": [does_it_and_hangs_up],
+    "stored in part": [keeps(1), keeps(0.5)],  # the model is the second file
+    "manifest not stored": [keeps(1), keeps(1), says(507)],
+}
+
+
+@pytest.mark.parametrize("faults", FAILED_UPLOADS.values(), ids=FAILED_UPLOADS)
+def test_upload_results_ignored(faulty: FaultyServer, tmp_path: Path, faults: list[Fault]) -> None:
+    """An upload was done whatever the server said; here nothing is published before the server has confirmed it all."""
+    aggregator, place = over(faulty, tmp_path, AGGREGATOR), Place("round", "r", 1)
+    aggregator.seal(place, round_files(1), in_reply_to=None)
+    faulty.fail("PUT", *faults)
+    with pytest.raises(DropfedError):
+        aggregator.publish()
+    assert aggregator.has_unpublished
+    assert aggregator.published_head == Head()
+    assert place.manifest not in faulty.files
+    aggregator.publish()
+    assert not aggregator.has_unpublished
+    for name in (*round_files(1), MANIFEST):
+        assert faulty.files[f"{place.path}/{name}"] == aggregator.path(place, name).read_bytes()
+
+
+def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Path) -> None:
+    """A site saw a round before its model was there; here the manifest goes last, and until then there is no round."""
+    aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
+    place = Place("round", "r", 1)
+    aggregator.seal(place, round_files(1), in_reply_to=None)
+    faulty.fail("PUT", keeps(1), says(503))
+    with pytest.raises(PassingError):
+        aggregator.publish()
+    assert f"{place.path}/{names.ROUND_CONFIGURATION}" in faulty.files
+    assert north.notice(place) is None
+    aggregator.publish()
+    sent = [request.removeprefix(f"PUT {place.path}/") for request in faulty.requests if request.startswith("PUT ")]
+    assert [name for name in sent if name != names.ROUND_CONFIGURATION] == [
+        names.GLOBAL_MODEL,
+        names.GLOBAL_MODEL,
+        f"{MANIFEST}.new",
+    ]
+    assert north.notice(place) is not None
+
+
+def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, played: Played) -> None:
+    """Each round's files took the names of the last round's; here every name has run and round, and is written once."""
+    aggregator = over(faulty, tmp_path, AGGREGATOR)
+    for round_no in (1, 2, 3):
+        aggregator.seal(Place("round", "r", round_no), round_files(round_no), in_reply_to=None)
+        aggregator.publish()
+    written = [request for request in faulty.requests if request.startswith("PUT ")]
+    assert len(set(written)) == len(written) == 9
+    for round_no in (1, 2, 3):
+        assert faulty.files[f"runs/r/rounds/000{round_no}/to_site/config.yaml"] == b"round: %d\n" % round_no
+    manifests = sorted(played.drop.glob(f"runs/**/{MANIFEST}"))  # of a whole run, both ways
+    assert len(manifests) == 9
+    for manifest in manifests:
+        body, _ = open_signed(manifest.read_bytes())
+        path = manifest.parent.relative_to(played.drop).as_posix()
+        assert path.startswith(f"runs/{body['run']}/")
+        assert (f"/rounds/{body['round']:04d}/" in path) == (body["kind"] in ("round", "update", "verdict"))
+        assert place_at(path) == Place(body["kind"], body["run"], body["round"])
