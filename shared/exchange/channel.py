@@ -202,17 +202,18 @@ class Channel:
     def prune(self, run: str) -> None:
         """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror.
 
-        Raises:
-            PoisonError: the offer or the card is not well-formed.
+        Nothing is removed on the word of an offer or a card that is not well-formed.
         """
         offer, final = Place("offer", run), Place("final", run)
         if self.message(offer) is None:
             return
-        configuration = self.path(offer, RUN_CONFIGURATION)
-        keep = open_yaml(configuration.read_bytes(), RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}").keep
-        chosen = None
-        if self.message(final) is not None:
-            chosen = open_record(self.path(final, CARD).read_bytes(), FinalCard, f"{final.path}/{CARD}").chosen_round
+        try:
+            configuration = self.path(offer, RUN_CONFIGURATION).read_bytes()
+            keep = open_yaml(configuration, RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}").keep
+            card = self.path(final, CARD).read_bytes() if self.message(final) else None
+            chosen = open_record(card, FinalCard, f"{final.path}/{CARD}").chosen_round if card else None
+        except PoisonError:
+            return
         known = [message for message in list(self._sealed.values()) if message.place.run == run]
         settled = {
             message.place.round_no

@@ -12,7 +12,7 @@ import pytest
 
 from aggregator.daemon import _Waiting
 from aggregator.rounds import CloseRound, decide
-from aggregator.site import Awaited, Site, read_invite
+from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, Place
@@ -103,7 +103,7 @@ def run_courier(played: Played, home: Path, hour: Hour) -> None:
         on_news=lambda: None,
     )
     courier._wake = Wake(hour)
-    courier.attend(Awaited(Place("consent", RUN), "00" * 32))
+    courier.attend(Place("consent", RUN))
     courier._run()
     if courier.failure is not None:
         raise courier.failure
@@ -132,10 +132,10 @@ def test_a_limit_per_file_that_adds_up_to_days(tmp_path: Path, monkeypatch: pyte
     store = RunStore(tmp_path, "r")
     for _ in range(24):  # nor does it begin anew when the aggregator is started again, as here every hour
         waiting = _Waiting(store)
-        waiting.seconds(1)
+        waiting.seconds(1, passes=True)
         now_s += HOUR_S
-        waiting.seconds(1)
-    assert _Waiting(store).seconds(1) == 24 * HOUR_S
+        waiting.seconds(1, passes=True)
+    assert _Waiting(store).seconds(1, passes=True) == 24 * HOUR_S
 
 
 def test_a_login_only_at_the_start(faulty: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
