@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,9 +82,10 @@ def _curl_round(home: Path, served: Served, login: Path, model: Path) -> dict[st
             )
             for site in SITES
         ]
-        if any([transfer.wait() for transfer in transfers]):
-            raise SystemExit(f"curl failed: {phase}")
+        codes = [transfer.wait() for transfer in transfers]
         seconds[phase] = time.perf_counter() - began
+        if any(codes):
+            raise SystemExit(f"curl failed: {phase}")
     shutil.rmtree(home)
     for site in SITES:
         for path in (served.folders / site).iterdir():
@@ -130,7 +132,7 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
         "peak_mb": round(peak),
         "requests": {
             end: {kind: round(count, 2) for kind, count in found.items()}
-            for end, found in tally(rounds, len(SITES)).items()
+            for end, found in tally(rounds[:-1], len(SITES)).items()  # the last ends before its verdicts
         },
     }
 
@@ -147,10 +149,17 @@ def _step_lengths(rounds: Sequence[Round]) -> list[float]:
 def peer(name: str, environment: Path, megabytes: int) -> dict[str, object]:
     """The same exchange through another system, or why it could not be."""
     command = [sys.executable, "-m", f"benchmarks.peers.{name}", "--environment", str(environment)]
-    found = subprocess.run([*command, "--megabytes", str(megabytes)], capture_output=True, text=True, check=False)
-    if found.returncode == 0:
-        return dict(json.loads(found.stdout))
-    return {"peer": name, "megabytes": megabytes, "failed": found.stderr.strip().splitlines()[-1:]}
+    with subprocess.Popen(
+        [*command, "--megabytes", str(megabytes)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            told, trouble = process.communicate()
+        except BaseException:
+            process.terminate()  # it ends what it started; killed, it could not
+            raise
+    if process.returncode == 0:
+        return dict(json.loads(told))
+    return {"peer": name, "megabytes": megabytes, "failed": trouble.strip().splitlines()}
 
 
 def _rounded(seconds: Sequence[float]) -> list[float]:
@@ -197,7 +206,7 @@ def _peers(figures: Mapping[str, object]) -> list[str]:
     for found in figures["peers"]:  # type: ignore[attr-defined]
         size = str(found["megabytes"])
         if "failed" in found:
-            lines.append(f"| {found['peer']} | {size} | {' '.join(found['failed'])} | |")
+            lines.append(f"| {found['peer']} | {size} | could not: {found['failed'][-1]} | |")
             continue
         quicker = [name for name, sizes in servers.items() if _median(sizes[size], "dropfed_s") < _median(found)]
         name = f"{found['peer']} {found['version']}"
@@ -218,7 +227,7 @@ def _memory(figures: Mapping[str, object]) -> list[str]:
 
 def _requests(cells: Sequence[tuple[str, str, Mapping[str, object]]]) -> list[str]:
     server, size, found = cells[0]
-    lines = ["", f"Requests per round and site, {server}, {size} MB; a path is within the round's folder:", ""]
+    lines = ["", f"Requests per round and site, {server}, {size} MB; paths in the round's folder are without it:", ""]
     lines += ["| end | request | times |", "|---|---|---:|"]
     requests: dict[str, dict[str, float]] = found["requests"]  # type: ignore[assignment]
     for end, kinds in requests.items():
@@ -237,6 +246,7 @@ def _yes(held: object) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and record."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     sizes = [int(argument) for argument in arguments] or SIZES_MB
     servers = {
         name: {str(size): _told(f"{name}, {size} MB", lambda: compare(server, size)) for size in sizes}  # noqa: B023

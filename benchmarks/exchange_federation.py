@@ -235,7 +235,7 @@ def read_requests(home: Home, served: Served, sites: Sequence[str]) -> list[Requ
 
 
 def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
-    """Requests per round and site, by end and by what they are for."""
+    """Requests per round and site, by end and by what they are for; paths within a round's folder are without it."""
     counts: dict[str, Counter[str]] = {AGGREGATOR: Counter(), "site": Counter()}
     for played in rounds:
         for request in played.requests:
@@ -245,6 +245,7 @@ def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
 
 
 def _purpose(request: Request) -> str:
-    path = re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+)?/?", "", request.path) or "the folder itself"
-    is_poll = request.method == "GET" and request.status == 404
-    return f"{request.method} {path}{', not there yet' if is_poll else ''}"
+    round_folder = re.fullmatch(rf"{names.RUNS}/{RUN}/rounds/\d+", request.path)
+    path = "round folder" if round_folder else re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+/)?", "", request.path)
+    is_early = request.method == "GET" and request.status == 404
+    return f"{request.method} {path or 'drop folder'}{', not there yet' if is_early else ''}"

@@ -36,20 +36,29 @@ NAMES = [f"site-{number}" for number in range(1, SITES + 1)]
 def provision(programs: Path, home: Path, quiet: dict[str, str]) -> Path:
     """Make every participant's startup kit, as for a real federation; returns the folder that holds them."""
     (port,) = free_ports(1)
-    participants = [{"name": SERVER, "type": "server", "org": "example", "fed_learn_port": port}]
+    participants: list[dict[str, object]] = [
+        {"name": SERVER, "type": "server", "org": "example", "fed_learn_port": port}
+    ]
     participants += [{"name": name, "type": "client", "org": "example"} for name in NAMES]
     participants += [{"name": ADMIN, "type": "admin", "org": "example", "role": "project_admin"}]
-    builders = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder")
-    builders += ("cert.CertBuilder", "signature.SignatureBuilder")
+    builders = ["workspace.WorkspaceBuilder", "static_file.StaticFileBuilder"]
+    builders += ["cert.CertBuilder", "signature.SignatureBuilder"]
     project = {
         "api_version": 3,
         "name": "exchange",
         "description": "the exchange benchmark",
-        "participants": participants,
+        "participants": [participant | {"connection_security": "clear"} for participant in participants],
         "builders": [{"path": f"nvflare.lighter.impl.{name}", "args": {}} for name in builders],
     }
     (home / "project.yml").write_text(json.dumps(project))  # JSON is YAML
-    command = [programs / "nvflare", "provision", "-p", home / "project.yml", "-w", home / "workspace"]
+    command: list[str | Path] = [
+        programs / "nvflare",
+        "provision",
+        "-p",
+        home / "project.yml",
+        "-w",
+        home / "workspace",
+    ]
     if start(command, home / "log.txt", quiet).wait() != 0:
         raise SystemExit(f"no startup kits were made:\n{(home / 'log.txt').read_text()[-4000:]}")
     kits = home / "workspace" / "exchange" / "prod_00"
@@ -78,7 +87,7 @@ def measure(programs: Path, megabytes: int, home: Path) -> list[float]:
     for name in (SERVER, *NAMES):
         start([kits / name / "startup" / "sub_start.sh", "--once"], home / f"log-{name}.txt", quiet)
     deadline = time.monotonic() + PATIENCE_S
-    submit = [programs / "nvflare", "job", "submit", "-j", job, "--startup-kit", kits / ADMIN]
+    submit: list[str | Path] = [programs / "nvflare", "job", "submit", "-j", job, "--startup-kit", kits / ADMIN]
     while start(submit, log, quiet).wait() != 0:
         if time.monotonic() > deadline - PATIENCE_S + 90:
             raise SystemExit(f"the server took no job:\n{log.read_text()[-4000:]}")
