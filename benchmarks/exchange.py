@@ -132,7 +132,7 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
         "peak_mb": round(peak),
         "requests": {
             end: {kind: round(count, 2) for kind, count in found.items()}
-            for end, found in tally(rounds[:-1], len(SITES)).items()  # the last ends before its verdicts
+            for end, found in tally(rounds[:-1], len(SITES)).items()  # the run ends before the last one's verdicts
         },
     }
 

@@ -186,7 +186,7 @@ class Round:
     Attributes:
         seconds: from when the aggregator begins to seal the round until it has accepted the last answer.
         steps: by site, when each of ``STEPS`` had ended, in seconds from the same beginning.
-        requests: of both ends, from this beginning to the next round's.
+        requests: of both ends: those that name the round, and others from this beginning to the next round's.
     """
 
     seconds: float
@@ -197,9 +197,16 @@ class Round:
 def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence[Request]) -> Round:
     """What the daemons' own files and requests say about a round."""
     began, until = _opened(home, number) or 0.0, _opened(home, number + 1) or float("inf")
-    within = [request for request in requests if began <= request.began < until]
-    steps = {site: tuple(moment - began for moment in _moments(home, site, number, within)) for site in sites}
-    return Round(max(ends[-1] for ends in steps.values()), steps, within)
+    folder = f"{names.RUNS}/{RUN}/rounds/"
+
+    def is_of_round(request: Request) -> bool:
+        if request.path.startswith(folder):
+            return request.path.startswith(f"{folder}{number:04d}")
+        return began <= request.began < until
+
+    own = [request for request in requests if is_of_round(request)]
+    steps = {site: tuple(moment - began for moment in _moments(home, site, number, own)) for site in sites}
+    return Round(max(ends[-1] for ends in steps.values()), steps, own)
 
 
 def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) -> Iterator[float]:
@@ -235,16 +242,16 @@ def read_requests(home: Home, served: Served, sites: Sequence[str]) -> list[Requ
 
 
 def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
-    """Requests per round and site, by end and by what they are for; paths within a round's folder are without it."""
+    """Requests per round and site, by end and by method and path; paths in the round's folder are without it."""
     counts: dict[str, Counter[str]] = {AGGREGATOR: Counter(), "site": Counter()}
     for played in rounds:
         for request in played.requests:
-            counts[AGGREGATOR if request.end == AGGREGATOR else "site"][_purpose(request)] += 1
+            counts[AGGREGATOR if request.end == AGGREGATOR else "site"][_kind(request)] += 1
     share = len(rounds) * sites
     return {end: {kind: count / share for kind, count in sorted(found.items())} for end, found in counts.items()}
 
 
-def _purpose(request: Request) -> str:
+def _kind(request: Request) -> str:
     round_folder = re.fullmatch(rf"{names.RUNS}/{RUN}/rounds/\d+", request.path)
     path = "round folder" if round_folder else re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+/)?", "", request.path)
     is_early = request.method == "GET" and request.status == 404

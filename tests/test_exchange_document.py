@@ -1,0 +1,28 @@
+"""What docs/exchange.md says a round costs is what a round costs: the exchange benchmark, with a small model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from benchmarks import exchange
+from benchmarks.exchange_federation import Home, tally
+from benchmarks.exchange_servers import embedded
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "exchange.md"
+MODEL_BYTES = 2 * 10**6
+
+
+def test_requests_of_a_round_are_those_of_the_document(tmp_path: Path) -> None:
+    with embedded(tmp_path / "server", exchange.SITES) as served:
+        rounds, _ = exchange.dropfed(Home(tmp_path), served, MODEL_BYTES)
+    counted = {
+        (end, request): times
+        for end, found in tally(rounds[:-1], len(exchange.SITES)).items()
+        for request, times in found.items()
+    }
+    rows = re.findall(r"^\| (aggregator|site) \| `([^`]+)` \| ([^|]+?) \|", DOCUMENT.read_text(), re.MULTILINE)
+    told = {(end, request): float(times) for end, request, times in rows if re.fullmatch(r"[\d.]+", times)}
+    looks = {(end, request) for end, request, times in rows} - told.keys()
+    assert len(told) > 20
+    assert {kind: times for kind, times in counted.items() if kind not in looks} == told
