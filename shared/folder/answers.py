@@ -133,7 +133,7 @@ def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError 
         for cause in causes
         if isinstance(cause, OSError) and (cause.strerror or type(cause) is OSError)
     ]
-    return PassingError(f"The connection to {url} failed: {reasons[-1] if reasons else type(causes[-1]).__name__}.")
+    return PassingError(f"The connection to {url} failed: {reasons[-1] if reasons else 'it was cut'}.")
 
 
 def seconds_of(date: str) -> float | None:

@@ -127,6 +127,29 @@ def test_an_added_file_is_noticed_wherever_it_lies(copy: Path, foreign: str) -> 
             path.unlink()
 
 
+def test_what_an_unfinished_write_left_is_no_finding(copy: Path) -> None:
+    """A copy of the file it was to become; a heartbeat, which is overwritten, need only be signed by the site."""
+    manifest = Place("offer", RUN).manifest
+    older = json.loads((copy / "status.json").read_bytes())["body"] | {"phase": "training"}
+    key = SigningKey.at(copy.parent.parent / "played0" / "north" / "signing.key")
+    for name, content, holds in (
+        ("federation.json", (copy / "federation.json").read_bytes(), True),
+        ("README.txt", (copy / "README.txt").read_bytes(), True),
+        (manifest, (copy / manifest).read_bytes(), True),
+        ("status.json", key.sign(older), True),
+        ("status.json", SigningKey(b"\x02" * 32).sign(older), False),
+        ("federation.json", (copy / "site.json").read_bytes(), False),
+        (manifest, (copy / Place("verdict", RUN, 1).manifest).read_bytes(), False),
+        (f"{Place('offer', RUN).path}/run.yaml", (copy / Place("offer", RUN).path / "run.yaml").read_bytes(), False),
+    ):
+        unfinished = copy / f"{name}.new"
+        unfinished.write_bytes(content)
+        try:
+            assert [finding.file for finding in findings(copy)] == ([] if holds else [f"{name}.new"]), name
+        finally:
+            unfinished.unlink()
+
+
 @pytest.mark.parametrize("foreign", ["extra", f"runs/{RUN}/extra", "runs/Upper", f"runs/{RUN}/rounds/1", ".git"])
 def test_an_added_folder_is_noticed(copy: Path, foreign: str) -> None:
     (copy / foreign).mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import PassingError, PoisonError
+from shared.errors import NotFoundError, PassingError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
@@ -115,6 +115,56 @@ def test_a_torn_payload_is_fetched_again(tmp_path: Path, folder: LocalFolder) ->
     assert north.message(OFFER) is None
     payload.write_bytes(right)
     assert receive(north, OFFER) is not None
+
+
+class Lying(LocalFolder):
+    """Something on the way cuts what it passes on, or hides it; the listing tells the truth."""
+
+    def __init__(self, root: Path, cut: str, hidden: str) -> None:
+        super().__init__(root)
+        self.cut = cut
+        self.hidden = hidden
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        content = super().read(path, max_bytes=max_bytes)
+        return content[:-9] if path.endswith(self.cut) else content
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        if path.endswith(self.hidden):
+            raise NotFoundError(f"{path} is not there.")
+        return super().download(path, target, size=size)
+
+
+@pytest.mark.parametrize(("cut", "hidden"), [(names.MANIFEST, "nothing"), ("nothing", names.TENSORS)])
+def test_what_does_not_come_as_it_is_listed_is_never_poison(
+    tmp_path: Path, folder: LocalFolder, cut: str, hidden: str
+) -> None:
+    aggregator = channel(tmp_path, AGGREGATOR, folder)
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    lying = Lying(folder.root, cut, hidden)
+    north = channel(tmp_path, "north", lying)
+    assert receive(north, OFFER) is None
+    for _ in range(3):
+        with pytest.raises(PassingError, match="does not come as the folder lists it"):
+            receive(north, OFFER)
+    lying.cut = lying.hidden = "nothing"
+    assert receive(north, OFFER) is not None
+
+
+@pytest.mark.parametrize("name", [names.MANIFEST, names.TENSORS])
+def test_what_is_cut_or_missing_in_the_folder_is_poison(tmp_path: Path, folder: LocalFolder, name: str) -> None:
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    path = folder.root / OFFER.path / name
+    if name == names.MANIFEST:
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        path.unlink()
+    assert receive(north, OFFER) is None
+    with pytest.raises(PoisonError, match=name):
+        receive(north, OFFER)
 
 
 def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:

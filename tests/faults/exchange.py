@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.client import responses
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 Headers = tuple[tuple[str, str], ...]
 NO_BODY = (204, 304)
@@ -59,16 +60,19 @@ class Exchange(BaseHTTPRequestHandler):
         fault = self.fault()
         if fault is None:
             self.read_body()
-            self.answer(self.perform())
+            self.reply(self.perform())
         else:
             fault(self)
 
-    do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_COPY = do_PROPFIND = do_OPTIONS = handle_any  # noqa: N815 (http.server's names)
+    do_GET = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_COPY = do_PROPFIND = do_OPTIONS = handle_any  # noqa: N815 (http.server's names)
 
     def read_body(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, status: int, body: bytes = b"", *headers: tuple[str, str]) -> None:
+        self.reply(Answer(status, body, headers))
+
+    def reply(self, answer: Answer) -> None:
         self.send(answer.on_the_wire(len(answer.body)))
 
     def send(self, content: bytes) -> None:
@@ -88,4 +92,5 @@ class Exchange(BaseHTTPRequestHandler):
         pass
 
 
-Fault = Callable[[Exchange], None]
+Fault = Callable[[Any], None]
+"""Called with the exchange whose request it takes over."""

@@ -22,7 +22,7 @@ class Say:
 
     def __call__(self, exchange: Exchange) -> None:
         exchange.read_body()
-        exchange.answer(Answer(self.status, self.body, self.headers))
+        exchange.answer(self.status, self.body, *self.headers)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Duplicate:
     def __call__(self, exchange: Exchange) -> None:
         exchange.read_body()
         first, second = exchange.perform(), exchange.perform()
-        exchange.answer(first if self.answers_first else second)
+        exchange.reply(first if self.answers_first else second)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Delay:
     def __call__(self, exchange: Exchange) -> None:
         exchange.read_body()
         time.sleep(self.seconds)
-        exchange.answer(exchange.perform())
+        exchange.reply(exchange.perform())
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from pathlib import Path
 from random import Random
 from subprocess import Popen
 
-from tests.faults.certificates import certificates
 from tests.faults.checks import Result, problems
 from tests.faults.runs import IMAGES, Outcome, set_up, tiny_data, tiny_run
-from tests.faults.storm import Storm
+from tests.faults.storm import Storm, random_weather
 from tests.federation.running import WAIT_S, Federation
 
-BETWEEN_KILLS_S = 2.5  # on average
+BETWEEN_KILLS_S = 3.0  # on average
 MOST_KILLS = 30  # of one federation, so that each comes to an end
 SERVER = "server"
 AGGREGATOR = "aggregator"
@@ -37,7 +36,7 @@ class StormyFederation(Federation):
 
     def __enter__(self) -> StormyFederation:
         self.start_server()
-        self.storm = Storm(self._seed, self.port, self.run.sites, certificates())
+        self.storm = Storm(random_weather(self._seed), self.port, self.run.sites)
         set_up(self, self.storm)
         return self
 

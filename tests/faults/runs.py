@@ -10,10 +10,9 @@ from pathlib import Path
 
 from shared.exchange.records import RunConfiguration
 from site_client.configuration import Policy
-from tests.faults.certificates import certificates
 from tests.faults.checks import Result, is_over, problems, result_of
 from tests.faults.hurried import POLL_S, hurried
-from tests.faults.storm import Storm
+from tests.faults.storm import CALM, Storm, Weather
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import Setting, make_data, run_configuration
 
@@ -33,7 +32,7 @@ class Outcome:
 
 def tiny_run() -> RunConfiguration:
     """The smallest run there is: a net of two levels of two channels."""
-    return run_configuration(rounds=1, task_options={"image_size": 32, "widths": [2, 2]})
+    return run_configuration(seed=1, rounds=1, task_options={"image_size": 32, "widths": [2, 2]})
 
 
 @lru_cache(maxsize=1)
@@ -54,25 +53,28 @@ def set_up(setting: Setting, storm: Storm) -> None:
 def undisturbed() -> Result:
     """What the run comes to when nothing goes wrong."""
     with tempfile.TemporaryDirectory(prefix="dropfed-undisturbed-") as root:
-        federation, outcome = _run(None, Path(root))
-        if outcome.problems:
-            raise AssertionError("\n".join(outcome.problems))
-        return result_of(federation)
+        federation, outcome = _run(CALM, Path(root))
+        assert not outcome.problems, "\n".join(outcome.problems)
+        result = result_of(federation)
+        assert result.final == result.aggregates[1], (
+            "a run whose training does not show in its final model tests little"
+        )
+        return result
 
 
-def weather(seed: int, root: Path) -> Outcome:
-    """Run a federation below ``root`` in the storm of this seed, and look whether all is well."""
+def run_in(weather: Weather, root: Path) -> Outcome:
+    """Run a federation below ``root`` in this weather, and look whether all is well."""
     expected = undisturbed()
-    federation, outcome = _run(seed, root)
+    federation, outcome = _run(weather, root)
     if not outcome.problems:
         outcome.problems.extend(problems(federation, expected))
     return outcome
 
 
-def _run(seed: int | None, root: Path) -> tuple[FederationInProcess, Outcome]:
+def _run(weather: Weather, root: Path) -> tuple[FederationInProcess, Outcome]:
     found: list[str] = []
     with hurried(), FederationInProcess(root, tiny_run(), IMAGES, tiny_data()) as federation:
-        storm = Storm(seed, federation.server.port, federation.run.sites, certificates())
+        storm = Storm(weather, federation.server.port, federation.run.sites)
         works = [federation.site(site) for site in federation.run.sites]
 
         def end_the_storm() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import REPLAY, weather
+from tests.faults.runs import REPLAY, run_in
+from tests.faults.storm import random_weather
 
 SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "200"))
 FILES = 4
@@ -22,6 +23,6 @@ def seeds_of_file(number: int) -> pytest.MarkDecorator:
 
 def assert_that_nothing_is_lost(seed: int, root: Path) -> None:
     """A federation in the storm of this seed ends as if nothing had happened, and its logs say what was wrong."""
-    outcome = weather(seed, root)
+    outcome = run_in(random_weather(seed), root)
     again = f"again with: {REPLAY} {seed}"
     assert not outcome.problems, "\n".join([again, *outcome.problems, "what went wrong:", outcome.journal])

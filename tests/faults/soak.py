@@ -23,7 +23,8 @@ from random import Random, SystemRandom
 
 from benchmarks.record import record
 from tests.faults.kills import slaughter
-from tests.faults.runs import Outcome, undisturbed, weather
+from tests.faults.runs import Outcome, run_in, undisturbed
+from tests.faults.storm import random_weather
 
 COMMAND = "python -m tests.faults.soak"
 TOLD_EVERY_S = 60.0
@@ -70,7 +71,7 @@ class Tally:
 def one_in_storm(seed: int, tally: Tally) -> None:
     """A federation in this process."""
     root = Path(tempfile.mkdtemp(prefix=f"dropfed-storm-{seed}-"))
-    tally.add("in storms", weather(seed, root), Counter(), f"{COMMAND} --seed {seed}", root)
+    tally.add("in storms", run_in(random_weather(seed), root), Counter(), f"{COMMAND} --seed {seed}", root)
 
 
 def one_with_kills(seed: int, tally: Tally) -> None:

@@ -1,20 +1,21 @@
-"""A seeded random storm of faults over a whole federation.
+"""Faults over a whole federation: random ones by a seed, or one kind for a while.
 
-What goes wrong with a request depends on the seed, the client, the request's method and path, and how often the client
-made it before; not on when it comes. So a seed replays, however the threads and processes take turns.
+What goes wrong at random with a request depends on the seed, the client, the request's method and path, and how often
+the client made it before; not on when it comes. So a seed replays, however the threads and processes take turns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
-from tests.faults.certificates import Certificates
+from shared.exchange.names import STATUS
+from tests.faults.certificates import certificates
 from tests.faults.exchange import Fault
 from tests.faults.faults import HTML, PAGE, CutAnswer, Delay, Drip, Duplicate, LoseAnswer, Say, Stall, Truncate
-from tests.faults.proxy import CutRequest, FaultProxy, PresentCertificate, Refuse
+from tests.faults.proxy import CutRequest, FaultProxy, PresentCertificate, Refuse, Schedule
 from tests.federation.running import own_logins
 from tests.folder.logins import Login, Logins
 
@@ -84,31 +85,61 @@ class RandomSchedule:
         return kind, KINDS[kind](chance)
 
 
+class Outage:
+    """One kind of fault happens to some requests in a row, from the first one of ``method`` to ``name`` on.
+
+    Heartbeats are left in peace: they are dropped without a word when they cannot be sent.
+    """
+
+    def __init__(self, kind: str, method: str, name: str, requests: int) -> None:
+        self.kind = kind
+        self._first = (method, name)
+        self._left = requests
+        self._has_begun = False
+
+    def __call__(self, method: str, path: str) -> tuple[str, Fault] | None:
+        self._has_begun |= (method, path.rpartition("/")[2]) == self._first
+        if not self._has_begun or self._left == 0 or STATUS in path:
+            return None
+        self._left -= 1
+        return self.kind, KINDS[self.kind](Random(self._left))
+
+
 def undisturbed(_method: str, _path: str) -> None:
     """The schedule of nothing."""
 
 
+@dataclass(frozen=True)
+class Weather:
+    """What will go wrong, by client, and whether clients speak TLS."""
+
+    schedule_of: Callable[[str], Schedule]
+    tls: bool = False
+
+
+CALM = Weather(lambda client: undisturbed)
+
+
+def random_weather(seed: int) -> Weather:
+    """What the seed decides."""
+    chance = Random(f"weather {seed}")
+    tls = chance.random() < 0.5
+    kinds = [kind for kind in KINDS if tls or kind not in OF_TLS]
+    if chance.random() < 0.5:  # much of little, rather than little of everything
+        kinds = chance.sample(kinds, 3)
+    often = chance.choice((0.02, 0.05, 0.1, 0.2))
+    return Weather(lambda client: RandomSchedule(seed, client, kinds, often), tls)
+
+
 class Storm:
-    """A proxy for each client of a federation: each site, and for each site's folder the aggregator.
+    """A proxy for each client of a federation: each site, and for each site's folder the aggregator."""
 
-    Args:
-        seed: decides everything, also whether there is TLS; None: nothing goes wrong, and there is none.
-    """
-
-    def __init__(self, seed: int | None, server_port: int, sites: Sequence[str], certificates: Certificates) -> None:
-        chance = Random(f"storm {seed}")
+    def __init__(self, weather: Weather, server_port: int, sites: Sequence[str]) -> None:
+        shown = certificates() if weather.tls else None
         self._sites = sites
-        self.ca_file = certificates.ca_file if seed is not None and chance.random() < 0.5 else None
-        kinds = [kind for kind in KINDS if self.ca_file is not None or kind not in OF_TLS]
-        if chance.random() < 0.5:  # much of little, rather than little of everything
-            kinds = chance.sample(kinds, 3)
-        often = 0.0 if seed is None else chance.choice((0.02, 0.05, 0.1, 0.25))
+        self._ca_file = shown.ca_file if shown else None
         self.proxies = {
-            client: FaultProxy(
-                server_port,
-                RandomSchedule(seed or 0, client, kinds, often),
-                certificates if self.ca_file is not None else None,
-            )
+            client: FaultProxy(server_port, weather.schedule_of(client), shown)
             for site in sites
             for client in (site, aggregator_at(site))
         }
@@ -122,7 +153,7 @@ class Storm:
         )
 
     def _through(self, proxy: FaultProxy, login: Login) -> Login:
-        return replace(login, url=f"{proxy.url}{login.url}", ca_file=self.ca_file)
+        return replace(login, url=f"{proxy.url}{login.url}", ca_file=self._ca_file)
 
     @property
     def requests(self) -> int:

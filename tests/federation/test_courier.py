@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import threading
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     assert site.channel.path(place, names.CONSENT).exists()
 
 
-def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path) -> None:
+def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A card that does not know the invite's secret is not accepted; the right one ends the trouble."""
     work, drop = tmp_path / "aggregator", tmp_path / "drop"
     drop.mkdir()
@@ -90,13 +91,19 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path) -> None:
     )
     trouble = work / "sites" / "north" / "trouble.txt"
     shutil.copyfile(tmp_path / "impostor" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
-    assert not site._work()
+    caplog.set_level(logging.INFO, "aggregator.site")
+    for _ in range(3):
+        assert not site._work()
     assert "does not prove knowledge of the invite's secret" in trouble.read_text()
     assert site.channel is None
     shutil.copyfile(tmp_path / "north" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
     assert site._work()
     assert site.channel is not None
     assert not trouble.exists()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    assert "invite's secret" in said[0]
+    assert said[1:] == ["north is enrolled", "north: the exchange goes on."]
 
 
 # --- what is not awaited ----------------------------------------------------------------------------------------

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
-PAGE = b"<!DOCTYPE html><html><body>Please log in</body></html>"
-Fault = Callable[["Handler"], None]
+from tests.faults.exchange import Answer, Exchange, Fault
+from tests.faults.faults import HangUp, LoseAnswer, Say, Truncate
 
 
 class FaultyServer:
@@ -56,27 +54,21 @@ class FaultyServer:
         return sum(request.startswith(f"{method} ") for request in self.requests)
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class Handler(Exchange):
     world: FaultyServer
 
     def setup(self) -> None:
         super().setup()
         self.world.connections += 1
 
-    def handle_any(self) -> None:
+    def fault(self) -> Fault | None:
         self.name = _inside(self.path)
         self.world.requests.append(f"{self.command} {self.name}")
         self.world.headers.append(dict(self.headers))
-        fault = self.world.fault_for(self.command)
-        if fault is not None:
-            fault(self)
-            return
-        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.answer(*self.behave())
+        return self.world.fault_for(self.command)
 
-    do_GET = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_COPY = do_PROPFIND = handle_any  # noqa: N815 (http.server's names)
+    def perform(self) -> Answer:
+        return Answer(*self.behave())
 
     def behave(self) -> tuple[int, bytes]:
         world, name = self.world, self.name
@@ -131,24 +123,6 @@ class Handler(BaseHTTPRequestHandler):
             found |= {path: len(content) for path, content in world.files.items() if path.rpartition("/")[0] == name}
         return 207, multistatus(found)
 
-    def answer(self, code: int, body: bytes = b"", *headers: tuple[str, str]) -> None:
-        self.send_response(code)
-        for header in headers:
-            self.send_header(*header)
-        if code != 204:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def hang_up(self) -> None:
-        """Close the connection at once, without a word."""
-        self.close_connection = True
-        self.wfile.flush()
-        self.connection.shutdown(socket.SHUT_RDWR)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 def _inside(address: str) -> str:
     return unquote(urlsplit(address).path).removeprefix("/drop").strip("/")
@@ -166,38 +140,15 @@ def multistatus(found: dict[str, int | None]) -> bytes:
     return f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{responses}</D:multistatus>'.encode()
 
 
-def says(code: int, body: bytes = b"", *headers: tuple[str, str]) -> Fault:
+def says(status: int, body: bytes = b"", *headers: tuple[str, str]) -> Fault:
     """Read the request, do nothing, and answer."""
-
-    def fault(handler: Handler) -> None:
-        handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-        handler.answer(code, body, *headers)
-
-    return fault
-
-
-def does_it_and_hangs_up(handler: Handler) -> None:
-    """Do what was asked; the answer is lost."""
-    handler.body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-    handler.behave()
-    handler.hang_up()
-
-
-def hangs_up(handler: Handler) -> None:
-    """Do nothing."""
-    handler.hang_up()
+    return Say(status, body, headers)
 
 
 def cuts_answer(keep: int, *, says_length: bool = True) -> Fault:
     """Do what was asked, but send only the first ``keep`` bytes of the answer's body."""
+    return Truncate(keep, "right" if says_length else "none")
 
-    def fault(handler: Handler) -> None:
-        handler.body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-        code, body = handler.behave()
-        handler.send_response(code)
-        handler.send_header(*(("Content-Length", str(len(body))) if says_length else ("Connection", "close")))
-        handler.end_headers()
-        handler.wfile.write(body[:keep])
-        handler.hang_up()
 
-    return fault
+hangs_up = HangUp()
+does_it_and_hangs_up = LoseAnswer()

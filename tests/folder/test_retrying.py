@@ -21,7 +21,7 @@ from shared.errors import (
     Stopped,
 )
 from shared.folder.local import LocalFolder
-from shared.folder.retrying import LONGEST_RETRY_AFTER_S, RetryingFolder
+from shared.folder.retrying import LONGEST_RETRY_AFTER_S, ROOT_SEEN_EVERY_S, RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, does_it_and_hangs_up, hangs_up, says
 
@@ -122,6 +122,46 @@ def test_trouble_lasts_across_calls_until_one_is_answered(bench: Bench) -> None:
     with pytest.raises(NotFoundError):
         folder.read("missing", max_bytes=1)
     assert bench.kinds_told == [PassingError, None]  # "not there" is an answer
+
+
+def test_each_sentence_is_said_once_until_it_is_over(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shared.folder.retrying")
+    folder = bench.folder()
+    for _ in range(2):
+        bench.server.fail("PROPFIND", says(503), says(401), hangs_up, says(401), says(507), says(503))
+        folder.check()
+    said = [record.getMessage() for record in caplog.records]
+    assert [next(word for word in ("503", "password", "no room", "used again") if word in text) for text in said] == [
+        "503",
+        "password",
+        "no room",
+        "used again",
+    ] * 2
+    assert all(text.endswith(". Trying again until it works.") for text in said if "used again" not in text)
+    # Whoever shows the present trouble is told each change of it.
+    kinds = [PassingError, StandingError, PassingError, StandingError, StandingError, PassingError, None]
+    assert bench.kinds_told == kinds * 2
+
+
+def test_a_file_is_not_missing_but_its_folder_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder that is not shared any more, everything is "not there"; that must not be mistaken for "not yet"."""
+    now_s = 0.0
+    monkeypatch.setattr("shared.folder.retrying.time", SimpleNamespace(monotonic=lambda: now_s))
+    folder = bench.folder()
+    for _ in range(5):
+        with pytest.raises(NotFoundError):
+            folder.read("not-yet", max_bytes=1)
+    assert bench.server.count("PROPFIND") == 1  # the folder itself is not looked at every time
+    bench.server.fail("PROPFIND", says(404), says(404), says(404))
+    with pytest.raises(NotFoundError):
+        folder.read("not-yet", max_bytes=1)
+    assert bench.told == []
+    now_s += ROOT_SEEN_EVERY_S
+    with pytest.raises(NotFoundError):
+        folder.list("not-yet")
+    assert bench.kinds_told == [StandingError, None]
+    assert "still shared" in str(bench.told[0])
+    assert bench.time.waits == [60.0, 60.0]
 
 
 def test_other_errors_pass_at_once(bench: Bench, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from shared.errors import AlreadyExistsError, PassingError, PoisonError, StandingError
 from shared.folder.webdav import WebDavFolder
-from tests.folder.faulty import PAGE, FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, multistatus, says
+from tests.faults.faults import PAGE, Truncate
+from tests.folder.faulty import FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, multistatus, says
 
 CONTENT = bytes(index % 241 for index in range((2 << 20) + 5))
 HTML = ("Content-Type", "text/html; charset=utf-8")
@@ -138,6 +139,27 @@ def test_a_login_page_is_not_a_stored_file(faulty: FaultyServer, faulty_folder: 
         faulty_folder.upload("f", source)
     with pytest.raises(StandingError, match="web page"):
         faulty_folder.create("f", b"x")
+
+
+def test_a_cut_answer_does_not_hide_that_a_file_is_there(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    """A Content-Length that is as short as what comes: nothing but the content tells."""
+    faulty_folder.create("manifest", b"what was meant")
+    faulty.fail("GET", Truncate(4, "wrong"))
+    faulty_folder.create("manifest", b"what was meant")  # done already
+    assert faulty.files == {"manifest": b"what was meant"}
+    faulty.files["manifest"] = b"what"  # this is no cut answer
+    with pytest.raises(AlreadyExistsError):
+        faulty_folder.create("manifest", b"what was meant")
+
+
+def test_a_folder_that_is_not_made_is_a_passing_failure(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, source: Path
+) -> None:
+    faulty.fail("MKCOL", says(404))
+    with pytest.raises(PassingError, match="could not be made"):
+        faulty_folder.upload("a/b", source)
+    faulty_folder.upload("a/b", source)
+    assert faulty.files["a/b"] == CONTENT
 
 
 def test_a_longer_file_is_not_read_to_its_end(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:

@@ -1,0 +1,72 @@
+"""Each kind of fault for a while, in the middle of a federation: the log says in a sentence what was wrong, once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults.runs import run_in
+from tests.faults.storm import KINDS, OF_TLS, Outage, Weather, aggregator_at, undisturbed
+from tests.federation.running import Setting
+
+FAILED = "The connection to .* failed: .*"
+BUSY = "cannot do {method} now: "
+
+SAID: dict[str, tuple[str | None, str | None]] = {
+    # kind: what a site says that sends, and the aggregator that fetches; None: nothing is wrong enough to be told
+    "refused": (FAILED, FAILED),
+    "delayed": (None, None),
+    "stalled": (None, "did not move a byte for 2 s"),  # of an upload's answer, the status is enough
+    "dripping": (None, None),
+    "request cut": (FAILED, FAILED),
+    "answer cut": (FAILED, f"{FAILED}|was cut off after"),
+    "answer lost": (FAILED, FAILED),
+    "truncated, right length": (None, FAILED),
+    "truncated, wrong length": (None, "sent a listing that is not whole|came with"),
+    "truncated, no length": (None, "ended after|sent a listing that is not whole"),
+    "duplicated": (None, None),
+    "401": ("refuses user 'north' or the password: correct them", "refuses user 'aggregator' or the password"),
+    "403": ("forbids PUT to user 'north': have the folder's owner permit it", "forbids GET to user 'aggregator'"),
+    "404": ("is not there", "is not there: check the address, and that the folder is still shared"),
+    "409": (BUSY + "409", BUSY + "409"),
+    "412": (BUSY + "412", BUSY + "412"),
+    "413": ("is larger than the server accepts: have its upload limit raised", "is larger than the server accepts"),
+    "423": (BUSY + "423 Locked", BUSY + "423 Locked"),
+    "429": (BUSY + "429 Too Many Requests", BUSY + "429 Too Many Requests"),
+    "500": (BUSY + "500", BUSY + "500"),
+    "502": (BUSY + "502", BUSY + "502"),
+    "maintenance": (BUSY + "503", BUSY + "503"),
+    "504": (BUSY + "504", BUSY + "504"),
+    "507": ("There is no room left for .*: free some space or have the quota raised", "There is no room left"),
+    "login page": ("answers PUT with a web page", "answers GET with a web page"),
+    "expired certificate": ("The certificate of .* is not valid .*expired", "The certificate of .* is not valid"),
+    "wrong host": ("The certificate of .* is not valid .*127.0.0.1", "The certificate of .* is not valid"),
+}
+LENGTHS = {"stalled": 1, "404": 80}  # requests in a row; a missing folder is looked for now and then only
+
+
+def test_every_kind_is_tested() -> None:
+    assert SAID.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_log_says_what_was_wrong_and_when_it_was_over(kind: str, tmp_path: Path) -> None:
+    requests = LENGTHS.get(kind, 5)
+    outages = {
+        "north": Outage(kind, "PUT", "metrics.csv", requests),
+        aggregator_at("north"): Outage(kind, "GET", "metrics.csv", requests),
+    }
+    outcome = run_in(Weather(lambda client: outages.get(client, undisturbed), tls=kind in OF_TLS), tmp_path)
+    assert not outcome.problems, "\n".join([*outcome.problems, outcome.journal])
+    assert outcome.faults[kind] == 2 * requests, outcome.journal
+    setting = Setting(tmp_path)
+    logs = ((setting.site("north"), "PUT"), (setting.aggregator, "GET"))
+    for (work, method), said in zip(logs, SAID[kind], strict=True):
+        log = (work / "log.txt").read_text()
+        if said is None:
+            assert "Trying again until it works" not in log
+        else:
+            assert re.search(said.format(method=method), log), log
+            assert "the folder can be used again" in log
