@@ -83,7 +83,7 @@ def test_without_a_fault_it_is_not_noticed(tls: bool, tmp_path: Path) -> None:
     with bench_at(tmp_path, tls=tls) as bench:
         for method, path, options in (
             ("GET", "f", {}),
-            ("PROPFIND", "", {"headers": {"Depth": "0"}}),
+            ("PROPFIND", "f", {"headers": {"Depth": "0"}}),
             ("PUT", "g", {"data": CONTENT}),
             ("PUT", "empty", {"data": b""}),
             ("MKCOL", "d", {}),
