@@ -12,11 +12,11 @@ from aggregator.store import withdrawal_of
 from shared.errors import DropfedError, NotFoundError, PoisonError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import Federation, FileEntry, Invite, Sharing, now_text
+from shared.exchange.records import Federation, FileEntry, Invite, RunConfiguration, Sharing, now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_site_card, open_yaml
-from shared.exchange.weights import max_file_bytes
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
@@ -290,8 +290,9 @@ def _max_weights_bytes(channel: Channel, place: Place) -> int:
     """The largest tensor file that a site's message at ``place`` may bring."""
     if place.kind != "update":
         return 0
-    tensors = channel.path(Place("offer", place.run), names.TENSORS)
-    return max_file_bytes(open_yaml(tensors.read_bytes(), Sharing, str(tensors)).shared)
+    tensors, run = (channel.path(Place("offer", place.run), name) for name in (names.TENSORS, names.RUN_CONFIGURATION))
+    wire = open_yaml(run.read_bytes(), RunConfiguration, str(run)).wire
+    return max_file_bytes(open_yaml(tensors.read_bytes(), Sharing, str(tensors)).shared, wire)
 
 
 def read_invite(work: Path, site: str) -> Invite:

@@ -23,11 +23,12 @@ from shared.errors import (
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, WEIGHTS, Place, is_name, place_at
 from shared.exchange.records import Consent, Phase, Withdrawal, sentence
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_site_card
-from shared.exchange.weights import check_tensors, max_file_bytes
+from shared.exchange.weights import check_tensors
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.retrying import RetryingFolder

@@ -14,7 +14,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Kind, Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Consent, FinalCard, Sharing, TensorList, TensorShape, Verdict
+from shared.exchange.records import PLAIN, Consent, FinalCard, Sharing, TensorList, TensorShape, Verdict, Wire
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
@@ -97,8 +97,8 @@ class Played:
         write_tensors(self._model, TENSORS, lambda name: np.full(TENSORS.tensors[name].shape, value, dtype=np.float32))
         return self._model
 
-    def offer_and_consent(self, keep: str = "all") -> None:
-        run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1, keep=keep))
+    def offer_and_consent(self, keep: str = "all", wire: Wire = PLAIN) -> None:
+        run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1, keep=keep, wire=wire))
         self.send(
             "offer",
             0,

@@ -6,7 +6,8 @@ What is checked, in this order:
                 holds nothing but what a `check` writes
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
-                a tensor file that is not there counts as removed if the run's own rule lets it go
+                a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said
+                to be in the form that the run wants
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run
     heads       the newest messages that status.json speaks of are there
@@ -32,6 +33,7 @@ from shared.exchange.trust import (
     Correspondent,
     Message,
     check_file,
+    check_form,
     open_federation,
     open_record,
     open_site_card,
@@ -109,6 +111,7 @@ class _Verification:
         self._by_place: dict[Place, set[str]] = defaultdict(set)
         self._messages: dict[Place, Message] = {}
         self._strangers: set[str] = set()
+        self._offered: dict[str, RunConfiguration | None] = {}
 
     def run(self) -> Audit:
         self._list("", 0)
@@ -119,6 +122,7 @@ class _Verification:
             self._pass_over_unfinished(federation)
             self._check_messages(federation)
             for message in self._messages.values():
+                self._check_form(message)
                 for name in message.manifest.files:
                     self._check_payload(message, name)
             for sender in (AGGREGATOR, federation.site):
@@ -279,17 +283,36 @@ class _Verification:
         except NotFoundError:
             self._find(path, "vanished while it was read", created)
 
+    def _check_form(self, message: Message) -> None:
+        if (run := self._configuration(message.place.run)) is not None:
+            try:
+                check_form(message, run.wire)
+            except PoisonError as error:
+                self._find(error.file, error.reason, message.manifest.created)
+
     def _may_be_removed(self, place: Place) -> bool:
         """Whether the run's configuration, as signed with the offer, lets the tensor files at ``place`` go."""
-        offer, final = Place("offer", place.run), Place("final", place.run)
+        run, final = self._configuration(place.run), Place("final", place.run)
+        ended = final in self._messages
         try:
-            run = open_yaml(self._sealed(offer, names.RUN_CONFIGURATION), RunConfiguration, offer.path)
-            ended = final in self._messages
             chosen = open_record(self._sealed(final, names.CARD), FinalCard, final.path).chosen_round if ended else None
         except (NotFoundError, PoisonError):
-            return False  # what is wrong with them is found where they are checked themselves
+            return False  # what is wrong with it is found where it is checked itself
         settled = {other.round_no for other in self._messages if (other.run, other.kind) == (place.run, "verdict")}
-        return may_be_removed(run.keep, place, settled=settled, chosen=chosen)
+        return run is not None and may_be_removed(
+            run.keep, place, settled=settled, chosen=chosen, difference=run.wire.difference
+        )
+
+    def _configuration(self, run: str) -> RunConfiguration | None:
+        """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
+        if run not in self._offered:
+            offer = Place("offer", run)
+            try:
+                content = self._sealed(offer, names.RUN_CONFIGURATION)
+                self._offered[run] = open_yaml(content, RunConfiguration, offer.path)
+            except (NotFoundError, PoisonError):
+                self._offered[run] = None
+        return self._offered[run]
 
     def _sealed(self, place: Place, name: str) -> bytes:
         """A record of a message, as its manifest says it is."""

@@ -29,7 +29,17 @@ from shared.exchange.names import (
     Place,
     place_at,
 )
-from shared.exchange.records import FileEntry, FinalCard, Head, Manifest, RunConfiguration, Status, now_text
+from shared.exchange.records import (
+    PLAIN,
+    FileEntry,
+    FinalCard,
+    Head,
+    Manifest,
+    RunConfiguration,
+    Status,
+    Wire,
+    now_text,
+)
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file, open_record, open_yaml
@@ -117,12 +127,14 @@ class Channel:
         *,
         in_reply_to: str | None,
         known: Mapping[str, FileEntry] = MappingProxyType({}),
+        wire: Wire = PLAIN,
     ) -> Message:
         """Write a message into the mirror, manifest last. A message that is sealed stays as it is.
 
         Args:
             files: content by name; a ``Path`` on the same disk is linked, not copied.
             known: size and hash by name, of files that need not be hashed again.
+            wire: the form that the run wants its rounds' weights in, and in which they are given here.
         """
         if (sealed := self.message(place)) is not None:
             return sealed
@@ -131,6 +143,7 @@ class Channel:
             raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")
         for name, content in files.items():
             _place_file(self.path(place, name), content)
+        entries = [(name, known.get(name) or self._entry(place, name)) for name in sorted(files)]
         manifest = Manifest(
             kind=place.kind,
             federation=self._me.federation,
@@ -142,7 +155,7 @@ class Channel:
             previous=self.own_head.digest,
             in_reply_to=in_reply_to,
             created=now_text(),
-            files={name: known.get(name) or self._entry(place, name) for name in sorted(files)},
+            files={name: entry.model_copy(update={"wire": wire.of(place.kind, name)}) for name, entry in entries},
         )
         content = self._key.sign(manifest.model_dump())
         write_file(self.path(place, MANIFEST), content)
@@ -208,8 +221,8 @@ class Channel:
         if self.message(offer) is None:
             return
         try:
-            configuration = self.path(offer, RUN_CONFIGURATION).read_bytes()
-            keep = open_yaml(configuration, RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}").keep
+            content = self.path(offer, RUN_CONFIGURATION).read_bytes()
+            rule = open_yaml(content, RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}")
             card = self.path(final, CARD).read_bytes() if self.message(final) else None
             chosen = open_record(card, FinalCard, f"{final.path}/{CARD}").chosen_round if card else None
         except PoisonError:
@@ -221,7 +234,9 @@ class Channel:
             if message.place.kind == "verdict" and self._is_in_folder(message)
         }
         for message in known:
-            if may_be_removed(keep, message.place, settled=settled, chosen=chosen):
+            if may_be_removed(
+                rule.keep, message.place, settled=settled, chosen=chosen, difference=rule.wire.difference
+            ):
                 for name in sorted(WEIGHTS & message.manifest.files.keys()):
                     self._remove(message, name)
 

@@ -11,9 +11,18 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
-from shared.exchange.names import MAX_ROUND, Kind, Name
+from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name
 from shared.exchange.retention import KEEP_PATTERN
 
 
@@ -48,11 +57,54 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+Numbers = Literal["float32", "bfloat16", "float16"]
+
+
+class Wire(Record):
+    """The form of the weights that rounds send; by default plain float32. What each says exactly: ``encoding.py``.
+
+    Args:
+        numbers: what each number is rounded to before it travels.
+        difference: a site sends, of its trained numbers, the difference to those it received.
+        compression: of each tensor; without loss.
+    """
+
+    numbers: Numbers = "float32"
+    difference: bool = False
+    compression: Literal["none", "zstd"] = "none"
+
+    def of(self, kind: Kind, name: str) -> Wire:
+        """The form of one file of a message: a run's form says nothing of other files than its rounds' weights."""
+        if (kind, name) == ("round", GLOBAL_MODEL):
+            return self.model_copy(update={"difference": False})
+        return self if (kind, name) == ("update", SITE_MODEL) else PLAIN
+
+    def __str__(self) -> str:
+        return ", ".join([self.numbers, *["difference"] * self.difference, *["zstd"] * (self.compression == "zstd")])
+
+
+PLAIN = Wire()
+
+
 class FileEntry(Record):
-    """One payload: size in bytes and SHA-256."""
+    """One payload: size in bytes, SHA-256, and its form if that is not the plain one."""
 
     size: Count
     sha256: Digest
+    wire: Wire = PLAIN
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_one_text(cls, value: Any) -> Any:
+        form = value.get("wire") if isinstance(value, dict) else None
+        if isinstance(form, dict) and (form == PLAIN.model_dump() or form.keys() != Wire.model_fields.keys()):
+            raise ValueError("wire: is left out where it is plain, and complete where it is not")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_plain(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return fields if self.wire != PLAIN else {name: fields[name] for name in fields if name != "wire"}
 
 
 class Head(Record):
@@ -179,6 +231,7 @@ class RunConfiguration(Record):
     method_options: dict[str, Any] = {}
     augmentation: dict[str, Any] = {}
     split: dict[str, Any] = {}
+    wire: Wire = PLAIN
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfiguration:

@@ -4,7 +4,8 @@
 
     all       nothing is removed
     last K    of the rounds that have a verdict, the newest K keep their tensor files
-    best      when the run has ended, only the answers that made the chosen aggregate keep theirs
+    best      when the run has ended, only the answers that made the chosen aggregate keep theirs, and where they are
+              differences, the global model that they differ from
 
 The offer's ``start.safetensors`` and the final model always stay. Manifests, tables and verdicts stay too, so the
 chains still verify, and who reads the folder can tell by this rule what was removed from what is missing.
@@ -19,16 +20,20 @@ from shared.exchange.names import Place
 KEEP_PATTERN = r"^(all|best|last [1-9][0-9]{0,3})$"
 
 
-def may_be_removed(keep: str, place: Place, *, settled: Collection[int], chosen: int | None) -> bool:
+def may_be_removed(
+    keep: str, place: Place, *, settled: Collection[int], chosen: int | None, difference: bool = False
+) -> bool:
     """Whether the tensor files of the message at ``place`` may go.
 
     Args:
         keep: the rule, of ``KEEP_PATTERN``.
         settled: the rounds of the run that have a verdict in this folder.
         chosen: the round whose aggregate was chosen; None while the run is open.
+        difference: the run has answers that are differences to the global model.
     """
     if place.kind not in ("round", "update") or keep == "all":
         return False
     if keep == "best":
-        return chosen is not None and (place.kind, place.round_no) != ("update", chosen)
+        needed = ("update", "round") if difference else ("update",)
+        return chosen is not None and (place.round_no != chosen or place.kind not in needed)
     return place.round_no in settled and place.round_no <= max(settled) - int(keep.removeprefix("last "))

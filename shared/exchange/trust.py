@@ -10,10 +10,11 @@ For a message's manifest (``Correspondent.open``):
     6. round      the kind and round number that the path names
     7. reply      answers exactly the message it must answer
     8. chain      numbered one after, and naming, the sender's last message
-    9. contents   the files are the closed list of this kind
+    9. contents   the files are the closed list of this kind, and none has a form that such a file cannot have
 
 For a payload: size and SHA-256 as the manifest says (``check_file``), then its contents by the record's own
-schema (``open_record``, ``open_yaml``; tensors by ``weights.py``, tables by ``tables.py``).
+schema (``open_record``, ``open_yaml``; tensors by ``weights.py`` or, where the run wants them in another form
+(``check_form``), by ``encoding.py``; tables by ``tables.py``).
 
 This module does no I/O. Everything it refuses, it refuses with ``PoisonError``.
 """
@@ -38,7 +39,7 @@ from shared.exchange.names import (
     Place,
 )
 from shared.exchange.reading import AnyRecord, parse_yaml
-from shared.exchange.records import Federation, Head, Manifest, SiteCard, Status
+from shared.exchange.records import Federation, Head, Manifest, SiteCard, Status, Wire
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
 
@@ -104,6 +105,9 @@ class Correspondent:
         names, required = set(manifest.files), REQUIRED[place.kind]
         if not required <= names or not names <= required | OPTIONAL.get(place.kind, frozenset()):
             _refuse(place.manifest, f"lists files that a {place.kind} does not have: {', '.join(sorted(names))}")
+        for name, entry in manifest.files.items():
+            if entry.wire != entry.wire.of(place.kind, name):
+                _refuse(place.manifest, f"gives {name} a form that it cannot have")
         return Message(place, manifest, digest_of(content))
 
     def open_status(self, content: bytes) -> Status:
@@ -129,6 +133,17 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
         _refuse(path, f"has {size} bytes, its manifest says {entry.size}")
     if sha256 != entry.sha256:
         _refuse(path, "is not the file its manifest names (SHA-256 differs)")
+
+
+def check_form(message: Message, wire: Wire) -> None:
+    """Demand that the weights are in the form that the run wants, by their manifest.
+
+    Raises:
+        PoisonError: they are in another.
+    """
+    for name, entry in message.manifest.files.items():
+        if entry.wire != (wanted := wire.of(message.place.kind, name)):
+            _refuse(f"{message.place.path}/{name}", f"has the form ({entry.wire}), the run wants ({wanted})")
 
 
 def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:

@@ -1,11 +1,16 @@
-"""Tensor files: safetensors, float32, exactly the tensors of the run's list. Never pickle."""
+"""Tensor files: safetensors, exactly the tensors of the run's list, by default as float32. Never pickle.
+
+What a file holds where a run wants its weights in another form is in ``encoding.py``; how any file is laid out, and
+what of it is refused before anything computes with it, is here.
+"""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +21,16 @@ from shared.exchange.records import TensorList
 from shared.folder.durable import writing
 
 Array = NDArray[np.float32]
+AnyArray = NDArray[Any]
+Shape = list[int]
 MAX_HEADER_BYTES = 1 << 20
 
-
-def max_file_bytes(tensors: TensorList) -> int:
-    """The largest file that can hold exactly ``tensors``."""
-    return 8 + MAX_HEADER_BYTES + sum(_count(tensor.shape) * 4 for tensor in tensors.tensors.values())
+_LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u2", "U8": "u1"}
+"""What numpy holds a file's dtype as: numbers of 16 bits as their bit patterns, because it knows no bfloat16."""
 
 
 def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array]) -> None:
-    """Write a safetensors file one tensor at a time, all or nothing; the same tensors give the same bytes.
+    """Write a plain file one tensor at a time, all or nothing; the same tensors give the same bytes.
 
     Args:
         tensor: returns the float32 array of a name; called once per name, in sorted order.
@@ -33,37 +38,73 @@ def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array
     Raises:
         ValueError: an array has another shape or dtype than the list says.
     """
-    header: dict[str, object] = {}
-    offset = 0
-    names = sorted(tensors.tensors)
-    for name in names:
-        shape = tensors.tensors[name].shape
-        end = offset + _count(shape) * 4
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
+
+    def checked(name: str) -> Array:
+        array = tensor(name)
+        if list(array.shape) != tensors.tensors[name].shape or array.dtype != np.float32:
+            raise ValueError(f"{name} is {array.dtype}{array.shape}, not {tensors.tensors[name]}")
+        return array
+
+    write_arrays(path, "F32", shapes_of(tensors), checked)
+
+
+def write_arrays(path: Path, dtype: str, largest: Mapping[str, Shape], array: Callable[[str], AnyArray]) -> None:
+    """Write a safetensors file one array at a time, all or nothing.
+
+    Args:
+        dtype: of all arrays, as safetensors names it; an array's own only has to be as wide.
+        largest: each array's shape; of a vector, the most elements that it may have.
+        array: called once per name, in sorted order.
+    """
+    room = len(_header(dtype, largest))
+    shapes: dict[str, Shape] = {}
     with writing(path) as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name in names:
-            array = tensor(name)
-            if list(array.shape) != tensors.tensors[name].shape or array.dtype != np.float32:
-                raise ValueError(f"{name} is {array.dtype}{array.shape}, not {tensors.tensors[name]}")
-            file.write(np.ascontiguousarray(array).astype("<f4", copy=False).tobytes())
+        file.write(bytes(8 + room))
+        for name in sorted(largest):
+            found = array(name)
+            shapes[name] = list(found.shape)
+            file.write(found.astype(found.dtype.newbyteorder("<"), copy=False).tobytes())
+        file.seek(0)
+        file.write(struct.pack("<Q", room) + _header(dtype, shapes).ljust(room))
 
 
 def read_tensor(path: Path, name: str) -> Array:
-    """One tensor of a checked file. Opened anew each time, so that no more than it stays mapped in memory."""
-    with safe_open(path, framework="numpy") as file:
-        tensor: Array = file.get_tensor(name)
-    return tensor
+    """One tensor of a checked plain file."""
+    return read_array(path, name).astype(np.float32, copy=False)
+
+
+def read_array(path: Path, name: str) -> AnyArray:
+    """One array of a checked file. No more than it is in memory afterwards, or mapped."""
+    with path.open("rb") as file:
+        room = struct.unpack("<Q", file.read(8))[0]
+        entry = json.loads(file.read(room))[name]
+        file.seek(8 + room + entry["data_offsets"][0])
+        layout = np.dtype(_LAID_OUT[entry["dtype"]])
+        return np.fromfile(file, layout, count_of(entry["shape"])).reshape(entry["shape"])
 
 
 def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
-    """Demand exactly the tensors of the list: names, dtypes, shapes, and nothing but finite numbers.
+    """Demand a plain file of exactly the list's tensors: names, dtypes, shapes, and nothing but finite numbers.
 
     Args:
         shown_as: the file's path inside the folder, for the error.
+
+    Raises:
+        PoisonError: saying what is different.
+    """
+    check_arrays(path, "F32", shapes_of(tensors), shown_as)
+    for name in tensors.tensors:
+        if not np.isfinite(read_tensor(path, name)).all():
+            raise PoisonError(shown_as, f"{name} holds a value that is not finite")
+
+
+def check_arrays(
+    path: Path, dtype: str, shapes: Mapping[str, Shape], shown_as: str, *, are_largest: bool = False
+) -> None:
+    """Demand exactly these arrays, and nothing but arrays.
+
+    Args:
+        are_largest: they are vectors of any length up to their shapes'.
 
     Raises:
         PoisonError: saying what is different.
@@ -72,18 +113,43 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
         _check_header(path, shown_as)
         with safe_open(path, framework="numpy") as file:
             names = set(file.keys())
-            if names != set(tensors.tensors):
-                odd = sorted(names ^ set(tensors.tensors))
+            if names != set(shapes):
+                odd = sorted(names ^ set(shapes))
                 raise PoisonError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
-            for name, expected in tensors.tensors.items():
+            for name, expected in shapes.items():
                 part = file.get_slice(name)
-                if part.get_dtype() != expected.dtype or part.get_shape() != expected.shape:
-                    found = f"{part.get_dtype()}{part.get_shape()}"
-                    raise PoisonError(shown_as, f"{name} is {found}, not {expected.dtype}{expected.shape}")
-                if not np.isfinite(read_tensor(path, name)).all():
-                    raise PoisonError(shown_as, f"{name} holds a value that is not finite")
+                found = part.get_shape()
+                fits = len(found) == 1 and found[0] <= expected[0] if are_largest else found == expected
+                if part.get_dtype() != dtype or not fits:
+                    at_most = "at most " if are_largest else ""
+                    raise PoisonError(
+                        shown_as, f"{name} is {part.get_dtype()}{found}, not {at_most}{dtype}{list(expected)}"
+                    )
     except (SafetensorError, OSError) as error:
         raise PoisonError(shown_as, f"is not a safetensors file ({error})") from None
+
+
+def shapes_of(tensors: TensorList) -> dict[str, Shape]:
+    """Each tensor's shape by name."""
+    return {name: tensor.shape for name, tensor in tensors.tensors.items()}
+
+
+def count_of(shape: Shape) -> int:
+    """How many numbers an array of this shape has."""
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _header(dtype: str, shapes: Mapping[str, Shape]) -> bytes:
+    """The header of arrays one after another in sorted order, padded so that they begin at a multiple of 8."""
+    width = np.dtype(_LAID_OUT[dtype]).itemsize
+    header: dict[str, object] = {}
+    offset = 0
+    for name in sorted(shapes):
+        end = offset + count_of(shapes[name]) * width
+        header[name] = {"dtype": dtype, "shape": shapes[name], "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
 
 
 def _check_header(path: Path, shown_as: str) -> None:
@@ -106,7 +172,3 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a key stands twice")
     return dict(pairs)
-
-
-def _count(shape: list[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))

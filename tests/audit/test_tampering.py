@@ -18,7 +18,7 @@ from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Withdrawal
+from shared.exchange.records import Wire, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from tests.played import RUN, Played
@@ -194,6 +194,23 @@ def test_a_message_on_its_way_is_no_finding_while_the_run_is_open(tmp_path: Path
     (upload / "config.yaml").write_bytes(b"round: 2\n")
     audit = verify(LocalFolder(run.drop))
     assert (audit.findings, audit.in_progress) == ([], [Place("round", RUN, 2).path])
+
+
+def test_weights_in_another_form_than_the_run_wants_are_noticed(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(wire=Wire(numbers="bfloat16", difference=True))
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    run.finish()
+    received, trained = "has the form (float32), the run wants (bfloat16)", "(bfloat16, difference)"
+    found = [(finding.file, finding.what) for finding in findings(run.drop)]
+    assert [file for file, _ in found] == [
+        f"runs/{RUN}/rounds/0001/from_site/model.safetensors",
+        f"runs/{RUN}/rounds/0001/to_site/global.safetensors",
+        f"runs/{RUN}/rounds/0002/to_site/global.safetensors",
+    ]
+    assert trained in found[0][1]
+    assert found[1][1] == found[2][1] == received
 
 
 def cli(*arguments: object) -> tuple[int, list[str]]:

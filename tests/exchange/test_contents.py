@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.exchange.encoding import max_file_bytes
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import RunConfiguration, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
-from shared.exchange.weights import check_tensors, max_file_bytes, read_tensor, write_tensors
+from shared.exchange.weights import check_tensors, read_tensor, write_tensors
 from tests.federation.running import run_configuration
 
 # --- YAML -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import Kind, Place
+from shared.exchange.records import Wire
 from shared.exchange.retention import may_be_removed
 from shared.folder.local import LocalFolder
 from tests.played import RUN, Played
@@ -21,18 +22,20 @@ KINDS: list[Kind] = ["offer", "consent", "round", "update", "verdict", "final"]
 
 @given(
     rule=st.sampled_from(["all", "best", "last 1", "last 3", "last 9999"]),
-    kind=st.sampled_from(KINDS),
-    round_no=ROUNDS,
+    place=st.builds(Place, st.sampled_from(KINDS), st.just(RUN), ROUNDS),
     settled=st.sets(ROUNDS),
     chosen=st.none() | ROUNDS,
+    difference=st.booleans(),
 )
-def test_what_may_go(rule: str, kind: Kind, round_no: int, settled: set[int], chosen: int | None) -> None:
-    may = may_be_removed(rule, Place(kind, RUN, round_no), settled=settled, chosen=chosen)
+def test_what_may_go(rule: str, place: Place, settled: set[int], chosen: int | None, difference: bool) -> None:
+    kind, round_no = place.kind, place.round_no
+    may = may_be_removed(rule, place, settled=settled, chosen=chosen, difference=difference)
     newest = max(settled, default=0)
     if rule == "all" or kind not in ("round", "update"):
         assert not may
     elif rule == "best":
-        assert may == (chosen is not None and not (kind == "update" and round_no == chosen))
+        is_needed = round_no == chosen and (kind == "update" or difference)
+        assert may == (chosen is not None and not is_needed)
     else:
         newer = len(range(round_no, newest))
         assert may == (round_no in settled and newer >= int(rule.split()[1]))
@@ -71,6 +74,22 @@ def test_a_pruned_folder_holds(tmp_path: Path, keep: str, after_the_end: list[st
     assert audit.findings == []
     assert len(audit.removed) == 5 - len(after_the_end)
     assert (run.drop / "runs" / RUN / "final" / names.FINAL_MODEL).exists()
+
+
+def test_a_kept_difference_keeps_what_it_differs_from(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent("best", Wire(difference=True))
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    run.finish()
+    for end in (run.site, run.aggregator):
+        end.prune(RUN, "best", chosen=1, difference=True)
+    assert [Path(path).parent.as_posix() for path in left(run.drop)] == ["0001/from_site", "0001/to_site"]
+    audit = verify(LocalFolder(run.drop))
+    assert audit.removed == [f"{Place('round', RUN, 2).path}/{names.GLOBAL_MODEL}"]
+    (run.drop / Place("round", RUN, 1).path / names.GLOBAL_MODEL).unlink()
+    findings = [(finding.file, finding.what) for finding in verify(LocalFolder(run.drop)).findings]
+    assert (f"{Place('round', RUN, 1).path}/{names.GLOBAL_MODEL}", "is missing") in findings
 
 
 def test_what_no_rule_lets_go_is_missing(tmp_path: Path) -> None:

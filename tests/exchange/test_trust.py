@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shared.errors import PoisonError
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, Place, place_at
-from shared.exchange.records import FileEntry, Head, Manifest
+from shared.exchange.records import PLAIN, FileEntry, Head, Manifest, Wire
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed, parse_canonical
-from shared.exchange.trust import Correspondent, Message, check_file
+from shared.exchange.trust import Correspondent, Message, check_file, check_form
 
 NORTH = SigningKey(b"\x01" * 32)
 STRANGER = SigningKey(b"\x02" * 32)
@@ -180,3 +180,63 @@ def test_only_a_places_own_path_names_it(path: str) -> None:
 )
 def test_other_paths_name_nothing(path: str) -> None:
     assert place_at(path) is None
+
+
+# --- the form of weights ----------------------------------------------------------------------------------------
+
+FORM = {"numbers": "bfloat16", "difference": True, "compression": "zstd"}
+
+
+def with_form(form: object, name: str = "model.safetensors") -> bytes:
+    files = {file: dict(entry) for file, entry in manifest()["files"].items()}
+    files[name]["wire"] = form
+    return NORTH.sign(manifest(files=files))
+
+
+def test_a_manifest_tells_the_form_of_weights_only_where_it_is_not_plain() -> None:
+    assert "wire" not in manifest()["files"]["model.safetensors"]
+    message = open_bytes(with_form(FORM))
+    wire = Wire.model_validate(FORM)
+    assert message.manifest.files["model.safetensors"].wire == wire
+    assert message.manifest.files["metrics.csv"].wire == PLAIN
+    assert NORTH.sign(message.manifest.model_dump()) == with_form(FORM)  # one content, one text
+    check_form(message, wire)
+    for other in (PLAIN, wire.model_copy(update={"difference": False}), wire.model_copy(update={"numbers": "float16"})):
+        with pytest.raises(PoisonError, match="has the form"):
+            check_form(message, other)
+    with pytest.raises(PoisonError, match=r"has the form \(float32\), the run wants \(bfloat16, difference, zstd\)"):
+        check_form(open_bytes(NORTH.sign(manifest())), wire)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        with_form({**FORM, "numbers": "float64"}),
+        with_form({**FORM, "difference": "yes"}),
+        with_form({**FORM, "note": "patient"}),
+        with_form({"numbers": "bfloat16"}),
+        with_form({}),
+        with_form(None),
+        with_form("zstd"),
+        with_form({"numbers": "float32", "difference": False, "compression": "none"}),
+        with_form(FORM, "metrics.csv"),
+    ],
+)
+def test_no_other_form_can_be_told(content: bytes) -> None:
+    with pytest.raises(PoisonError):
+        open_bytes(content)
+
+
+def test_a_global_model_is_never_a_difference() -> None:
+    entries = manifest()["files"]
+    for difference in (False, True):
+        form = {"numbers": "float32", "difference": difference, "compression": "zstd"}
+        files = {"config.yaml": entries["metrics.csv"], "global.safetensors": entries["metrics.csv"] | {"wire": form}}
+        content = NORTH.sign(manifest(kind="round", sender=AGGREGATOR, files=files))
+        reader = Correspondent("retina", "north", AGGREGATOR, NORTH.public)
+        if difference:
+            with pytest.raises(PoisonError, match="form that it cannot have"):
+                reader.open_out_of_order(content, Place("round", "octa-1", 3))
+        else:
+            message = reader.open_out_of_order(content, Place("round", "octa-1", 3))
+            check_form(message, Wire(difference=True, compression="zstd"))

@@ -1,0 +1,210 @@
+"""The forms that a run may want its rounds' weights in, one from each line:
+
+    numbers       float32; or rounded to bfloat16 or float16
+    difference    the numbers themselves; or, of a site's model, how far each bit pattern is from the received one
+    compression   none; or byte-shuffled zstd
+
+Rounding is IEEE 754's: to the nearest, of two equally near ones to the even one. Subnormal numbers stay; what is too
+great becomes infinite, and is refused. Nothing else loses anything: decoding gives exactly the rounded numbers.
+
+The file remains a safetensors file with the run's names. It holds, for each tensor,
+
+    numbers alone     F32, BF16 or F16, in the tensor's shape
+    a difference      U32 or U16, in the tensor's shape. d = trained − received, both bit patterns read as integers, d
+                      wrapped around into a signed one of their width; written is 2·d where d ≥ 0, −2·d − 1 elsewhere:
+                      so a small step either way is a small number, whose high bytes are 0
+    zstd              U8, a vector: one zstd frame of all first bytes of the above, little-endian, then all second
+                      bytes, and so on, because bytes of one rank are more alike than bytes of one number
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from shared.errors import PoisonError
+from shared.exchange.records import PLAIN, Numbers, TensorList, Wire
+from shared.exchange.weights import (
+    MAX_HEADER_BYTES,
+    Array,
+    Shape,
+    check_arrays,
+    count_of,
+    read_array,
+    read_tensor,
+    shapes_of,
+    write_arrays,
+    write_tensors,
+)
+
+Bits = NDArray[Any]
+"""Bit patterns as uint32 or uint16, one after another."""
+
+ZSTD_LEVEL = 3  # 9 takes several times as long and saves about one byte in a hundred
+_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_ENDS = {"float32": "", "bfloat16": "", "float16": ", or is above 65504, where float16 ends: bfloat16 goes further"}
+
+
+def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received: Path | None = None) -> None:
+    """Write a plain tensor file in the run's form, one tensor at a time, all or nothing.
+
+    Args:
+        plain: a file of exactly ``tensors``, float32. What is not finite stays so, and is refused where it is decoded.
+        received: of a difference, the plain file that the round began with.
+    """
+
+    def stored(name: str) -> Bits:
+        bits = _bits_in(plain, name, wire.numbers)
+        if wire.difference:
+            bits = _steps(bits, _bits_in(_demanded(received), name, wire.numbers))
+        return bits.reshape(tensors.tensors[name].shape) if wire.compression == "none" else _compressed(bits)
+
+    write_arrays(target, _dtype(wire), _largest(tensors, wire), stored)
+
+
+def decode(
+    encoded: Path, target: Path, tensors: TensorList, wire: Wire, received: Path | None = None, *, shown_as: str
+) -> None:
+    """Write what a file in the run's form says as a plain tensor file, one tensor at a time, all or nothing.
+
+    Args:
+        received: as for ``encode``.
+        shown_as: the encoded file's path inside the folder, for the error.
+
+    Raises:
+        PoisonError: it does not hold exactly ``tensors`` in this form, all finite.
+    """
+    is_compressed = wire.compression == "zstd"
+    check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
+
+    def tensor(name: str) -> Array:
+        shape = tensors.tensors[name].shape
+        bits = read_array(encoded, name).reshape(-1)
+        if is_compressed:
+            try:
+                bits = _expanded(bits.tobytes(), count_of(shape), _width(wire))
+            except (zstandard.ZstdError, ValueError) as error:
+                raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({error})") from None
+        else:
+            bits = bits.view(_unsigned(wire))
+        if wire.difference:
+            bits = _after(bits, _bits_in(_demanded(received), name, wire.numbers))
+        array = _numbers_of(bits, wire.numbers).reshape(shape)
+        if not np.isfinite(array).all():
+            raise PoisonError(shown_as, f"{name} holds a value that is not finite{_ENDS[wire.numbers]}")
+        return array
+
+    write_tensors(target, tensors, tensor)
+
+
+def rounded(array: Array, numbers: Numbers) -> Array:
+    """What is left of float32 numbers of any shape on the wire, as float32; what is too great becomes infinite."""
+    return _numbers_of(_bits_of(array.reshape(-1), numbers), numbers).reshape(array.shape)
+
+
+def max_file_bytes(tensors: TensorList, wire: Wire = PLAIN) -> int:
+    """The largest file that can hold exactly ``tensors`` in this form."""
+    elements = sum(count_of(shape) for shape in _largest(tensors, wire).values())
+    return 8 + MAX_HEADER_BYTES + elements * (1 if wire.compression == "zstd" else _width(wire))
+
+
+# --- what a file holds -------------------------------------------------------------------------------------
+
+
+def _dtype(wire: Wire) -> str:
+    if wire.compression == "zstd":
+        return "U8"
+    return f"U{8 * _width(wire)}" if wire.difference else _DTYPES[wire.numbers]
+
+
+def _width(wire: Wire) -> int:
+    """Bytes of a number."""
+    return 4 if wire.numbers == "float32" else 2
+
+
+def _unsigned(wire: Wire) -> str:
+    return f"u{_width(wire)}"
+
+
+def _largest(tensors: TensorList, wire: Wire) -> dict[str, Shape]:
+    """Each array's shape; of a compressed one, the most bytes that zstd makes of it."""
+    if wire.compression == "none":
+        return shapes_of(tensors)
+    sizes = {name: count_of(shape) * _width(wire) for name, shape in shapes_of(tensors).items()}
+    return {name: [size + size // 256 + 64] for name, size in sizes.items()}
+
+
+def _demanded(received: Path | None) -> Path:
+    if received is None:
+        raise ValueError("a difference needs what it is a difference to")
+    return received
+
+
+# --- numbers ↔ bit patterns --------------------------------------------------------------------------------
+
+
+def _bits_in(plain: Path, name: str, numbers: Numbers) -> Bits:
+    return _bits_of(read_tensor(plain, name).reshape(-1), numbers)
+
+
+def _bits_of(array: Array, numbers: Numbers) -> Bits:
+    """(N,) float32, rounded to the nearest, ties to even."""
+    if numbers == "float32":
+        return array.view(np.uint32)
+    if numbers == "float16":
+        with np.errstate(over="ignore"):
+            return array.astype(np.float16).view(np.uint16)
+    bits = array.view(np.uint32)
+    is_odd = (bits >> 16) & 1
+    upper = (bits + 0x7FFF + is_odd) >> 16
+    return np.where(np.isnan(array), 0x7FC0, upper).astype(np.uint16)
+
+
+def _numbers_of(bits: Bits, numbers: Numbers) -> Array:
+    """(N,) float32, exactly."""
+    if numbers == "float32":
+        return bits.view(np.float32)
+    if numbers == "float16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+# --- difference --------------------------------------------------------------------------------------------
+
+
+def _steps(trained: Bits, received: Bits) -> Bits:
+    signed = (trained - received).view(f"i{trained.itemsize}")
+    return ((signed << 1) ^ (signed >> (8 * trained.itemsize - 1))).view(trained.dtype)
+
+
+def _after(steps: Bits, received: Bits) -> Bits:
+    trained: Bits = received + ((steps >> 1) ^ -(steps & 1))
+    return trained
+
+
+# --- compression -------------------------------------------------------------------------------------------
+
+
+def _compressed(bits: Bits) -> NDArray[np.uint8]:
+    """One frame, as a vector of bytes."""
+    little = bits.astype(bits.dtype.newbyteorder("<"), copy=False)
+    shuffled = little.view(np.uint8).reshape(-1, bits.itemsize).T.tobytes()
+    return np.frombuffer(zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(shuffled), np.uint8)
+
+
+def _expanded(frame: bytes, count: int, width: int) -> Bits:
+    """The ``count`` bit patterns of one frame. No more memory is taken than they need.
+
+    Raises:
+        ValueError: it says that it holds another number of bytes.
+        ZstdError: it is no frame, does not hold what it says, or something follows it.
+    """
+    if zstandard.frame_content_size(frame) != count * width:
+        raise ValueError("another size")
+    shuffled = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    little = np.frombuffer(shuffled, np.uint8).reshape(width, count).T.copy().view(f"<u{width}")
+    return little.reshape(-1).astype(f"u{width}", copy=False)
