@@ -22,11 +22,12 @@ from aggregator.tolerance import HeldOutSet
 from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encoding import decode, encode
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import FileEntry, Reliability, RunConfiguration, Verdict, decimal_text, sentence
+from shared.exchange.records import PLAIN, FileEntry, Reliability, RunConfiguration, Verdict, decimal_text, sentence
 from shared.exchange.signing import canonical
-from shared.exchange.trust import open_yaml
+from shared.exchange.trust import check_form, open_yaml
 from shared.folder.durable import disk_trouble, hash_file, link_file
 from shared.learning.methods.contract import Contribution, Method
 from shared.learning.schedules import round_configuration
@@ -184,6 +185,7 @@ class Daemon:
             case rounds.SealOffer(site):
                 self._seal(site, Place("offer", run.run), store.offer_files(), self._sites[site].card_digest)
             case rounds.OpenRound(round_no, participants, available):
+                store.clear_round(round_no - 1)
                 store.ask(round_no, participants, available)
                 which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
                 logger.info("%s is open for %s", which, ", ".join(participants))
@@ -195,7 +197,7 @@ class Daemon:
             case rounds.SealRound(site, round_no):
                 files: dict[str, bytes | Path] = {
                     names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, site)),
-                    names.GLOBAL_MODEL: store.aggregate_path(round_no - 1),
+                    names.GLOBAL_MODEL: self._to_send(round_no),
                 }
                 self._seal(site, Place("round", run.run, round_no), files, self._digest(site, "consent"))
             case rounds.Score(site, round_no):
@@ -212,6 +214,7 @@ class Daemon:
                 reply = self._digest(site, "update", round_no) if has_answered else None
                 self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
             case rounds.ChooseFinal(reason):
+                store.clear_round(store.round_no)
                 card = choose_final(store, self._channels, run, self._score_name, reason)
                 link_file(store.aggregate_path(card.chosen_round), store.final_model)
                 store.write_card(card)
@@ -233,7 +236,32 @@ class Daemon:
 
     def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
         known = {name: _entry_of(content) for name, content in files.items() if isinstance(content, Path)}
-        self._channels[site].seal(place, files, in_reply_to=in_reply_to, known=known)
+        self._channels[site].seal(place, files, in_reply_to=in_reply_to, known=known, wire=self._run.wire)
+
+    def _to_send(self, round_no: int) -> Path:
+        """The global model that a round sends, in the run's form."""
+        wire = self._run.wire.of("round", names.GLOBAL_MODEL)
+        aggregate, sent = self._store.aggregate_path(round_no - 1), self._store.sent_path(round_no)
+        if wire == PLAIN:
+            return aggregate
+        if not sent.exists():
+            encode(aggregate, sent, self._tensors, wire)
+        return sent
+
+    def _received(self, site: str, round_no: int) -> Path:
+        """A site's model of a round, in the plain form.
+
+        Raises:
+            PoisonError: it does not hold the run's tensors in the run's form.
+        """
+        place = Place("update", self._run.run, round_no)
+        model, wire = self._channels[site].path(place, names.SITE_MODEL), self._run.wire
+        if wire == PLAIN:
+            return model
+        plain, before = self._store.answer_path(round_no, site), self._store.aggregate_path(round_no - 1)
+        if not plain.exists():
+            decode(model, plain, self._tensors, wire, before, shown_as=f"{place.path}/{names.SITE_MODEL}")
+        return plain
 
     def _digest(self, site: str, kind: names.Kind, round_no: int = 0) -> str | None:
         message = self._channels[site].message(Place(kind, self._run.run, round_no))
@@ -250,7 +278,7 @@ class Daemon:
             metrics_of(channel, self._run.run, round_no)
             theta = self._theta(channel, place)
             model = f"{place.path}/{names.SITE_MODEL}"
-            score = self._heldout.score(channel.path(place, names.SITE_MODEL), model) if trains else None
+            score = self._heldout.score(self._received(site, round_no), model) if trains else None
         except PoisonError as error:
             return Scored(score=None, theta=None, reason=sentence(str(error)))
         return Scored(score=_text(score), theta=_text(theta), reason="")
@@ -268,6 +296,8 @@ class Daemon:
                 raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
             if not is_due and name in found:
                 raise PoisonError(f"{place.path}/{name}", "was not asked for")
+        if message is not None:
+            check_form(message, self._run.wire)
 
     def _theta(self, channel: Channel, place: Place) -> float | None:
         """The site's θ in (0, 1], where the method has it sent.
@@ -309,15 +339,14 @@ class Daemon:
 
     def _aggregate(self, round_no: int) -> None:
         verdicts = self._store.verdicts(round_no) or {}
-        place = Place("update", self._run.run, round_no)
         models = {
-            self._channels[site].path(place, names.SITE_MODEL): float(verdict.weight)
+            self._received(site, round_no): float(verdict.weight)
             for site, verdict in verdicts.items()
             if verdict.weight is not None
         }
         target = self._store.aggregate_path(round_no)
         if models:
-            combine(target, self._tensors, models)
+            combine(target, self._tensors, models, self._run.wire.numbers)
         else:
             logger.error("round %d: no model was accepted, the previous global model is sent again", round_no)
             link_file(self._store.aggregate_path(round_no - 1), target)

@@ -23,7 +23,7 @@ from shared.learning.compute import prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_named, method_options
 from shared.learning.methods.sharing import sharing
-from shared.learning.model_files import load_tensors, save_tensors
+from shared.learning.model_files import load_tensors, round_tensors, save_tensors
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.logs import log_to
@@ -78,6 +78,11 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         sha256 = task.load_initial_weights(model, options, [work / PUBLISHED_WEIGHTS])
         if sha256 is not None:
             logger.info("training begins from published weights, SHA-256 %s", sha256)
+        try:
+            round_tensors(model, division.shared, run.wire.numbers)
+        except ValueError as error:
+            problem = f"{run_yaml}: wire: numbers: {run.wire.numbers} cannot hold {error} of the initial model"
+            raise ConfigurationError([f"{problem}; take bfloat16 or float32"]) from None
     heldout = HeldOutSet(task, model, images, division, seed_for(run.seed, "held-out set"))
     try:
         score = heldout.score_as_it_is()

@@ -6,6 +6,8 @@
     runs/RUN/rounds/0007/scores/SITE.json     a site's score, or why its answer is refused
     runs/RUN/rounds/0007/closed.json          every participant's verdict
     runs/RUN/rounds/0007/aggregate.safetensors       the next global model
+    runs/RUN/rounds/0007/sent.safetensors     what the round sends, if its form is not the plain one; gone with its end
+    runs/RUN/rounds/0007/answers/SITE/model.safetensors      a site's model in the plain form, likewise
     runs/RUN/waited.json                      seconds waited in the present stage
     runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
@@ -19,6 +21,7 @@ A step is done when its file is there. The sites' own models and tables lie in t
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 
@@ -160,6 +163,19 @@ class RunStore:
     def _askings(self, round_no: int) -> list[Asking]:
         opened = self._read(self._opened(round_no), Opened)
         return opened.askings if opened else []
+
+    def sent_path(self, round_no: int) -> Path:
+        """The global model in the form in which a round sends it."""
+        return self._round(round_no) / "sent.safetensors"
+
+    def answer_path(self, round_no: int, site: str) -> Path:
+        """A site's model in the plain form. Paths of several are in the order of the sites' folders."""
+        return self._round(round_no) / "answers" / site / names.SITE_MODEL
+
+    def clear_round(self, round_no: int) -> None:
+        """Remove what stands in other files in another form, once the round needs it no more."""
+        self.sent_path(round_no).unlink(missing_ok=True)
+        shutil.rmtree(self._round(round_no) / "answers", ignore_errors=True)
 
     def write_score(self, round_no: int, site: str, scored: Scored) -> None:
         """Record what the check of a site's answer gave."""

@@ -1,7 +1,8 @@
 """A federation's rounds in one process: the daemons' own training, weights and mean, without folders in between.
 
 For comparing methods: what a site trains, sends and keeps, and how the aggregator combines it, is the code that the
-daemons run, on the same files. Left out are transfer, signatures, consent and the tolerance check.
+daemons run, on the same files; what the run's form of weights rounds is rounded. Left out are transfer, signatures,
+consent and the tolerance check.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from statistics import fmean
 import yaml
 
 from aggregator.combine import combine
+from shared.exchange.encoding import decode, encode
 from shared.exchange.names import METRICS, RELIABILITY
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
 from shared.exchange.tables import MetricsRow, read_metrics
 from shared.learning.methods import method_named
 from shared.learning.methods.contract import Contribution
 from shared.learning.methods.sharing import sharing
-from shared.learning.model_files import save_tensors
+from shared.learning.model_files import round_tensors, save_tensors
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import seed_for, split_seed
 from shared.learning.tasks import task_named
@@ -51,13 +53,15 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
 
     Args:
         data: each site's data folder.
-        home: a new folder for models and what stays at the sites.
+        home: a new folder for the aggregates, ``0001.safetensors``, what each site trained in a round,
+            ``SITE.0001.safetensors``, and what stays at the sites.
     """
     task, method = task_named(run.task), method_named(run.method)
     options = task.options(run.task_options)
     model = task.build_model(options, 2, seed_for(run.seed, "initial model"))
     listed = sharing(task, method, model)
     current, start = home / "0000.safetensors", home / "start.safetensors"
+    round_tensors(model, listed.shared, run.wire.numbers)
     save_tensors(model, listed.shared, current)
     if listed.start:
         save_tensors(model, listed.beginning, start)
@@ -74,7 +78,7 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
                 received=current,
                 start=start if listed.start else None,
                 personal=kept.get(name),
-                trained=home / f"{name}.safetensors",
+                trained=home / f"{name}.{round_no:04d}.safetensors",
                 kept=home / f"{name}.{round_no:04d}.kept.safetensors",
             )
             configuration = round_configuration(run, round_no, name)
@@ -83,7 +87,7 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
             if RELIABILITY in answer:
                 thetas.setdefault(round_no, {})[name] = yaml.safe_load(answer[RELIABILITY])["theta"]
             if configuration.epochs:
-                trained[name] = files.trained
+                trained[name] = _as_received(files.trained, listed.shared, run.wire, current)
                 if files.kept.exists():
                     kept[name] = files.kept
         if trained:
@@ -91,10 +95,25 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
                 {name: _contribution(datasets[name], thetas.get(round_no, {}).get(name)) for name in trained}
             )
             current = home / f"{round_no:04d}.safetensors"
-            combine(current, listed.shared, {trained[name]: weight for name, weight in weights[round_no].items()})
+            combine(
+                current,
+                listed.shared,
+                {trained[name]: weight for name, weight in weights[round_no].items()},
+                run.wire.numbers,
+            )
     chosen = max(rows, key=lambda aggregate: (_mean_validation(rows[aggregate], task.selection_score), -aggregate))
     tests = {name: _received(table, "test") for name, table in rows[chosen].items()}
     return Outcome(chosen, tests, thetas, weights)
+
+
+def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path) -> Path:
+    """What the aggregator has of a trained model."""
+    if wire == PLAIN:
+        return trained
+    encoded, decoded = trained.with_suffix(".encoded"), trained.with_suffix(".decoded")
+    encode(trained, encoded, tensors, wire, received)
+    decode(encoded, decoded, tensors, wire, received, shown_as=trained.name)
+    return decoded
 
 
 def _contribution(dataset: Dataset, theta: float | None) -> Contribution:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -23,11 +24,11 @@ from shared.errors import (
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.encoding import max_file_bytes
+from shared.exchange.encoding import decode, encode, max_file_bytes
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, WEIGHTS, Place, is_name, place_at
-from shared.exchange.records import Consent, Phase, Withdrawal, sentence
+from shared.exchange.records import PLAIN, Consent, Phase, Wire, Withdrawal, sentence
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import Correspondent, open_federation, open_site_card
+from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, write_file
@@ -298,7 +299,8 @@ class Daemon:
     def _max_weights_bytes(self, place: Place) -> int:
         if place.kind == "offer":
             return MAX_START_BYTES
-        return max_file_bytes(store.offer(self._channel, place.run)[1].shared)
+        configuration, sharing = store.offer(self._channel, place.run)
+        return max_file_bytes(sharing.shared, configuration.wire.of(place.kind, names.GLOBAL_MODEL))
 
     # --- answering -----------------------------------------------------------------------------------------
 
@@ -367,12 +369,7 @@ class Daemon:
         trainer = self._trainer(place.run)
         if configuration != round_configuration(trainer.run, place.round_no, self._configuration.site):
             raise PoisonError(f"{place.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
-        received = channel.path(place, names.GLOBAL_MODEL)
-        if not received.exists():
-            raise PoisonError(
-                f"{place.path}/{names.GLOBAL_MODEL}", "was not fetched, for there was a verdict on the round, now gone"
-            )
-        check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.GLOBAL_MODEL}")
+        received = self._received(place, trainer)
         dataset = self._dataset_of(trainer, configuration.seeds.split)
         self._heartbeat.beat("training", channel, place)
 
@@ -385,11 +382,12 @@ class Daemon:
             self._heartbeat.beat("training", channel, place, percent=percent)
 
         update = Place("update", place.run, place.round_no)
+        model, wire = channel.path(update, names.SITE_MODEL), trainer.run.wire
         files = Files(
             received=received,
             start=store.start(channel, place.run),
             personal=store.newest_personal(self._work, channel, place.run, before=place.round_no),
-            trained=channel.path(update, names.SITE_MODEL),
+            trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
             kept=store.personal_path(self._work, place.run, place.round_no),
         )
         began = time.monotonic()
@@ -397,9 +395,31 @@ class Daemon:
         what = f"trained on {len(dataset.train)} images" if configuration.epochs else "validated"
         logger.info("round %d: %s in %.0f s", place.round_no, what, time.monotonic() - began)
         if configuration.epochs:
-            answer[names.SITE_MODEL] = files.trained
+            answer[names.SITE_MODEL] = model
+            if wire != PLAIN:
+                encode(files.trained, model, trainer.sharing.shared, wire, received)
         self._go_on_or_stop(place.run)
-        self._seal(update, answer)
+        self._seal(update, answer, wire)
+        shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
+
+    def _received(self, place: Place, trainer: Trainer) -> Path:
+        """A round's global model in the plain form.
+
+        Raises:
+            PoisonError: it does not hold the run's tensors in the run's form.
+        """
+        path, shown_as = self._channel.path(place, names.GLOBAL_MODEL), f"{place.path}/{names.GLOBAL_MODEL}"
+        if not path.exists():
+            raise PoisonError(shown_as, "was not fetched, for there was a verdict on the round, now gone")
+        if (message := self._channel.message(place)) is not None:
+            check_form(message, trainer.run.wire)
+        wire = trainer.run.wire.of(place.kind, names.GLOBAL_MODEL)
+        if wire == PLAIN:
+            check_tensors(path, trainer.sharing.shared, shown_as)
+            return path
+        plain = self._work / store.SCRATCH / "received.safetensors"
+        decode(path, plain, trainer.sharing.shared, wire, shown_as=shown_as)
+        return plain
 
     def _go_on_or_stop(self, run: str) -> None:
         """Ask whether the work on a round is still wanted.
@@ -424,9 +444,9 @@ class Daemon:
             logger.error("run %s: its final model is not made ready for use here: %s", run, error)
             self._left_alone.add(run)
 
-    def _seal(self, place: Place, files: Mapping[str, bytes | Path]) -> None:
+    def _seal(self, place: Place, files: Mapping[str, bytes | Path], wire: Wire = PLAIN) -> None:
         answered = self._channel.message(place.answers) if place.answers else None
-        self._channel.seal(place, dict(files), in_reply_to=answered.digest if answered else None)
+        self._channel.seal(place, dict(files), in_reply_to=answered.digest if answered else None, wire=wire)
 
     def _trainer(self, run: str) -> Trainer:
         configuration, sharing = store.offer(self._channel, run)

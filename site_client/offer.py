@@ -12,7 +12,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place, is_name
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import RunConfiguration, Sharing, TensorShape
+from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
@@ -76,6 +76,8 @@ def describe(work: Path, run: str) -> str:
         f"leaves each round:  {names.SITE_MODEL}, {_size(sharing.tensors.values())}; {', '.join(sends)}",
         f"comes each round:   {names.GLOBAL_MODEL}, the same tensors",
     ]
+    if configuration.wire != PLAIN:
+        lines.append(f"both travel as:     {configuration.wire}")
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:

@@ -7,6 +7,7 @@ decisions/RUN                            what a person here decided about a run:
 paused                                   a person here paused this site; gone once it goes on
 personal/RUN/0007.safetensors            what stayed here (head, BatchNorm) with the answer to round 7
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
+scratch/                                 a round's models in the plain form, if they travel in another; gone with it
 status.json                              the last heartbeat, also when it could not be sent
 """
 
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 Answer = Literal["yes", "no", "withdraw"]
 PAUSED = "paused"
+SCRATCH = "scratch"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.configuration import AggregatorConfiguration
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import LearningRate, RunConfiguration
+from shared.exchange.records import PLAIN, LearningRate, RunConfiguration, Wire
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import METHODS, method_named, method_options
@@ -68,6 +68,8 @@ def test_a_run_is_complete_and_has_the_papers_defaults(name: str) -> None:
     assert task.augmentation(run.augmentation) == task.augmentation({})
     assert set(run.augmentation) >= set(Augmentation.model_fields) - {"originals"}
     assert check_record(run.split, SplitPlan, "split") == SplitPlan()
+    assert run.wire == PLAIN
+    assert run.wire.model_fields_set == set(Wire.model_fields)
 
 
 def test_the_settings_of_both_sides_are_read() -> None:

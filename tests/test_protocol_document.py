@@ -12,6 +12,7 @@ from shared.exchange import names
 from shared.exchange.names import Place, place_at
 from shared.exchange.records import (
     Consent,
+    FileEntry,
     FinalCard,
     Manifest,
     Phase,
@@ -20,6 +21,7 @@ from shared.exchange.records import (
     Sharing,
     Status,
     Verdict,
+    Wire,
     Withdrawal,
 )
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
@@ -69,7 +71,19 @@ def test_the_tree_names_every_message_with_its_files() -> None:
 
 
 def test_every_field_is_described() -> None:
-    for record in (Manifest, Status, Consent, Withdrawal, Verdict, FinalCard, Sharing, Reliability, Quantiles):
+    for record in (
+        Manifest,
+        FileEntry,
+        Wire,
+        Status,
+        Consent,
+        Withdrawal,
+        Verdict,
+        FinalCard,
+        Sharing,
+        Reliability,
+        Quantiles,
+    ):
         for field in record.model_fields:
             assert f"`{field}`" in DOCUMENT, (record.__name__, field)
     for word in (*get_args(Phase), *get_args(Verdict.model_fields["status"].annotation), *names.REQUIRED):

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from shared.exchange.records import TensorList
+from shared.exchange.encoding import rounded
+from shared.exchange.records import Numbers, TensorList
 from shared.exchange.weights import read_tensor, write_tensors
 
 
@@ -23,3 +24,18 @@ def load_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
     with torch.no_grad():
         for name in tensors.tensors:
             state[name].copy_(torch.from_numpy(read_tensor(path, name)))
+
+
+def round_tensors(model: nn.Module, tensors: TensorList, numbers: Numbers) -> None:
+    """Round the listed tensors of the model's state to what a run sends.
+
+    Raises:
+        ValueError: naming one that holds a number too great for that.
+    """
+    state = model.state_dict()
+    with torch.no_grad():
+        for name in tensors.tensors:
+            left = torch.from_numpy(rounded(state[name].detach().cpu().numpy(), numbers))
+            if not left.isfinite().all():
+                raise ValueError(name)
+            state[name].copy_(left)

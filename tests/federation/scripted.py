@@ -9,7 +9,7 @@ from pathlib import Path
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import Consent, Verdict, Withdrawal
+from shared.exchange.records import PLAIN, Consent, Verdict, Wire, Withdrawal
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent, Message, open_record
@@ -76,11 +76,11 @@ class ScriptedSite:
         self.receive(place, consent.digest)
         return self.channel.path(place, names.GLOBAL_MODEL)
 
-    def answer(self, round_no: int, files: Mapping[str, bytes | Path]) -> None:
-        """Send these files as the round's answer."""
+    def answer(self, round_no: int, files: Mapping[str, bytes | Path], wire: Wire = PLAIN) -> None:
+        """Send these files as the round's answer, said to be in this form."""
         sent = self.channel.message(Place("round", RUN, round_no))
         assert sent is not None
-        self.channel.seal(Place("update", RUN, round_no), files, in_reply_to=sent.digest)
+        self.channel.seal(Place("update", RUN, round_no), files, in_reply_to=sent.digest, wire=wire)
         self.channel.publish()
 
     def verdict(self, round_no: int) -> Verdict:
