@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shared.commands import Commands, work_option
+from shared.commands import Commands, show_status, status_options, work_option
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,13 +94,12 @@ def _run(daemon: Daemon, work: Path) -> None:
 
 @main.command()
 @WORK
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def status(work: Path, as_json: bool) -> None:
-    """Show where the newest run stands: round, sites, scores, troubles."""
+@status_options
+def status(work: Path, as_json: bool, watch: bool) -> None:
+    """Show where the newest run stands: who is waited for, since when and why, what comes next, what is on its way."""
     from aggregator.overview import overview, overview_text  # noqa: PLC0415  (keeps --help instant)
 
-    state = overview(work)
-    click.echo(json.dumps(state, indent=2) if as_json else overview_text(state))
+    show_status(lambda: overview(work), overview_text, as_json=as_json, watch=watch)
 
 
 @main.command()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
+from shared.durations import duration_text
 from shared.errors import ConfigurationError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
-from shared.exchange.records import sentence, status_text
+from shared.exchange.records import RunConfiguration, sentence, status_text, time_text
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
+from shared.folder.lock import is_at_work
+from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 
 
 def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
@@ -37,10 +42,16 @@ def overview(work: Path) -> dict[str, Any]:
     run = store.configuration()
     channels = read_channels(work, run.sites)
     card = store.card()
+    waited_for = _waited_for(store, run, channels)
     return {
         "run": run.run,
         "state": _state(store),
+        "running": is_at_work(work),
         "reason": card.reason if card else store.given_up(),
+        "since": time_text(store.stage_began),
+        "waits_for": waited_for,
+        "why": _why(store, run, len(waited_for)),
+        "next": _next(store, run),
         "round": min(store.round_no, run.rounds),
         "rounds": run.rounds,
         "chosen_round": card.chosen_round if card else None,
@@ -52,12 +63,19 @@ def overview(work: Path) -> dict[str, Any]:
 def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"run {state['run']}: {state['state']}, round {state['round']} of {state['rounds']}"]
+    if not state["running"] and state["next"]:
+        lines.append("the aggregator is not running: `dropfed-aggregator launch` goes on with the run")
+    if state["waits_for"]:
+        lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
+    lines += [f"{what}: {state[what]}" for what in ("why", "next") if state[what]]
     if state["final_model"]:
         lines.append(f"chosen: the aggregate of round {state['chosen_round']}, {state['final_model']}")
     if state["reason"]:
-        lines.append(f"why: {state['reason']}")
+        lines.append(f"reason: {state['reason']}")
     for name, site in state["sites"].items():
         lines.append(f"  {name}: {site['phase']}")
+        if site["transfer"]:
+            lines.append(f"      on its way: {transfer_text(Transfer(**site['transfer']))}")
         if site["last_verdict"]:
             lines.append(f"      last verdict: {site['last_verdict']}")
         if site["heartbeat"]:
@@ -66,6 +84,51 @@ def overview_text(state: dict[str, Any]) -> str:
         if site["trouble"]:
             lines.append(f"      trouble: {site['trouble']}")
     return "\n".join(lines)
+
+
+def _waited_for(store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[str]:
+    """The sites that owe an answer now."""
+    if store.is_over or store.verdicts(store.round_no) is not None:
+        return []
+    if store.round_no == 0:
+        return [site for site in run.sites if site not in channels or consent_of(channels[site], run.run) is None]
+    update = Place("update", run.run, store.round_no)
+    return [
+        site
+        for site in store.participants(store.round_no)
+        if not channels[site].is_settled(update) and withdrawal_of(channels[site], run.run) is None
+    ]
+
+
+def _why(store: RunStore, run: RunConfiguration, owing: int) -> str | None:
+    """What the present stage waits for, in a sentence."""
+    if store.is_over:
+        return None
+    hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
+    left = duration_text(hours * 3600 - store.waited_s(store.round_no))
+    deadline = f"at the deadline, in {left}{' of running time' if store.paused else ''}, {run.quorum} are enough"
+    if store.round_no == 0:
+        return f"the run begins when all {len(run.sites)} sites have said yes or no; {deadline}"
+    asked = len(store.participants(store.round_no))
+    if store.verdicts(store.round_no) is not None:
+        return "the PI has paused the run" if store.paused else None
+    return f"the round closes when all {asked} sites it asks have answered, {asked - owing} have; {deadline}"
+
+
+def _next(store: RunStore, run: RunConfiguration) -> str | None:
+    """What happens then."""
+    if store.is_over:
+        return None
+    if store.stop_requested:
+        return "the best model so far is chosen, and the run ends"
+    if store.paused:
+        return "no new round opens until `dropfed-aggregator resume`"
+    if store.round_no > run.rounds:
+        return "the best model is chosen and sent to every site, and the run ends"
+    following = (
+        f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round, which only validates,"
+    )
+    return f"{'the answers are checked and combined, and ' if store.round_no else ''}{following} opens"
 
 
 def _state(store: RunStore) -> str:
@@ -79,11 +142,13 @@ def _state(store: RunStore) -> str:
 
 
 def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> dict[str, Any]:
-    trouble = work / "sites" / site / "trouble.txt"
+    home = work / "sites" / site
+    trouble, transfer = home / "trouble.txt", read_transfer(home / TRANSFER)
     return {
         "phase": _phase(store, site, channel),
+        "transfer": asdict(transfer) if transfer else None,
         "last_verdict": _last_verdict(store, site),
-        "heartbeat": _heartbeat(work / "sites" / site / names.STATUS, channel),
+        "heartbeat": _heartbeat(home / names.STATUS, channel),
         "trouble": trouble.read_text() if trouble.exists() else None,
     }
 

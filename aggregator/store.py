@@ -250,6 +250,17 @@ class RunStore:
         path = self.home / "given_up.txt"
         return path.read_text() if path.exists() else None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, or will never start."""
+        return self.card() is not None or self.given_up() is not None
+
+    @property
+    def stage_began(self) -> float:
+        """When the newest round was opened, or before it the run begun: seconds since 1970 by this machine's clock."""
+        stage = self._opened(self.round_no) if self.round_no else self.home / names.RUN_CONFIGURATION
+        return stage.stat().st_mtime
+
     # --- files ---------------------------------------------------------------------------------------------
 
     def _round(self, round_no: int) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import click
 
 from shared.errors import ConfigurationError, DropfedError
 from shared.folder.durable import disk_trouble
+
+WATCHED_EVERY_S = 2.0
 
 
 class Commands(click.Group):
@@ -44,3 +48,23 @@ def work_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         envvar="DROPFED_WORK",
         help="Work directory (default: the current one, or DROPFED_WORK).",
     )
+
+
+def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options ``--json`` and ``--watch``."""
+    watched = click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="For scripts.")(watched)
+
+
+def show_status(
+    look: Callable[[], dict[str, Any]], text: Callable[[dict[str, Any]], str], *, as_json: bool, watch: bool
+) -> None:
+    """Print where things stand, as JSON or in words; with ``watch`` again and again."""
+    while True:
+        state = look()
+        if watch and not as_json:
+            click.clear()
+        click.echo(json.dumps(state, indent=None if watch else 2) if as_json else text(state))
+        if not watch:
+            return
+        time.sleep(WATCHED_EVERY_S)

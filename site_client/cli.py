@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from shared.commands import Commands, work_option
+from shared.commands import Commands, show_status, status_options, work_option
 from shared.errors import ConfigurationError
 from shared.learning.tasks import TASK_NAMES
 
@@ -127,27 +127,12 @@ def run(work: Path, once: bool, duration: str | None) -> None:
 
 @main.command()
 @WORK
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def status(work: Path, as_json: bool) -> None:
-    """Show where this site stands, as it last said itself."""
-    from shared.exchange.records import status_text  # noqa: PLC0415  (keeps --help instant)
-    from shared.exchange.signing import open_signed  # noqa: PLC0415
-    from site_client.store import is_paused  # noqa: PLC0415
+@status_options
+def status(work: Path, as_json: bool, watch: bool) -> None:
+    """Show where this site stands: what it waits for, since when, what comes next, what is on its way, its limits."""
+    from site_client.overview import overview, overview_text  # noqa: PLC0415  (keeps --help instant)
 
-    try:
-        body, _ = open_signed((work / "status.json").read_bytes())
-    except FileNotFoundError:
-        raise ConfigurationError(
-            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run`"]
-        ) from None
-    if as_json:
-        click.echo(json.dumps(body, indent=2))
-        return
-    click.echo(f"{body['site']}: {status_text(body)}")
-    if is_paused(work):
-        click.echo("paused; go on with `dropfed-site resume`")
-    if body["trouble"]:
-        click.echo(f"trouble: {body['trouble']}")
+    show_status(lambda: overview(work), overview_text, as_json=as_json, watch=watch)
 
 
 @main.command()

@@ -36,17 +36,22 @@ def offer_folder(work: Path, run: str) -> Path:
     return place
 
 
+def read_channel(work: Path) -> Channel:
+    """The exchange as the work directory remembers it."""
+    configuration = read_configuration(work)
+    peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+    key = SigningKey.at(work / KEY_FILE)
+    return Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=key, peer=peer)
+
+
 def standing(work: Path, run: str) -> Standing:
     """How far this site is with a run, by the messages in its work directory.
 
     Raises:
         ConfigurationError: no such run was offered here.
     """
-    configuration = read_configuration(work)
     offer_folder(work, run)
-    peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
-    key = SigningKey.at(work / KEY_FILE)
-    channel = Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=key, peer=peer)
+    channel = read_channel(work)
     consent, last = store.consent(channel, run), channel.last_from_peer()
     if consent is not None and not consent.agrees:
         return "declined"

@@ -415,7 +415,12 @@ def status_text(status: Mapping[str, Any]) -> str:
 
 def now_text() -> str:
     """The time now, UTC, to the second. Informs people; nothing is decided by it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_text(datetime.now(UTC).timestamp())
+
+
+def time_text(timestamp: float) -> str:
+    """Seconds since 1970 as UTC, to the second."""
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def decimal_text(number: float) -> str:

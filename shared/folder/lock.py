@@ -10,6 +10,18 @@ from filelock import FileLock, Timeout
 
 from shared.errors import StandingError
 
+LOCK = "daemon.lock"
+LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
+
+
+def is_at_work(work: Path) -> bool:
+    """Whether a daemon works in a directory."""
+    try:
+        with FileLock(work / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+
 
 @contextmanager
 def work_lock(work: Path) -> Iterator[None]:
@@ -24,7 +36,7 @@ def work_lock(work: Path) -> Iterator[None]:
             "`dropfed-aggregator init` or `dropfed-site join`"
         )
     try:
-        with FileLock(work / "daemon.lock", timeout=0):
+        with FileLock(work / LOCK, timeout=LOOKS_S):
             yield
     except Timeout:
         raise StandingError(f"{work}: another daemon works in this directory; stop it first") from None

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from shared.durations import duration_text
 from shared.folder.durable import BLOCK, write_file
 
 Direction = Literal["up", "down"]
@@ -25,7 +26,7 @@ class Transfer:
     Args:
         size: bytes of the whole file; ``moved`` of them are over.
         bytes_per_second: since this attempt began.
-        seconds_left: at that speed; None as long as nothing moved.
+        seconds_left: at that speed.
     """
 
     path: str
@@ -33,7 +34,7 @@ class Transfer:
     size: int
     moved: int
     bytes_per_second: float
-    seconds_left: float | None
+    seconds_left: float
 
 
 class Meter:
@@ -89,6 +90,15 @@ class Meter:
         finally:
             if self._told is not None:
                 self._told.unlink(missing_ok=True)
+
+
+def transfer_text(transfer: Transfer) -> str:
+    """A transfer in words."""
+    way = "is sent" if transfer.direction == "up" else "is received"
+    return (
+        f"{transfer.path} {way}: {transfer.moved / 1e6:.0f} of {transfer.size / 1e6:.0f} MB, "
+        f"{transfer.bytes_per_second / 1e6:.1f} MB/s, {duration_text(transfer.seconds_left)} left"
+    )
 
 
 def read_transfer(told: Path) -> Transfer | None:

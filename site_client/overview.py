@@ -1,0 +1,84 @@
+"""Where this site stands, read from the work directory alone; no daemon needs to run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigurationError
+from shared.exchange.channel import Channel
+from shared.exchange.names import MANIFEST, STATUS, Place
+from shared.exchange.records import status_text, time_text
+from shared.exchange.signing import open_signed
+from shared.folder.lock import is_at_work
+from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
+from site_client import limits, store
+from site_client.configuration import SiteConfiguration, read_configuration
+from site_client.offer import read_channel
+
+
+def overview(work: Path) -> dict[str, Any]:
+    """The site as plain values: what its daemon said last of itself, and what it waits for.
+
+    Raises:
+        ConfigurationError: the daemon has not run here yet.
+    """
+    try:
+        status, _ = open_signed((work / STATUS).read_bytes())
+    except FileNotFoundError:
+        raise ConfigurationError(
+            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run`"]
+        ) from None
+    configuration, channel = read_configuration(work), read_channel(work)
+    last, transfer = channel.last_from_peer(), read_transfer(work / TRANSFER)
+    waits_for, then = _waits_for(configuration, channel, last.place if last else None)
+    return status | {
+        "running": is_at_work(work),
+        "waits_for": waits_for,
+        "since": time_text(channel.path(last.place, MANIFEST).stat().st_mtime) if last else None,
+        "next": then,
+        "paused": store.is_paused(work),
+        "transfer": asdict(transfer) if transfer else None,
+        "limits": limits.describe(configuration.limits, configuration.threads),
+    }
+
+
+def overview_text(state: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [f"{state['site']}: {status_text(state)}"]
+    if not state["running"]:
+        lines.append("the daemon is not running: start it with `dropfed-site run`")
+    since = f", since {state['since']}" if state["since"] else ""
+    lines.append(f"waits for: {state['waits_for']}{since}")
+    lines.append(f"next: {state['next']}")
+    if state["paused"]:
+        lines.append("paused; go on with `dropfed-site resume`")
+    if state["transfer"]:
+        lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
+    lines.append(f"limits: {state['limits']}")
+    if state["trouble"]:
+        lines.append(f"trouble: {state['trouble']}")
+    return "\n".join(lines)
+
+
+def _waits_for(configuration: SiteConfiguration, channel: Channel, last: Place | None) -> tuple[str, str]:
+    """Whom or what the site waits for, and what happens then; by the last message of the aggregator."""
+    looks = f"looks again within {configuration.poll_seconds:g} s"
+    if last is None or last.kind == "final":
+        return "the aggregator, to offer a run", looks
+    consent = store.consent(channel, last.run)
+    if last.kind == "offer" and consent is None:
+        command = f"`dropfed-site approve {last.run}` or `decline`"
+        return f"a person here, to decide about run {last.run}: {command}", "the answer is sent"
+    if (consent is not None and not consent.agrees) or channel.message(Place("withdrawal", last.run)) is not None:
+        return "the aggregator, to offer another run", looks
+    if last.kind != "round":
+        return "the aggregator, to send a round or the final model", f"{looks}, then trains"
+    if channel.message(Place("update", last.run, last.round_no)) is None:
+        hours = configuration.limits.training_hours
+        rests = limits.seconds_until(hours, datetime.now()) > 0
+        waits_for = f"its hours for training, {hours}" if rests else "nobody: this site has the turn"
+        return waits_for, f"the answer to round {last.round_no} is sealed and sent"
+    return f"the aggregator's verdict on round {last.round_no}, once the other sites have answered", looks
