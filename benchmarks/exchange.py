@@ -8,7 +8,8 @@ which run already. One round warms up, three are measured, the median counts. Th
 and 64 sites (``benchmarks/memory.py``), and the same exchange through Flower and NVIDIA FLARE where ``build/peers``
 holds them (``benchmarks/peers/README.md``).
 
-Writes benchmarks/results/exchange.json and exchange.md.
+Takes most of an hour on two cores and 30 GB of disk, and wants a machine that does nothing else. Writes
+benchmarks/results/exchange.json and exchange.md.
 """
 
 from __future__ import annotations
