@@ -125,9 +125,7 @@ def _next(store: RunStore, run: RunConfiguration) -> str | None:
         return "no new round opens until `dropfed-aggregator resume`"
     if store.round_no > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
-    following = (
-        f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round, which only validates,"
-    )
+    following = f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round (validation alone)"
     return f"{'the answers are checked and combined, and ' if store.round_no else ''}{following} opens"
 
 

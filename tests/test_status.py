@@ -1,0 +1,145 @@
+"""The status of both ends says in one screen who is waited for, since when, why, what comes next, what is moving."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aggregator import overview as of_aggregator
+from aggregator.cli import main as aggregator_command
+from aggregator.store import RunStore
+from shared import commands
+from shared.exchange.records import FinalCard, Sharing
+from shared.folder.lock import work_lock
+from shared.folder.meter import TRANSFER, Meter
+from site_client import overview as of_site
+from site_client import store as site_store
+from site_client.cli import main as site_command
+from tests.federation.running import run_configuration
+from tests.played import RUN, Played
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Played:
+    return Played(tmp_path)
+
+
+@pytest.fixture
+def store(run: Played) -> RunStore:
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
+    store.begin(configuration, Sharing(tensors={}, start={}, personal=[]))
+    return store
+
+
+def aggregator_says(run: Played) -> str:
+    return of_aggregator.overview_text(of_aggregator.overview(run.drop.parent / "aggregator"))
+
+
+def site_says(run: Played) -> str:
+    return of_site.overview_text(of_site.overview(run.drop.parent / "north"))
+
+
+def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
+    said = aggregator_says(run)
+    assert "waits for: north, south, since 20" in said
+    assert "why: the run begins when all 2 sites have said yes or no; at the deadline, in 7 d 0 h, 1 are enough" in said
+    assert "next: round 1 opens" in said
+    assert "the aggregator is not running" in said
+
+    run.offer_and_consent()
+    assert "waits for: south, since" in aggregator_says(run)
+    store.ask(1, ("north",), ("north",))
+    store.write_waited(1, 3600)
+    said = aggregator_says(run)
+    assert "waits for: north, since" in said
+    assert (
+        "the round closes when all 1 sites it asks have answered, 0 have; at the deadline, in 23 h 0 min, 1 are" in said
+    )
+    assert "next: the answers are checked and combined, and the closing round (validation alone) opens" in said
+
+    store.pause()
+    said = aggregator_says(run)
+    assert "run octa-1: paused, round 1 of 1" in said and "in 23 h 0 min of running time" in said
+    assert "next: no new round opens until `dropfed-aggregator resume`" in said
+    store.resume()
+    store.request_stop()
+    assert "next: the best model so far is chosen, and the run ends" in aggregator_says(run)
+    card = FinalCard(
+        run=RUN,
+        task="octa_segmentation",
+        method="mean",
+        chosen_round=0,
+        score_name="dice_mean",
+        validation={},
+        took_part={},
+        reason="as the test says",
+    )
+    store.write_card(card)
+    said = aggregator_says(run)
+    assert "reason: as the test says" in said
+    assert all(word not in said for word in ("waits for", "why:", "next:", "not running"))
+
+
+def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:
+    with work_lock(run.drop.parent / "aggregator"), work_lock(run.drop.parent / "north"):
+        assert "not running" not in aggregator_says(run)
+        run.offer_and_consent()
+        assert "not running" not in site_says(run)
+    assert "the daemon is not running: start it with `dropfed-site run`" in site_says(run)
+    assert store.round_no == 0
+
+
+def test_what_is_on_its_way(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    for home, says in (("aggregator/sites/north", aggregator_says), ("north", site_says)):
+        with Meter(run.drop.parent / home / TRANSFER).transfer("runs/r/model", "up", 400 << 20) as moved:
+            time.sleep(0.01)
+            moved(100 << 20)
+            said = says(run)
+        assert "on its way: runs/r/model is sent: 105 of 419 MB, " in said and " MB/s, 0 s left" in said
+        assert "on its way" not in says(run)
+    assert store.round_no == 0
+
+
+def test_the_site_through_a_run(run: Played) -> None:
+    work = run.drop.parent / "north"
+    run.offer_and_consent()
+    assert "waits for: the aggregator, to send a round or the final model, since 20" in site_says(run)
+    run.round(1, trains=True)
+    said = site_says(run)
+    assert "waits for: the aggregator, to send a round or the final model" in said
+    assert "next: looks again within 30 s, then trains" in said
+    assert "limits: 1 thread" in said
+    site_store.pause(work)
+    assert "paused; go on with `dropfed-site resume`" in site_says(run)
+    run.finish()
+    assert "waits for: the aggregator, to offer a run, since" in site_says(run)
+
+
+@pytest.mark.parametrize(("command", "home"), [(aggregator_command, "aggregator"), (site_command, "north")])
+def test_for_scripts_and_again_and_again(
+    command: object, home: str, run: Played, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.offer_and_consent()
+    options = ["status", "--work", str(run.drop.parent / home)]
+    state = json.loads(CliRunner().invoke(command, [*options, "--json"]).output)  # type: ignore[arg-type]
+    assert {"waits_for", "since", "next", "running"} <= state.keys()
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands.time, "sleep", sleep)
+    result = CliRunner().invoke(command, [*options, "--watch", "--json"])  # type: ignore[arg-type]
+    assert len(looks) == 3
+    assert [json.loads(line)["next"] for line in result.output.splitlines() if line.startswith("{")] == [
+        state["next"]
+    ] * 3
+    assert store.round_no == 0
