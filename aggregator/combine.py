@@ -1,4 +1,4 @@
-"""The weighted mean of accepted models, one tensor of one site in memory at a time."""
+"""The weighted mean of accepted models: in memory are one tensor, and a part of one of one site."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from shared.exchange.encoding import rounded
 from shared.exchange.records import Numbers, TensorList
-from shared.exchange.weights import Array, read_tensor, write_tensors
+from shared.exchange.weights import Array, count_of, read_part, write_tensors
+
+PART = 1 << 20  # numbers summed at a time
 
 
 def combine(target: Path, tensors: TensorList, models: Mapping[Path, float], numbers: Numbers = "float32") -> None:
@@ -21,9 +23,14 @@ def combine(target: Path, tensors: TensorList, models: Mapping[Path, float], num
     """
 
     def weighted_sum(name: str) -> Array:
-        total = np.zeros(tensors.tensors[name].shape, dtype=np.float64)
-        for path in sorted(models):
-            total += models[path] * read_tensor(path, name).astype(np.float64)
-        return rounded(total.astype(np.float32), numbers)
+        shape = tensors.tensors[name].shape
+        total = np.empty(count_of(shape), dtype=np.float32)
+        for start in range(0, len(total), PART):
+            count = min(PART, len(total) - start)
+            part = np.zeros(count, dtype=np.float64)
+            for path in sorted(models):
+                part += models[path] * read_part(path, name, start, count).astype(np.float64)
+            total[start : start + count] = part
+        return rounded(total.reshape(shape), numbers)
 
     write_tensors(target, tensors, weighted_sum)

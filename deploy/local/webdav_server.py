@@ -39,8 +39,8 @@ from wsgidav.wsgidav_app import WsgiDAVApp
 from deploy.local.atomic_files import AtomicProvider, remove_torn
 from deploy.local.copies_across import AGGREGATOR, CopiesAcross
 from shared.errors import ConfigurationError, DropfedError
-from shared.folder.durable import BLOCK
 
+BLOCK_BYTES = 1 << 20  # read or sent at a time: with smaller ones wsgidav's threads keep each other waiting
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
 _SITE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
@@ -130,7 +130,7 @@ class EmbeddedServer:
                 "simple_dc": {"user_mapping": {f"/{site}": users for site, users in self._passwords.items()}},
                 "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
                 "middleware_stack": [ErrorPrinter, HTTPAuthenticator, CopiesAcross, WsgiDavDirBrowser, RequestResolver],
-                "block_size": BLOCK,
+                "block_size": BLOCK_BYTES,
                 "lock_storage": True,
                 "property_manager": True,
                 "dir_browser": {"enable": True, "response_trailer": "", "davmount": False, "icon": False},

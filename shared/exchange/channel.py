@@ -43,12 +43,11 @@ from shared.exchange.records import (
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file, open_record, open_yaml
-from shared.folder.contract import Folder
+from shared.folder.contract import SMALL_BYTES, Folder
 from shared.folder.durable import hash_file, link_file, write_file
 
 logger = logging.getLogger(__name__)
 
-ASKED_FROM_BYTES = 1 << 20  # smaller messages are sent without asking how much room there is
 ROOM_FOR_MESSAGES = 4  # people are warned when the folder has room for fewer of the present size
 
 
@@ -200,7 +199,7 @@ class Channel:
 
     def _demand_room(self, place: Place, size: int) -> None:
         """Never begin what cannot be ended; say in time when the folder is getting full."""
-        if size < ASKED_FROM_BYTES:
+        if size <= SMALL_BYTES:
             return
         room = self._folder.room()
         if room is None:

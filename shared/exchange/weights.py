@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
+from os import SEEK_CUR
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,11 +77,24 @@ def read_tensor(path: Path, name: str) -> Array:
 def read_array(path: Path, name: str) -> AnyArray:
     """One array of a checked file. No more than it is in memory afterwards, or mapped."""
     with path.open("rb") as file:
-        room = struct.unpack("<Q", file.read(8))[0]
-        entry = json.loads(file.read(room))[name]
-        file.seek(8 + room + entry["data_offsets"][0])
-        layout = np.dtype(_LAID_OUT[entry["dtype"]])
-        return np.fromfile(file, layout, count_of(entry["shape"])).reshape(entry["shape"])
+        entry = _find(file, name)
+        return np.fromfile(file, _LAID_OUT[entry["dtype"]], count_of(entry["shape"])).reshape(entry["shape"])
+
+
+def read_part(path: Path, name: str, start: int, count: int) -> Array:
+    """``count`` numbers of one tensor of a checked plain file, from number ``start`` on, counted row by row."""
+    with path.open("rb") as file:
+        layout = np.dtype(_LAID_OUT[_find(file, name)["dtype"]])
+        file.seek(start * layout.itemsize, SEEK_CUR)
+        return np.fromfile(file, layout, count).astype(np.float32, copy=False)
+
+
+def _find(file: BinaryIO, name: str) -> dict[str, Any]:
+    """Go to where an array begins; return its dtype and shape."""
+    room = struct.unpack("<Q", file.read(8))[0]
+    entry: dict[str, Any] = json.loads(file.read(room))[name]
+    file.seek(8 + room + entry["data_offsets"][0])
+    return entry
 
 
 def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:

@@ -29,7 +29,7 @@ from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer, drain, explain, explain_silence
-from shared.folder.contract import MAX_ENTRIES
+from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.durable import BLOCK
 from shared.folder.login import PasswordLogin
 from shared.folder.multistatus import QUESTION, Listing, parse
@@ -178,7 +178,7 @@ class Connection:
         Raises:
             PassingError, StandingError: there was no answer.
         """
-        if self._login.kind == "Digest" and isinstance(body, FileBody) and len(body) > BLOCK:
+        if self._login.kind == "Digest" and isinstance(body, FileBody) and len(body) > SMALL_BYTES:
             # what the server wants to be answered may have changed: better that it says so to something small
             small = self.send("PROPFIND", "", headers={"Depth": "0"})
             if small.status == 401:

@@ -36,22 +36,22 @@ class Copies:
             upload: sends it.
             copy: given a place with the same content, has the server copy it; False if the server cannot.
         """
-        if account in self._unable:
-            upload()
-            return
         key = (account, sha256)
         with self._lock:
             turn = self._turns[key]
-        with turn:
-            original = self._places.get(key)
-            if original in (None, place):
-                upload()
-                self._places[key] = place
-                return
-        try:
-            if copy(original):
-                return
-            self._unable.add(account)
-        except NotFoundError:  # removed meanwhile
-            self._places.pop(key, None)
+        while account not in self._unable:
+            with turn:
+                original = self._places.get(key)
+                if original in (None, place):
+                    upload()
+                    self._places[key] = place
+                    return
+            try:
+                if copy(original):
+                    return
+                self._unable.add(account)
+            except NotFoundError:  # removed meanwhile: one sends it again
+                with turn:
+                    if self._places.get(key) == original:
+                        del self._places[key]
         upload()

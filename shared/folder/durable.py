@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from shared.errors import PassingError, StandingError
 
-BLOCK = 1 << 20  # bytes read or sent at a time
+BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from shared.durations import duration_text
-from shared.folder.durable import BLOCK, write_file
+from shared.folder.contract import SMALL_BYTES
+from shared.folder.durable import write_file
 
 Direction = Literal["up", "down"]
 TRANSFER = "transfer.json"
@@ -66,7 +67,7 @@ class Meter:
         Args:
             moved: bytes that an earlier attempt left in place.
         """
-        if size <= BLOCK:  # over before anybody could look
+        if size <= SMALL_BYTES:  # over before anybody could look
             yield lambda _: None
             return
         began, told_at, start = time.monotonic(), float("-inf"), moved

@@ -17,10 +17,10 @@ from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
 from shared.folder.chunks import CHUNK, ChunkedUploads
 from shared.folder.connection import Connection, FileBody
-from shared.folder.contract import MAX_ENTRIES, UNFINISHED, Entry, Folder, check_path
+from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES, UNFINISHED, Entry, Folder, check_path
 from shared.folder.copies import Copies
 from shared.folder.download import download
-from shared.folder.durable import BLOCK, disk_trouble
+from shared.folder.durable import disk_trouble
 from shared.folder.meter import Meter
 from shared.folder.multistatus import Listing
 
@@ -85,7 +85,7 @@ class WebDavFolder(Folder):
         try:
             with source.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size <= BLOCK:
+                if size <= SMALL_BYTES:
                     self._put(path, FileBody(file, size))
                 else:
                     self._make_folder(_parent(path))  # rather than learn after a long upload that it is missing

@@ -83,7 +83,7 @@ def test_a_kept_difference_keeps_what_it_differs_from(tmp_path: Path) -> None:
     run.round(2, trains=False)
     run.finish()
     for end in (run.site, run.aggregator):
-        end.prune(RUN, "best", chosen=1, difference=True)
+        end.prune(RUN)
     assert [Path(path).parent.as_posix() for path in left(run.drop)] == ["0001/from_site", "0001/to_site"]
     audit = verify(LocalFolder(run.drop))
     assert audit.removed == [f"{Place('round', RUN, 2).path}/{names.GLOBAL_MODEL}"]

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
-from shared.folder.contract import MAX_ENTRIES
-from shared.folder.durable import BLOCK
+from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, Handler, hangs_up, multistatus, says
 from tests.ports import free_port
@@ -118,7 +117,7 @@ def test_number_of_requests(faulty: FaultyServer, faulty_folder: WebDavFolder, t
         faulty.requests.clear()
 
     (tmp_path / "small").write_bytes(b"x")
-    (tmp_path / "large").write_bytes(b"x" * (BLOCK + 1))
+    (tmp_path / "large").write_bytes(b"x" * (SMALL_BYTES + 1))
     faulty_folder.upload("top", tmp_path / "small")
     spent("PUT top")
     faulty_folder.upload("a/b/f", tmp_path / "small")
@@ -137,7 +136,7 @@ def test_number_of_requests(faulty: FaultyServer, faulty_folder: WebDavFolder, t
     spent("PROPFIND a")
     faulty_folder.read("status", max_bytes=10)
     spent("GET status")
-    faulty_folder.download("a/c/h", tmp_path / "target", size=BLOCK + 1)
+    faulty_folder.download("a/c/h", tmp_path / "target", size=SMALL_BYTES + 1)
     spent("GET a/c/h")
     faulty_folder.remove("a/c/h")
     spent("DELETE a/c/h")
