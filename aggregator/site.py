@@ -200,6 +200,8 @@ class Site:
             if self._false_heartbeats == 2:  # the first may have been read while it was being written
                 logger.warning("%s: %s; it is not believed, and the work goes on without it", self.name, error)
             return True
+        if self._false_heartbeats >= 2:
+            logger.info("%s: the heartbeat holds again", self.name)
         self._false_heartbeats = 0
         path = self._home / names.STATUS
         if not path.exists() or path.read_bytes() != content:

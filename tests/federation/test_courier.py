@@ -183,6 +183,12 @@ def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: p
     assert caplog.text.count("it is not believed") == 1
     assert kept.read_bytes() == good
     assert not (kept.parent / "trouble.txt").exists() and courier.failure is None
+    caplog.set_level(logging.INFO, "aggregator.site")
+    for _ in range(2):
+        status.write_bytes(good)
+        assert not work_after_a_while(run)
+    assert caplog.text.count("the heartbeat holds again") == 1
+    status.write_bytes(b"")
     withdrawal = withdraw(run)  # found without a heartbeat that holds
     assert work_after_a_while(run)
     assert run.aggregator.message(withdrawal) is not None
