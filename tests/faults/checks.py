@@ -88,6 +88,8 @@ def _problems_of_log(work: Path, setting: Setting, killed: bool) -> Iterator[str
     for secret in map(password_of, (AGGREGATOR, *setting.run.sites)):
         if secret in content:
             yield f"tells the password {secret}"
+    if "Traceback" in content:
+        yield "holds a traceback"
     troubles = _Troubles()
     before = ""
     for line in content.splitlines():

@@ -7,6 +7,7 @@ kept apart here: torch's random generator, and the log.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -106,7 +107,7 @@ class FederationInProcess(Setting):
     @contextmanager
     def _divided_log(self) -> Iterator[None]:
         """Send what each daemon's threads say to that daemon's own log, as ``log_to`` writes it."""
-        root = logging.getLogger()
+        root, hook = logging.getLogger(), sys.__excepthook__
         handlers = [_file_handler(lambda thread: not thread.startswith(SITE_THREAD))]
         for site in self.run.sites:
             log_to(self.site(site) / "log.txt")
@@ -116,6 +117,8 @@ class FederationInProcess(Setting):
             yield
         finally:
             root.handlers = []
+            logging.captureWarnings(False)
+            sys.excepthook = hook
             for handler in handlers:
                 handler.close()
 
