@@ -184,7 +184,8 @@ class Site:
     def _may_have_sent_more(self, channel: Channel) -> bool:
         """Whether it is time to look for anything that is not awaited.
 
-        The heartbeat says how much the site has sent; without one that holds, looking is the only way to know.
+        The heartbeat says how much the site had sent. Without one that holds, or while it stands still (a site that is
+        switched off right after it sent something does not say so any more), looking is the only way to know.
         """
         now = time.monotonic()
         if now - self._heard_at < HEARTBEAT_EVERY_S:
@@ -204,8 +205,9 @@ class Site:
             logger.info("%s: the heartbeat holds again", self.name)
         self._false_heartbeats = 0
         path = self._home / names.STATUS
-        if not path.exists() or path.read_bytes() != content:
-            write_file(path, content)
+        if path.exists() and path.read_bytes() == content:
+            return True
+        write_file(path, content)
         return status.own_head.seq > channel.peer_head.seq
 
     # --- enrolment -----------------------------------------------------------------------------------------

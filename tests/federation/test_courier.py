@@ -131,6 +131,13 @@ def withdraw(run: Played) -> Place:
     return run.seal_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
 
 
+def say_again(run: Played) -> None:
+    """The same heartbeat, but for its time."""
+    status = run.drop / names.STATUS
+    key = SigningKey.at(run.drop.parent / "north" / "signing.key")
+    status.write_bytes(key.sign(json.loads(status.read_bytes())["body"] | {"time": "2026-11-21T09:30:00Z"}))
+
+
 def work_after_a_while(run: Played) -> bool:
     run.courier._heard_at = float("-inf")  # the time between two heartbeats has passed
     return run.courier._work()
@@ -143,13 +150,23 @@ def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
     run.beat()
     assert not work_after_a_while(run)
     withdrawal = withdraw(run)
-    assert not work_after_a_while(run)  # the site has not said so yet
+    say_again(run)
+    assert not work_after_a_while(run)  # the site has said something new, but not that
     run.beat()
-    assert not courier._work()  # nor was it listened to so soon again
+    assert not courier._work()  # it is not listened to so soon again
     assert work_after_a_while(run)
     assert run.aggregator.message(withdrawal) is not None
     assert withdrawal_of(run.aggregator, RUN) == "a change of plans"
     assert not work_after_a_while(run)
+
+
+def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
+    """Switched off before its next heartbeat: the one that is there stands still, and tells nothing later."""
+    run.beat()
+    assert not work_after_a_while(run)
+    withdrawal = withdraw(run)
+    assert work_after_a_while(run)
+    assert run.aggregator.message(withdrawal) is not None
 
 
 def test_an_answer_sealed_before_the_withdrawal_comes_before_it(run: Played) -> None:

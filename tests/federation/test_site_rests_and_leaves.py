@@ -36,7 +36,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hospital(tmp_path: Path, images: Path) -> Hospital:
+def hospital(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> Hospital:
+    monkeypatch.setattr("site_client.heartbeat.EVERY_S", 0.0)  # no time passes here between two heartbeats
     return Hospital(tmp_path, images)
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 
 from aggregator.store import RunStore
@@ -19,6 +20,8 @@ from shared.folder.local import LocalFolder
 from shared.learning.schedules import order_of_asking
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def command(federation: Federation, side: str, *arguments: str, work: Path) -> None:
