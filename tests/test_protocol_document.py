@@ -12,7 +12,6 @@ from shared.exchange import names
 from shared.exchange.names import Place, place_at
 from shared.exchange.records import (
     Consent,
-    FileEntry,
     FinalCard,
     Manifest,
     Phase,
@@ -73,7 +72,6 @@ def test_the_tree_names_every_message_with_its_files() -> None:
 def test_every_field_is_described() -> None:
     for record in (
         Manifest,
-        FileEntry,
         Wire,
         Status,
         Consent,
