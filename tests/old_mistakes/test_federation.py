@@ -104,7 +104,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         daemons = [federation.start_aggregator(), federation.start_site("north")]
         south = ScriptedSite(federation, "south")
         south.consent()
-        model = south.receive_round(1).read_bytes()
+        south.receive_round(1)
         answer = federation.aggregator / "sites" / "north" / "mirror" / Place("update", RUN, 1).manifest
         federation.wait_until(answer.exists, "north's answer at the aggregator")
 
@@ -122,14 +122,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
         south.answer(1, {names.METRICS: metrics(1)})
         verdicts = {1: south.verdict(1)}
-        assert south.receive_round(2).read_bytes() == model
+        south.receive_round(2)
         south.answer(2, {names.METRICS: metrics(2), names.SITE_MODEL: planted(mark)})
         verdicts[2] = south.verdict(2)
         south.receive_round(3)
         answer_without_table(south, 3)
         verdicts[3] = south.verdict(3)
         exit_code = aggregator.wait(WAIT_S)
-        federation.wait_until(lambda: federation.has_final("north"), "the final model at north")
+        federation.wait_until(lambda: exit_code or federation.has_final("north"), "the final model at north")
         federation.stop_all()
         yield Story(federation, mark, in_trouble, before, verdicts, exit_code)
 
