@@ -24,5 +24,7 @@ def seeds_of_file(number: int) -> pytest.MarkDecorator:
 def assert_that_nothing_is_lost(seed: int, root: Path) -> None:
     """A federation in the storm of this seed ends as if nothing had happened, and its logs say what was wrong."""
     outcome = run_in(random_weather(seed), root)
-    again = f"again with: {REPLAY} {seed}"
-    assert not outcome.problems, "\n".join([again, *outcome.problems, "what went wrong:", outcome.journal])
+    journal = root / "journal.txt"
+    journal.write_text(outcome.journal)
+    again = f"again: {REPLAY} {seed}; what went wrong: {journal}; the logs lie beside it"
+    assert not outcome.problems, "\n".join([*outcome.problems, again])
