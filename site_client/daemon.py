@@ -24,8 +24,8 @@ from shared.errors import (
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.encoding import decode, encode, max_file_bytes
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, WEIGHTS, Place, is_name, place_at
+from shared.exchange.encoding import decode, encode
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place
 from shared.exchange.records import PLAIN, Consent, Phase, Wire, Withdrawal, sentence
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
@@ -42,6 +42,7 @@ from site_client import rounds, store
 from site_client.configuration import SiteConfiguration
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
+from site_client.inbox import Inbox
 from site_client.limits import seconds_until
 from site_client.policy import judge
 from site_client.setup import KEY_FILE
@@ -83,6 +84,9 @@ class Daemon:
         )
         peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
         self._channel = Channel(work, self._folder, me=configuration.site, key=key, peer=peer)
+        self._inbox = Inbox(
+            self._folder, self._channel, lambda place: self._heartbeat.beat("receiving", self._channel, place)
+        )
         self._trouble = Trouble(logger, configuration.site, "goes on.")
         self._card_published = False
         self._looked = False
@@ -191,12 +195,12 @@ class Daemon:
                 self._channel.publish()
                 self._heartbeat.beat("waiting", self._channel)
             case rounds.LookForOffer():
-                return self._look_for(self._offers())
+                return self._look_for(self._inbox.offers())
             case rounds.LookForVerdict(run, round_no):
                 return self._look_for([Place("verdict", run, round_no)])
             case rounds.LookForNext(run, round_no, offers):
-                later = [place for place in self._rounds_of(run) if place.round_no > round_no]
-                return self._look_for([*later, Place("final", run), *(self._offers() if offers else [])])
+                later = [place for place in self._inbox.rounds_of(run) if place.round_no > round_no]
+                return self._look_for([*later, Place("final", run), *(self._inbox.offers() if offers else [])])
             case rounds.AnswerOffer(run):
                 if not self._answer_offer(run):
                     return False
@@ -211,6 +215,11 @@ class Daemon:
         self._looked = False
         return True
 
+    def _look_for(self, places: list[Place]) -> bool:
+        """Fetch the first of these messages that is there; if there is none, we have looked. Always goes on."""
+        self._looked = not self._inbox.fetch_first(places)
+        return True
+
     def _publish_card(self) -> None:
         """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held."""
         path = self._channel.mirror / names.SITE_CARD
@@ -222,8 +231,8 @@ class Daemon:
             open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
             write_file(path, content)
         if self._channel.own_head.seq == 0:
-            for run in filter(is_name, self._folders_in(names.RUNS)):
-                updates = [Place("update", run, place.round_no) for place in self._rounds_of(run)]
+            for run in self._inbox.runs():
+                updates = [Place("update", run, place.round_no) for place in self._inbox.rounds_of(run)]
                 self._channel.adopt([Place("consent", run), *updates, Place("withdrawal", run)])
         if (last := self._channel.last_from_peer()) is not None:
             self._channel.prune(last.place.run)
@@ -244,63 +253,6 @@ class Daemon:
         logger.info("enrolled in %s; our card is %s", federation.federation, digest_of(own_card)[:16])
         self._looked = False
         return True
-
-    # --- looking -------------------------------------------------------------------------------------------
-
-    def _offers(self) -> list[Place]:
-        offers = [Place("offer", run) for run in self._folders_in(names.RUNS) if is_name(run)]
-        return [offer for offer in offers if self._channel.message(offer) is None]
-
-    def _rounds_of(self, run: str) -> list[Place]:
-        """Where the rounds lie that the aggregator sent us, or is sending."""
-        folder = f"{names.RUNS}/{run}/rounds"
-        found = [place_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
-        return sorted((place for place in found if place), key=lambda place: place.round_no)
-
-    def _folders_in(self, path: str) -> list[str]:
-        try:
-            return [entry.name for entry in self._folder.list(path) if entry.is_folder]
-        except NotFoundError:
-            return []
-
-    def _look_for(self, places: list[Place]) -> bool:
-        """Fetch the first of these messages that is there; if there is none, we have looked. Always goes on."""
-        for place in places:
-            if (manifest := self._channel.notice(place)) is not None:
-                self._heartbeat.beat("receiving", self._channel, place)
-                fetched = self._channel.fetch(
-                    place,
-                    manifest,
-                    answers=self._answers(place),
-                    max_weights_bytes=self._max_weights_bytes(place),
-                    skip=() if self._needs_weights(place) else WEIGHTS,
-                )
-                if fetched is not None:
-                    self._channel.prune(place.run)
-                    self._looked = False
-                    return True
-        self._looked = True
-        return True
-
-    def _answers(self, place: Place) -> tuple[str | None, ...]:
-        """Which of our messages the aggregator's message at ``place`` may answer."""
-        if place.answers is None:
-            return (digest_of((self._channel.mirror / names.SITE_CARD).read_bytes()),)
-        ours = self._channel.message(place.answers)
-        digests = (ours.digest,) if ours else ()
-        return (None, *digests) if place.kind == "verdict" else digests
-
-    def _needs_weights(self, place: Place) -> bool:
-        """Whether we shall compute with what a message brings. A past round's weights may be gone from the folder."""
-        if self._channel.message(Place("withdrawal", place.run)) is not None:
-            return False
-        return place.kind != "round" or self._channel.notice(Place("verdict", place.run, place.round_no)) is None
-
-    def _max_weights_bytes(self, place: Place) -> int:
-        if place.kind == "offer":
-            return MAX_START_BYTES
-        configuration, sharing = store.offer(self._channel, place.run)
-        return max_file_bytes(sharing.shared, configuration.wire.of(place.kind, names.GLOBAL_MODEL))
 
     # --- answering -----------------------------------------------------------------------------------------
 

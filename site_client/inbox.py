@@ -1,0 +1,89 @@
+"""What the aggregator has put into the folder: where it can lie, and how much of it is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shared.errors import NotFoundError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.encoding import max_file_bytes
+from shared.exchange.names import MAX_START_BYTES, WEIGHTS, Place, is_name, place_at
+from shared.exchange.signing import digest_of
+from shared.folder.contract import Folder
+from site_client import store
+
+
+class Inbox:
+    """The aggregator's end of our folder.
+
+    Args:
+        on_receiving: told where a message lies before it is fetched.
+    """
+
+    def __init__(self, folder: Folder, channel: Channel, on_receiving: Callable[[Place], None]) -> None:
+        self._folder = folder
+        self._channel = channel
+        self._on_receiving = on_receiving
+
+    def runs(self) -> list[str]:
+        """The runs that have a place in the folder."""
+        return [run for run in self._folders_in(names.RUNS) if is_name(run)]
+
+    def offers(self) -> list[Place]:
+        """Where the offers lie that we have not received."""
+        offers = [Place("offer", run) for run in self.runs()]
+        return [offer for offer in offers if self._channel.message(offer) is None]
+
+    def rounds_of(self, run: str) -> list[Place]:
+        """Where the rounds lie that the aggregator sent us, or is sending, in order."""
+        folder = f"{names.RUNS}/{run}/rounds"
+        found = [place_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
+        return sorted((place for place in found if place), key=lambda place: place.round_no)
+
+    def fetch_first(self, places: Sequence[Place]) -> bool:
+        """Fetch the first of these messages that is there; return whether one was.
+
+        Raises:
+            PoisonError: it failed twice with the same bytes.
+        """
+        for place in places:
+            if (manifest := self._channel.notice(place)) is not None:
+                self._on_receiving(place)
+                fetched = self._channel.fetch(
+                    place,
+                    manifest,
+                    answers=self._answers(place),
+                    max_weights_bytes=self._max_weights_bytes(place),
+                    skip=() if self._needs_weights(place) else WEIGHTS,
+                )
+                if fetched is not None:
+                    self._channel.prune(place.run)
+                    return True
+        return False
+
+    def _folders_in(self, path: str) -> list[str]:
+        try:
+            return [entry.name for entry in self._folder.list(path) if entry.is_folder]
+        except NotFoundError:
+            return []
+
+    def _answers(self, place: Place) -> tuple[str | None, ...]:
+        """Which of our messages the aggregator's message at ``place`` may answer."""
+        if place.answers is None:
+            return (digest_of((self._channel.mirror / names.SITE_CARD).read_bytes()),)
+        ours = self._channel.message(place.answers)
+        digests = (ours.digest,) if ours else ()
+        return (None, *digests) if place.kind == "verdict" else digests
+
+    def _needs_weights(self, place: Place) -> bool:
+        """Whether we shall compute with what a message brings. A past round's weights may be gone from the folder."""
+        if self._channel.message(Place("withdrawal", place.run)) is not None:
+            return False
+        return place.kind != "round" or self._channel.notice(Place("verdict", place.run, place.round_no)) is None
+
+    def _max_weights_bytes(self, place: Place) -> int:
+        if place.kind == "offer":
+            return MAX_START_BYTES
+        configuration, sharing = store.offer(self._channel, place.run)
+        return max_file_bytes(sharing.shared, configuration.wire.of(place.kind, names.GLOBAL_MODEL))
