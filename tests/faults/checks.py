@@ -6,15 +6,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from shared.audit.verify import lines, verify
 from shared.exchange.names import MANIFEST, RUNS, Place
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
-from tests.canary import password_of
+from tests.canary import told_below
 from tests.federation.running import RUN, Setting
-from tests.folder.logins import AGGREGATOR
 
 _LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _TROUBLE = re.compile(r"(?P<name>[^:]+): (?P<what>.*)\. Trying again until it works\.")
@@ -55,9 +55,10 @@ def problems(setting: Setting, expected: Result, *, killed: bool = False) -> lis
     found = [] if result_of(setting) == expected else [f"the run came to {result_of(setting)}, not to {expected}"]
     for site in setting.run.sites:
         found += _problems_of_folder(setting, site)
+    found += [f"a secret is told in {path}" for path in told_below(setting.root)]
     works = {"aggregator": setting.aggregator} | {site: setting.site(site) for site in setting.run.sites}
     for name, work in works.items():
-        found += [f"{name}'s log: {problem}" for problem in _problems_of_log(work, setting, killed)]
+        found += [f"{name}'s log: {problem}" for problem in _problems_of_log(work, killed)]
     return found
 
 
@@ -84,34 +85,26 @@ def _messages(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): hash_file(path)[1] for path in files}
 
 
-def _problems_of_log(work: Path, setting: Setting, killed: bool) -> Iterator[str]:
+def _problems_of_log(work: Path, killed: bool) -> Iterator[str]:
     content = (work / "log.txt").read_text()
-    for secret in map(password_of, (AGGREGATOR, *setting.run.sites)):
-        if secret in content:
-            yield f"tells the password {secret}"
     if "Traceback" in content:
         yield "holds a traceback"
+    yield from (f"is not plain sentences: {line!r}" for line in content.splitlines() if not _LINE.fullmatch(line))
+    said = _said(work)
+    if not killed:
+        yield from (f"says twice: {text}" for (_, before), (_, text) in pairwise(said) if text == before)
     troubles = _Troubles()
-    left: set[str] = set()  # folders that the aggregator has no more business with: it may leave them in trouble
-    before = ""
-    for line in content.splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            yield f"is not plain sentences: {line!r}"
-            continue
-        level, text = match["level"], match["text"]
-        if text == before and not killed:
-            yield f"says twice: {text}"
-        before = text
-        if (trouble := _TROUBLE.fullmatch(text)) is not None:
-            if not troubles.begin(trouble["name"], trouble["what"]) and not killed:
+    left = set()  # folders that the aggregator has no more business with: it may leave them in trouble
+    for level, text in said:
+        if (begin := _TROUBLE.fullmatch(text)) is not None:
+            if not troubles.begin(begin["name"], begin["what"]) and not killed:
                 yield f"says twice in one trouble: {text}"
-        elif (over := _OVER.fullmatch(text)) is not None:
-            if not troubles.end(over["name"], over["way"]):
+        elif (end := _OVER.fullmatch(text)) is not None:
+            if not troubles.end(end["name"], end["way"]):
                 yield f"says that there was trouble, but not which: {text}"
         elif (published := _LAST.fullmatch(text)) is not None:
             left.add(published["name"])
-        elif level not in ("INFO", "DEBUG") and not any(known in text for known in _NO_TROUBLE):
+        elif level != "INFO" and not any(known in text for known in _NO_TROUBLE):
             yield f"says {level}: {text}"
     if not killed:
         yield from (f"never says that it is over: {text}" for name, text in troubles.open.items() if name not in left)
@@ -120,13 +113,18 @@ def _problems_of_log(work: Path, setting: Setting, killed: bool) -> Iterator[str
 def is_over(work: Path) -> bool:
     """Whether the last that a log says of each trouble is that it is over."""
     troubles = _Troubles()
-    for line in (work / "log.txt").read_text().splitlines():
-        text = match["text"] if (match := _LINE.fullmatch(line)) else ""
-        if (trouble := _TROUBLE.fullmatch(text)) is not None:
-            troubles.begin(trouble["name"], trouble["what"])
-        elif (over := _OVER.fullmatch(text)) is not None:
-            troubles.end(over["name"], over["way"])
+    for _, text in _said(work):
+        if (begin := _TROUBLE.fullmatch(text)) is not None:
+            troubles.begin(begin["name"], begin["what"])
+        elif (end := _OVER.fullmatch(text)) is not None:
+            troubles.end(end["name"], end["way"])
     return not troubles.open
+
+
+def _said(work: Path) -> list[tuple[str, str]]:
+    """Level and text of each line of a log."""
+    matches = map(_LINE.fullmatch, (work / "log.txt").read_text().splitlines())
+    return [(match["level"], match["text"]) for match in matches if match]
 
 
 class _Troubles:

@@ -40,9 +40,9 @@ class StormyFederation(Federation):
         set_up(self, self.storm)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
+    def __exit__(self, *error: object) -> None:
         self.storm.close()
+        super().__exit__(*error)  # type: ignore[arg-type]
 
     def run_to_the_end_in_spite_of_kills(self) -> None:
         """Start everything, kill now this and now that, start it again, until every site has the final model.
@@ -91,12 +91,13 @@ class StormyFederation(Federation):
 
 def slaughter(seed: int, root: Path, expected: Result) -> tuple[Outcome, Counter[str]]:
     """Run a federation below ``root`` in the storm and with the kills of this seed; also return the kills by victim."""
-    found: list[str] = []
-    with StormyFederation(root, seed) as federation:
-        try:
+    federation = StormyFederation(root, seed)
+    try:
+        with federation:
             federation.run_to_the_end_in_spite_of_kills()
-        except Exception as error:
-            found.append(f"the run did not end: {type(error).__name__}: {error}")
-        storm = federation.storm
-    found = found or problems(federation, expected, killed=True)
+    except Exception as error:
+        found = [f"the run did not end: {type(error).__name__}: {error}"]
+    else:
+        found = problems(federation, expected, killed=True)
+    storm = federation.storm
     return Outcome(found, storm.requests, storm.faults, storm.journal()), federation.kills

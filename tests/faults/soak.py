@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -89,24 +90,26 @@ def soak(minutes: float, first_seed: int) -> Tally:
 
     def lane(name: str, run: Callable[[int, Tally], None]) -> None:
         seeds = Random(f"{name} {first_seed}")
-        while time.monotonic() < until:
-            run(seeds.randrange(10**9), tally)
+        try:
+            while time.monotonic() < until and not over.is_set():
+                run(seeds.randrange(10**9), tally)
+        except BaseException:  # a mistake of the soak itself, or Ctrl-C
+            over.set()
+            raise
 
     def tell() -> None:
         while not over.wait(TOLD_EVERY_S):
             print(tally.summary(), flush=True)
 
     over = threading.Event()
-    killing = threading.Thread(target=lane, args=("kills", one_with_kills))
-    telling = threading.Thread(target=tell)
-    killing.start()
-    telling.start()
-    try:
-        lane("storms", one_in_storm)
-    finally:
-        killing.join()
-        over.set()
-        telling.join()
+    with ThreadPoolExecutor() as pool:
+        killing = pool.submit(lane, "kills", one_with_kills)
+        pool.submit(tell)
+        try:
+            lane("storms", one_in_storm)
+            killing.result()
+        finally:
+            over.set()
     return tally
 
 
