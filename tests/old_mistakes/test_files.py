@@ -19,7 +19,9 @@ from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
 from tests.canary import password_of
 from tests.exchange.test_channel import FILES, OFFER, channel, receive
-from tests.folder.faulty import PAGE, Fault, FaultyServer, Handler, cuts_answer, does_it_and_hangs_up, hangs_up, says
+from tests.faults.exchange import Exchange, Fault
+from tests.faults.faults import HTML, PAGE
+from tests.folder.faulty import FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, says
 from tests.played import Played
 
 MODEL = bytes(index % 251 for index in range((2 << 20) + 5))
@@ -32,10 +34,10 @@ def round_files(round_no: int) -> dict[str, bytes | Path]:
 def keeps(share: float) -> Fault:
     """Report success, and store the first part of what was sent."""
 
-    def fault(handler: Handler) -> None:
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
-        handler.body = body[: int(share * len(body))]
-        handler.answer(*handler.behave())
+    def fault(exchange: Exchange) -> None:
+        exchange.read_body()
+        exchange.body = exchange.body[: int(share * len(exchange.body))]
+        exchange.reply(exchange.perform())
 
     return fault
 
@@ -138,7 +140,7 @@ def test_truncated_downloads_taken_as_whole(faulty: FaultyServer, tmp_path: Path
 
 
 FAILED_UPLOADS: dict[str, list[Fault]] = {
-    "login page": [says(200, PAGE, ("Content-Type", "text/html"))],
+    "login page": [says(200, PAGE, *HTML)],
     "full": [says(507)],
     "busy": [says(503)],
     "refused": [says(401)],
