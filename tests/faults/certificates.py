@@ -13,8 +13,9 @@ from tests.folder.certificates import Authority
 class Certificates:
     """Contexts of a server by the certificate it shows; ``ca_file`` is what clients trust."""
 
-    def __init__(self, home: Path) -> None:
-        authority = Authority()
+    def __init__(self) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="dropfed-certificates-")  # removed with this
+        authority, home = Authority(), Path(self._home.name)
         self.ca_file = home / "ca.pem"
         self.ca_file.write_bytes(authority.certificate)
         shown = {
@@ -33,4 +34,4 @@ class Certificates:
 @lru_cache(maxsize=1)
 def certificates() -> Certificates:
     """Those of this process, made when first asked for."""
-    return Certificates(Path(tempfile.mkdtemp(prefix="dropfed-certificates-")))
+    return Certificates()

@@ -35,11 +35,15 @@ def tiny_run() -> RunConfiguration:
     return run_configuration(seed=1, rounds=1, task_options={"image_size": 32, "widths": [2, 2]})
 
 
-@lru_cache(maxsize=1)
 def tiny_data() -> Path:
     """Images for it, made once for all federations of this process."""
-    data = Path(tempfile.mkdtemp(prefix="dropfed-data-"))
-    make_data(tiny_run(), data, IMAGES)
+    return Path(_tiny_data().name)
+
+
+@lru_cache(maxsize=1)
+def _tiny_data() -> tempfile.TemporaryDirectory[str]:
+    data = tempfile.TemporaryDirectory(prefix="dropfed-data-")  # removed when the process ends
+    make_data(tiny_run(), Path(data.name), IMAGES)
     return data
 
 

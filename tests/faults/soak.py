@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -126,6 +127,7 @@ def main() -> int:
         (one_with_kills if chosen.kills else one_in_storm)(chosen.seed, tally)
         print(tally.summary())
         return 1 if tally.failures else 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it has started, as Ctrl-C does
     print(f"{chosen.minutes:g} minutes from seed {chosen.first_seed}", flush=True)
     tally = soak(chosen.minutes, chosen.first_seed)
     print(tally.summary())
