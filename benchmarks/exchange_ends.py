@@ -32,7 +32,7 @@ from aggregator.combine import combine
 from aggregator.tolerance import HeldOutSet
 from benchmarks.exchange_federation import Home
 from shared.exchange import names
-from shared.exchange.records import RoundConfiguration, TensorList
+from shared.exchange.records import Numbers, RoundConfiguration, TensorList
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
 from shared.learning.tasks.contract import Collection, Dataset, Options
@@ -120,9 +120,9 @@ class Echo(Trainer):
         return {names.METRICS: write_metrics(rows)}
 
 
-def combine_half(target: Path, tensors: TensorList, models: Mapping[Path, float]) -> None:
+def combine_half(target: Path, tensors: TensorList, models: Mapping[Path, float], numbers: Numbers) -> None:
     """Half the mean: as in training, no round's model is that of the round before."""
-    combine(target, tensors, {path: weight / 2 for path, weight in models.items()})
+    combine(target, tensors, {path: weight / 2 for path, weight in models.items()}, numbers)
 
 
 def aggregate(home: Home, rounds: int) -> None:

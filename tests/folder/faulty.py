@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import unquote, urlsplit
@@ -69,6 +70,11 @@ class Handler(Exchange):
 
     def perform(self) -> Answer:
         return Answer(*self.behave())
+
+    def reply(self, answer: Answer) -> None:
+        """Answer as servers do, saying who they are and what time it is there."""
+        own = (("Server", self.version_string()), ("Date", self.date_time_string()))
+        super().reply(replace(answer, headers=(*own, *answer.headers)))
 
     def behave(self) -> tuple[int, bytes]:
         world, name = self.world, self.name
