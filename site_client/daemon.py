@@ -107,10 +107,11 @@ class Daemon:
                 if self._act_or_tell(action, must_succeed=once):
                     if not self._looked:
                         polling.restart()
-                elif once:
-                    break
                 else:
-                    self._heartbeat.beat(self._rest(), self._channel)
+                    resting = self._rest()
+                    if once:
+                        break
+                    self._heartbeat.beat(resting, self._channel)
                     self._stop.wait(polling.pause_s())
                     self._looked = False
         except Stopped:

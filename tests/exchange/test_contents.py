@@ -66,6 +66,9 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         (RUN.replace("rounds: 1", "rounds: '1'"), "rounds"),
         (RUN.replace("- south", "- north"), "named twice"),
         (RUN.replace("quorum: 2", "quorum: 3"), "quorum"),
+        (RUN.replace("sites_per_round: null", "sites_per_round: 1"), "must be between the quorum, 2, and the 2 sites"),
+        (RUN.replace("sites_per_round: null", "sites_per_round: 3"), "must be between the quorum, 2, and the 2 sites"),
+        (RUN.replace("sites_per_round: null", "sites_per_round: all"), "sites_per_round"),
     ],
 )
 def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> None:

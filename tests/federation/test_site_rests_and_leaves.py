@@ -66,12 +66,16 @@ def trained(hospital: Hospital, round_no: int) -> str:
 # --- pausing ----------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(hospital: Hospital) -> None:
+def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
     run = agreed(hospital)
     hospital.send_round(run, 1)
     assert site(hospital, "pause").exit_code == 0
     before, hospital.folder.phases = hospital.folder.requests, []
+    caplog.set_level("INFO")
     hospital.live()  # a restart changes nothing
+    assert "paused: nothing is read, answered or sent until `dropfed-site resume" in caplog.text
     assert hospital.folder.requests == before
     assert not hospital.is_sealed(Place("round", RUN, 1))
     assert "paused; go on with `dropfed-site resume`" in site(hospital, "status").output
