@@ -12,7 +12,7 @@ import pytest
 from tests.faults.runs import REPLAY, run_in
 from tests.faults.storm import random_weather
 
-SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "200"))
+SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "80"))
 FILES = 4
 
 
