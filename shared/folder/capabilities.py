@@ -6,6 +6,7 @@ Nothing in the exchange depends on the answers: the weakest server works, only s
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Event
@@ -23,6 +24,8 @@ FILES = ("one", "two", "three")
 BELOW = "below"
 """and the one folder, in which there are some of them, too."""
 REPLACEMENTS = 12
+HELD_S = (0.1, 0.2, 0.5, 1.0)
+"""A file that was just read may still be held, as on ownCloud: how long to wait before each further try."""
 _DONE = (200, 201, 204)
 
 
@@ -176,7 +179,8 @@ class _Probe:
 
     def _heeds_conditions(self, text: bytes, other: bytes) -> bool:
         headers = {"If-None-Match": "*"}
-        answer = self._connection.send("PUT", f"{self._scratch}/two", body=other, headers=headers)
+        path = f"{self._scratch}/two"
+        answer = _when_free(lambda: self._connection.send("PUT", path, body=other, headers=headers))
         return answer.status == 412 and self._content("two") == text
 
     def _propagates(self, text: bytes) -> bool:
@@ -200,7 +204,7 @@ class _Probe:
 
     def _write(self, name: str, content: bytes) -> None:
         path = f"{self._scratch}/{name}"
-        answer = self._connection.send("PUT", path, body=content)
+        answer = _when_free(lambda: self._connection.send("PUT", path, body=content))
         if answer.status not in _DONE:
             raise self._connection.error(answer, "PUT", path)
 
@@ -213,8 +217,18 @@ class _Probe:
             return None
 
     def _relocate(self, method: Literal["MOVE", "COPY"], source: str, target: str, *, overwrite: bool) -> Answer:
-        scratch = self._scratch
-        return self._connection.relocate(method, f"{scratch}/{source}", f"{scratch}/{target}", overwrite=overwrite)
+        paths = f"{self._scratch}/{source}", f"{self._scratch}/{target}"
+        return _when_free(lambda: self._connection.relocate(method, *paths, overwrite=overwrite))
+
+
+def _when_free(ask: Callable[[], Answer]) -> Answer:
+    """Ask again, a few times, while the file is locked."""
+    for pause_s in HELD_S:
+        answer = ask()
+        if answer.status != 423:
+            return answer
+        time.sleep(pause_s)
+    return ask()
 
 
 def _clock_ahead(answer: Answer, asked_at: float) -> float | None:

@@ -119,6 +119,17 @@ class TestWhatTheServerSays:
         with pytest.raises(StandingError, match="forbids PUT"):  # of a name that is there already
             faulty_folder.capabilities("check-1")
 
+    def test_a_file_is_held_for_a_moment(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.fail("PUT", says(423), says(423))
+        faulty.fail("MOVE", says(423))
+        found = faulty_folder.capabilities("check-1")
+        assert (found.moves, found.keeps, found.replaces) == (True, True, True)
+
+    def test_a_file_that_stays_locked(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.always_fail("PUT", says(423))
+        with pytest.raises(PassingError, match="423 Locked"):
+            faulty_folder.capabilities("check-1")
+
     def test_moves_alone_are_forbidden(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.always_fail("MOVE", says(403))
         found = faulty_folder.capabilities("check-1")
