@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from subprocess import Popen
 
 from tests.faults.checks import Result, problems
 from tests.faults.runs import IMAGES, Outcome, set_up, tiny_data, tiny_run
 from tests.faults.storm import Storm, random_weather
-from tests.federation.running import WAIT_S, Federation
+from tests.federation.running import WAIT_S, Federation, Process
 
 BETWEEN_KILLS_S = 3.0  # on average
 MOST_KILLS = 30  # of one federation, so that each comes to an end
@@ -30,9 +29,9 @@ class StormyFederation(Federation):
         self._seed = seed
         self._chance = Random(f"kills {seed}")
         self._next_kill = self._after_a_while()
-        self._starts: dict[str, Callable[[], Popen[bytes]]] = {AGGREGATOR: self.start_aggregator}
+        self._starts: dict[str, Callable[[], Process]] = {AGGREGATOR: self.start_aggregator}
         self._starts |= {site: lambda site=site: self.start_site(site) for site in self.run.sites}  # type: ignore[misc]
-        self._running: dict[str, Popen[bytes]] = {}
+        self._running: dict[str, Process] = {}
 
     def __enter__(self) -> StormyFederation:
         self.start_server()

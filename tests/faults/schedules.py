@@ -4,7 +4,6 @@ so that as many workers as there are such files can share them (pytest-xdist wit
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tests.faults.runs import REPLAY, run_in
 from tests.faults.storm import random_weather
 
-SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "80"))
+SCHEDULES = 200
 FILES = 4
 
 

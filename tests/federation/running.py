@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -25,6 +28,7 @@ from shared.learning.data import synthetic_fundus, synthetic_octa
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
 from tests.canary import password_of, told_below
+from tests.federation.forked import Forked
 from tests.folder.logins import AGGREGATOR, Login, Logins
 from tests.ports import free_port
 
@@ -68,7 +72,14 @@ def staging_run(**changes: object) -> RunConfiguration:
 
 
 def write_data(task: str, root: Path, number: int, images: int, seed: int) -> None:
-    """A site's data folder: synthetic, of a style of its own."""
+    """A site's data folder: synthetic, of a style of its own. What was drawn once in this process is copied."""
+    shutil.copytree(_drawn(task, number, images, seed).name, root, dirs_exist_ok=True)
+
+
+@cache
+def _drawn(task: str, number: int, images: int, seed: int) -> tempfile.TemporaryDirectory[str]:
+    drawn = tempfile.TemporaryDirectory(prefix="dropfed-data-")  # removed when the process ends
+    root = Path(drawn.name)
     if task == TASK:
         style = synthetic_octa.STYLES[number % len(synthetic_octa.STYLES)]
         synthetic_octa.write_site(root, style=style, images=images, size=32, seed=seed)
@@ -76,6 +87,10 @@ def write_data(task: str, root: Path, number: int, images: int, seed: int) -> No
         fundus = synthetic_fundus.STYLES[number % len(synthetic_fundus.STYLES)]
         grades = GRADES[number % len(GRADES)]
         synthetic_fundus.write_graded_site(root, style=fundus, images=images, size=32, seed=seed, grades=grades)
+    return drawn
+
+
+Process = Forked | subprocess.Popen[bytes]
 
 
 @dataclass
@@ -167,6 +182,15 @@ def own_logins(sites: Sequence[str], url: str) -> Logins:
     )
 
 
+def fresh(command: Sequence[str], output: Path) -> Process:
+    """Run ``python -m COMMAND`` as a user does, its output appended to a file."""
+    with output.open("ab") as file:
+        environment = os.environ | {"PYTHONHASHSEED": "random"}
+        return subprocess.Popen(
+            [sys.executable, "-m", *command], stdout=file, stderr=subprocess.STDOUT, env=environment
+        )
+
+
 @dataclass
 class Federation(Setting):
     """One federation of real processes; leaving its block ends every process it started.
@@ -175,11 +199,13 @@ class Federation(Setting):
 
     Args:
         runner: a module of ours, with its arguments, that runs the daemons' modules in some way of its own.
+        fresh: each daemon has an interpreter of its own from the start, with its own random order of sets.
     """
 
     logins: Logins | None = None
     runner: tuple[str, ...] = ()
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    fresh: bool = False
+    processes: list[Process] = field(default_factory=list)
     server: subprocess.Popen[str] | None = None
     port: int = 0
 
@@ -226,24 +252,19 @@ class Federation(Setting):
 
     # --- processes -----------------------------------------------------------------------------------------
 
-    def start(self, module: str, *arguments: str, work: Path, dying: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, module: str, *arguments: str, work: Path, dying: Path | None = None) -> Process:
         """Start a command; with ``dying``, one that kills itself once at each seam not yet listed in that file."""
         runner = ("tests.federation.dying", str(dying)) if dying is not None else self.runner
-        with (work / "output.txt").open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *runner, module, *arguments, "--work", str(work)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONHASHSEED": "random"},
-            )
+        command = [*runner, module, *arguments, "--work", str(work)]
+        process = (fresh if self.fresh else Forked)(command, work / "output.txt")
         self.processes.append(process)
         return process
 
-    def start_aggregator(self, dying: Path | None = None) -> subprocess.Popen[bytes]:
+    def start_aggregator(self, dying: Path | None = None) -> Process:
         run = str(self.aggregator / "RUN.yaml")
         return self.start("aggregator.cli", "launch", run, work=self.aggregator, dying=dying)
 
-    def start_site(self, name: str, *options: str, dying: Path | None = None) -> subprocess.Popen[bytes]:
+    def start_site(self, name: str, *options: str, dying: Path | None = None) -> Process:
         return self.start("site_client.cli", "run", *options, work=self.site(name), dying=dying)
 
     def run_to_the_end(self) -> None:

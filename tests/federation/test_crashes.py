@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
 from shared.audit.verify import lines, verify
 from shared.folder.local import LocalFolder
-from tests.federation.running import WAIT_S, Federation, run_configuration
+from tests.federation.running import WAIT_S, Federation, Process, run_configuration
 
 DIED = -signal.SIGKILL
 
@@ -32,7 +31,7 @@ def assert_folders_verify(federation: Federation) -> None:
 
 
 def test_two_runs_with_the_same_seed_give_the_same_bytes(undisturbed: str, tmp_path: Path) -> None:
-    with Federation(tmp_path) as federation:
+    with Federation(tmp_path, fresh=True) as federation:
         federation.run_to_the_end()
         federation.stop_all()
         assert federation.final_sha256() == undisturbed
@@ -55,7 +54,7 @@ def run_killed_at_every_seam(federation: Federation, mortals: Sequence[str]) -> 
         The seams at which each of them died.
     """
     seams = {name: federation.root / f"{name}.seams" for name in mortals}
-    starts: dict[str, Callable[[], Popen[bytes]]] = {
+    starts: dict[str, Callable[[], Process]] = {
         "aggregator": lambda: federation.start_aggregator(seams.get("aggregator"))
     }
     for site in federation.run.sites:

@@ -144,7 +144,7 @@ def test_batch_jobs_end_at_the_same_bytes_and_a_second_run_follows(finished: Fed
         while aggregator.poll() is None:
             slices = [federation.start_site(site, "--once") for site in federation.run.sites]
             assert [process.wait(WAIT_S) for process in slices] == [0, 0]
-        assert aggregator.returncode == 0
+        assert aggregator.poll() == 0
         for site in federation.run.sites:
             assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
             assert (federation.folder(site) / "runs/second-run/final/manifest.json").exists()
