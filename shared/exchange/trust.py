@@ -103,8 +103,10 @@ class Correspondent:
         if (manifest.kind, manifest.round) != (place.kind, place.round_no):
             _refuse(place.manifest, f"is a {manifest.kind} of round {manifest.round}, which belongs elsewhere")
         names, required = set(manifest.files), REQUIRED[place.kind]
-        if not required <= names or not names <= required | OPTIONAL.get(place.kind, frozenset()):
-            _refuse(place.manifest, f"lists files that a {place.kind} does not have: {', '.join(sorted(names))}")
+        if missing := sorted(required - names):
+            _refuse(place.manifest, f"does not list what every {place.kind} has: {', '.join(missing)}")
+        if strange := sorted(names - required - OPTIONAL.get(place.kind, frozenset())):
+            _refuse(place.manifest, f"lists what no {place.kind} has: {', '.join(strange)}")
         for name, entry in manifest.files.items():
             if entry.wire != entry.wire.of(place.kind, name):
                 _refuse(place.manifest, f"gives {name} a form that it cannot have")

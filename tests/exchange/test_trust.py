@@ -72,9 +72,17 @@ FILES = manifest()["files"]
         ("chain", NORTH.sign(manifest(seq=4)), "breaks the chain"),
         ("chain", NORTH.sign(manifest(seq=6)), "breaks the chain"),
         ("chain", NORTH.sign(manifest(previous="cc" * 32)), "breaks the chain"),
-        ("contents", NORTH.sign(manifest(files={})), "lists files"),
-        ("contents", NORTH.sign(manifest(files=FILES | {"extra.py": FILES["metrics.csv"]})), "lists files"),
-        ("contents", NORTH.sign(manifest(files=FILES | {"../escape": FILES["metrics.csv"]})), "lists files"),
+        ("contents", NORTH.sign(manifest(files={})), "does not list what every update has: metrics.csv"),
+        (
+            "contents",
+            NORTH.sign(manifest(files=FILES | {"extra.py": FILES["metrics.csv"]})),
+            "lists what no update has: extra.py",
+        ),
+        (
+            "contents",
+            NORTH.sign(manifest(files=FILES | {"../escape": FILES["metrics.csv"]})),
+            "lists what no update has: ../escape",
+        ),
         ("contents", NORTH.sign(manifest(note="hello")), "well-formed"),
     ],
 )
