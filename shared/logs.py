@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from shared.visible import visible
+
 MAX_BYTES = 5_000_000  # of one log file; five old ones are kept
 LogForm = Literal["text", "json"]
 
@@ -18,14 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class _TextLine(logging.Formatter):
-    """Time, level, message. What would break the line, or cannot be seen, is written as an escape, as in ``\\n``."""
+    """Time, level, message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+        return visible(super().format(record))
 
 
 class _JsonLine(logging.Formatter):

@@ -43,6 +43,7 @@ from shared.folder.capabilities import BELOW, FILES, TEXTS
 from shared.folder.contract import UNFINISHED, Entry, Folder
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from shared.visible import visible
 
 UNKNOWN = "unknown"
 _DEPTH = 6  # runs/RUN/rounds/0001/to_site/FILE
@@ -441,4 +442,4 @@ def lines(audit: Audit) -> Iterator[str]:
     """One line per finding."""
     for finding in audit.findings:
         since = "" if finding.since == UNKNOWN else f" (was right at {finding.since})"
-        yield f"{finding.file}: {finding.what}{since}"
+        yield visible(f"{finding.file}: {finding.what}{since}")
