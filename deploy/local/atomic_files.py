@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
@@ -130,13 +129,16 @@ class AtomicFile(FileResource):  # type: ignore[misc]  # wsgidav has no types
         self.provider.prop_manager.copy_properties(self.get_ref_url(), self._url_at(dest_path), self.environ)
 
     def copy_to(self, place: Path) -> None:
-        """Copy to a temporary file beside ``place`` and rename that."""
-        arriving = Arriving(place, size=None, exclusive=False)
+        """Give the content a second name, at once: nothing here is ever changed but by replacing it."""
+        part = _part_beside(place)
         try:
-            arriving.fill_from(Path(self._file_path))
-            arriving.close()
+            os.link(self._file_path, part)
+        except OSError as error:  # a folder on another disk, or a disk without links
+            raise _told(error) from error
+        try:
+            _publish(part, place, exclusive=False)
         finally:
-            arriving.discard()
+            part.unlink(missing_ok=True)
 
     def _url_at(self, path: str) -> str:
         """Return the key under which wsgidav keeps the properties of what lies at ``path``."""
@@ -157,20 +159,13 @@ class Arriving:
         self._target = target
         self._size = size
         self._exclusive = exclusive
-        self._part = target.with_name(f"{PART}{secrets.token_hex(8)}")
+        self._part = _part_beside(target)
         self._file = self._part.open("xb")
 
     def write(self, block: bytes) -> None:
         """Append ``block``; DAVError 507 when the disk is full."""
         try:
             self._file.write(block)
-        except OSError as error:
-            raise _told(error) from error
-
-    def fill_from(self, source: Path) -> None:
-        """Take the content of ``source``; the system copies it without bringing it here, where it can."""
-        try:
-            shutil.copyfile(source, self._part)
         except OSError as error:
             raise _told(error) from error
 
@@ -202,9 +197,15 @@ def _publish(source: Path, target: Path, *, exclusive: bool) -> None:
         except FileExistsError:
             raise DAVError(HTTP_PRECONDITION_FAILED) from None
         source.unlink()
+    elif target.exists() and source.samefile(target):  # renaming one name of a file to another would leave both
+        source.unlink()
     else:
         source.replace(target)
     sync_folder(target.parent)
+
+
+def _part_beside(target: Path) -> Path:
+    return target.with_name(f"{PART}{secrets.token_hex(8)}")
 
 
 def _told(error: OSError) -> DAVError:

@@ -64,7 +64,8 @@ METHODS = ["PROPFIND", "GET", "HEAD", "PUT", "DELETE", "MKCOL", "LOCK", "PROPPAT
 
 def raw(server: EmbeddedServer, method: str, target: str, *headers: str, auth: str | None = NORTH) -> str:
     """Send a request exactly as written, for clients tidy up paths; return the whole answer."""
-    lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", "Connection: close", "Depth: 1", *headers]
+    depth = f"Depth: {1 if method == 'PROPFIND' else 'infinity'}"
+    lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", "Connection: close", depth, *headers]
     if auth is not None:
         lines.append(f"Authorization: Basic {base64.b64encode(auth.encode()).decode()}")
     if method == "PUT":
@@ -115,6 +116,21 @@ def test_no_request_reaches_another_site(server: EmbeddedServer, drop: Path, tar
             assert "secret" in target or "secret" not in answer
     assert south_of(drop) == {"secret": SECRET}
     assert sorted(path.name for path in drop.iterdir()) == ["north", "south"]
+
+
+def test_a_copy_is_a_file_of_its_own(server: EmbeddedServer, drop: Path) -> None:
+    """Though at first both are names of one content."""
+
+    def relocate(method: str, source: str, target: str) -> int:
+        return status_of(raw(server, method, f"/north/{source}", f"Destination: /north/{target}"))
+
+    before = (drop / "north" / "mine").read_bytes()
+    assert [relocate("COPY", "mine", "copy"), relocate("COPY", "mine", "copy")] == [201, 204]
+    assert relocate("MOVE", "copy", "mine") == 204
+    assert [path.name for path in (drop / "north").iterdir()] == ["mine"]
+    assert relocate("COPY", "mine", "copy") == 201
+    assert status_of(raw(server, "PUT", "/north/copy")) == 204
+    assert [(drop / "north" / name).read_bytes() for name in ("copy", "mine")] == [b"x", before]
 
 
 @pytest.mark.parametrize("method", ["MOVE", "COPY"])
