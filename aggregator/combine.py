@@ -8,18 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from shared.exchange.encoding import rounded
-from shared.exchange.records import Numbers, TensorList
+from shared.exchange.records import FileEntry, Numbers, TensorList
 from shared.exchange.weights import Array, count_of, read_part, write_tensors
 
 PART = 1 << 20  # numbers summed at a time
 
 
-def combine(target: Path, tensors: TensorList, models: Mapping[Path, float], numbers: Numbers = "float32") -> None:
+def combine(target: Path, tensors: TensorList, models: Mapping[Path, float], numbers: Numbers = "float32") -> FileEntry:
     """Write Σ weight · model to ``target``, summed in float64 in sorted order of paths, stored as float32.
 
     Args:
         models: checked tensor files and their weights, which sum to 1.
         numbers: what the run sends: the sum is rounded to them, so that sites receive exactly what is stored.
+
+    Returns:
+        What a manifest says of the file.
     """
 
     def weighted_sum(name: str) -> Array:
@@ -33,4 +36,4 @@ def combine(target: Path, tensors: TensorList, models: Mapping[Path, float], num
             total[start : start + count] = part
         return rounded(total.reshape(shape), numbers)
 
-    write_tensors(target, tensors, weighted_sum)
+    return write_tensors(target, tensors, weighted_sum)

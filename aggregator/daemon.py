@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from aggregator import rounds
@@ -28,7 +27,8 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records import PLAIN, FileEntry, Reliability, RunConfiguration, Verdict, decimal_text, sentence
 from shared.exchange.signing import canonical
 from shared.exchange.trust import check_form, open_yaml
-from shared.folder.durable import disk_trouble, hash_file, link_file
+from shared.exchange.weights import entry_of
+from shared.folder.durable import disk_trouble, link_file
 from shared.learning.methods.contract import Contribution, Method
 from shared.learning.schedules import round_configuration
 from shared.trouble import Trouble
@@ -70,6 +70,7 @@ class Daemon:
         self._stop = stop
         self._news = news
         self._waiting = _Waiting(store)
+        self._entries: dict[Path, FileEntry] = {}
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
@@ -235,8 +236,14 @@ class Daemon:
             self._store.prune_aggregates({best, *range(oldest, round_no + 1)})
 
     def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
-        known = {name: _entry_of(content) for name, content in files.items() if isinstance(content, Path)}
+        known = {name: self._entry_of(content) for name, content in files.items() if isinstance(content, Path)}
         self._channels[site].seal(place, files, in_reply_to=in_reply_to, known=known, wire=self._run.wire)
+
+    def _entry_of(self, model: Path) -> FileEntry:
+        """What manifests say of a model, which is never changed and goes to many sites."""
+        if model not in self._entries:
+            self._entries[model] = entry_of(model)
+        return self._entries[model]
 
     def _to_send(self, round_no: int) -> Path:
         """The global model that a round sends, in the run's form."""
@@ -245,7 +252,7 @@ class Daemon:
         if wire == PLAIN:
             return aggregate
         if not sent.exists():
-            encode(aggregate, sent, self._tensors, wire)
+            self._entries[sent] = encode(aggregate, sent, self._tensors, wire)
         return sent
 
     def _received(self, site: str, round_no: int) -> Path:
@@ -346,17 +353,10 @@ class Daemon:
         }
         target = self._store.aggregate_path(round_no)
         if models:
-            combine(target, self._tensors, models, self._run.wire.numbers)
+            self._entries[target] = combine(target, self._tensors, models, self._run.wire.numbers)
         else:
             logger.error("round %d: no model was accepted, the previous global model is sent again", round_no)
             link_file(self._store.aggregate_path(round_no - 1), target)
-
-
-@lru_cache(maxsize=8)
-def _entry_of(model: Path) -> FileEntry:
-    """Size and hash of a model, which is never changed and goes to many sites."""
-    size, sha256 = hash_file(model)
-    return FileEntry(size=size, sha256=sha256)
 
 
 def _verdict(

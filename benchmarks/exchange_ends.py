@@ -10,6 +10,7 @@ heartbeats, checks, combining) is what runs for a PI and in a hospital.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -32,14 +33,14 @@ from aggregator.combine import combine
 from aggregator.tolerance import HeldOutSet
 from benchmarks.exchange_federation import Home
 from shared.exchange import names
-from shared.exchange.records import Numbers, RoundConfiguration, TensorList
+from shared.exchange.records import FileEntry, Numbers, RoundConfiguration, TensorList
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
 from shared.learning.tasks.contract import Collection, Dataset, Options
 from shared.learning.tasks.octa_segmentation import OctaSegmentation
 from shared.logs import log_to
 from site_client.configuration import open_folder, read_configuration
-from site_client.train import Files, OnProgress, Trainer
+from site_client.train import Files, OnProgress, Trainer, Worked
 
 TENSORS = 4
 COLUMNS = 1000
@@ -112,17 +113,23 @@ class Echo(Trainer):
 
     def work(
         self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
-    ) -> dict[str, bytes]:
-        """Link the received model to where the trained one goes."""
-        if configuration.epochs:
-            link_file(files.received, files.trained)
+    ) -> Worked:
+        """Link the received model to where the trained one goes.
+
+        Training hashes a model while it writes it, which is no part of the exchange; here the hash came with it.
+        """
         rows = [MetricsRow(configuration.round, 0, "validation", "10", 0.1, 0.5, SCORES)]
-        return {names.METRICS: write_metrics(rows)}
+        tables = {names.METRICS: write_metrics(rows)}
+        if not configuration.epochs:
+            return Worked(tables, None)
+        link_file(files.received, files.trained)
+        manifest = json.loads(files.received.with_name(names.MANIFEST).read_bytes())
+        return Worked(tables, FileEntry.model_validate(manifest["body"]["files"][names.GLOBAL_MODEL]))
 
 
-def combine_half(target: Path, tensors: TensorList, models: Mapping[Path, float], numbers: Numbers) -> None:
+def combine_half(target: Path, tensors: TensorList, models: Mapping[Path, float], numbers: Numbers) -> FileEntry:
     """Half the mean: as in training, no round's model is that of the round before."""
-    combine(target, tensors, {path: weight / 2 for path, weight in models.items()}, numbers)
+    return combine(target, tensors, {path: weight / 2 for path, weight in models.items()}, numbers)
 
 
 def aggregate(home: Home, rounds: int) -> None:

@@ -82,10 +82,10 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
                 kept=home / f"{name}.{round_no:04d}.kept.safetensors",
             )
             configuration = round_configuration(run, round_no, name)
-            answer = trainer.work(datasets[name], configuration, files, lambda percent: None)
-            rows.setdefault(round_no - 1, {})[name] = read_metrics(answer[METRICS], METRICS)
-            if RELIABILITY in answer:
-                thetas.setdefault(round_no, {})[name] = yaml.safe_load(answer[RELIABILITY])["theta"]
+            tables = trainer.work(datasets[name], configuration, files, lambda percent: None).tables
+            rows.setdefault(round_no - 1, {})[name] = read_metrics(tables[METRICS], METRICS)
+            if RELIABILITY in tables:
+                thetas.setdefault(round_no, {})[name] = yaml.safe_load(tables[RELIABILITY])["theta"]
             if configuration.epochs:
                 trained[name] = _as_received(files.trained, listed.shared, run.wire, current)
                 if files.kept.exists():

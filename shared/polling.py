@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 SHARE = 0.1  # of the time waited so far: what comes is noticed at most that much later
-SHORTEST_PAUSE_S = 0.05
+SHORTEST_PAUSE_S = 0.02
 
 
 class Polling:

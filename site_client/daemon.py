@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -26,7 +27,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place
-from shared.exchange.records import PLAIN, Consent, Phase, Wire, Withdrawal, sentence
+from shared.exchange.records import PLAIN, Consent, FileEntry, Phase, Wire, Withdrawal, sentence
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors
@@ -344,15 +345,18 @@ class Daemon:
             kept=store.personal_path(self._work, place.run, place.round_no),
         )
         began = time.monotonic()
-        answer: dict[str, bytes | Path] = dict(trainer.work(dataset, configuration, files, on_progress))
+        worked = trainer.work(dataset, configuration, files, on_progress)
         what = f"trained on {len(dataset.train)} images" if configuration.epochs else "validated"
         logger.info("round %d: %s in %.0f s", place.round_no, what, time.monotonic() - began)
-        if configuration.epochs:
+        answer: dict[str, bytes | Path] = dict(worked.tables)
+        known = {}
+        if (entry := worked.trained) is not None:
             answer[names.SITE_MODEL] = model
             if wire != PLAIN:
-                encode(files.trained, model, trainer.sharing.shared, wire, received)
+                entry = encode(files.trained, model, trainer.sharing.shared, wire, received)
+            known[names.SITE_MODEL] = entry
         self._go_on_or_stop(place.run)
-        self._seal(update, answer, wire)
+        self._seal(update, answer, known=known, wire=wire)
         shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
 
     def _received(self, place: Place, trainer: Trainer) -> Path:
@@ -397,9 +401,17 @@ class Daemon:
             logger.error("run %s: its final model is not made ready for use here: %s", run, error)
             self._left_alone.add(run)
 
-    def _seal(self, place: Place, files: Mapping[str, bytes | Path], wire: Wire = PLAIN) -> None:
+    def _seal(
+        self,
+        place: Place,
+        files: Mapping[str, bytes | Path],
+        *,
+        known: Mapping[str, FileEntry] = MappingProxyType({}),
+        wire: Wire = PLAIN,
+    ) -> None:
         answered = self._channel.message(place.answers) if place.answers else None
-        self._channel.seal(place, dict(files), in_reply_to=answered.digest if answered else None, wire=wire)
+        in_reply_to = answered.digest if answered else None
+        self._channel.seal(place, files, in_reply_to=in_reply_to, known=known, wire=wire)
 
     def _trainer(self, run: str) -> Trainer:
         configuration, sharing = store.offer(self._channel, run)

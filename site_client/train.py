@@ -15,7 +15,15 @@ from torch import nn
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.reading import check_record, dump_yaml
-from shared.exchange.records import Quantiles, Reliability, RoundConfiguration, RunConfiguration, Sharing, TensorList
+from shared.exchange.records import (
+    FileEntry,
+    Quantiles,
+    Reliability,
+    RoundConfiguration,
+    RunConfiguration,
+    Sharing,
+    TensorList,
+)
 from shared.exchange.tables import MetricsRow, Split, write_metrics
 from shared.exchange.weights import check_tensors
 from shared.learning.data.splits import SplitPlan
@@ -56,6 +64,20 @@ class Files:
     personal: Path | None
     trained: Path
     kept: Path
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What a round's work came to.
+
+    Args:
+        tables: the small files of the answer by name: ``metrics.csv`` and, where the method asks for it,
+            ``reliability.yaml``.
+        trained: what a manifest says of the trained model; None after a round without epochs.
+    """
+
+    tables: dict[str, bytes]
+    trained: FileEntry | None
 
 
 @dataclass(frozen=True)
@@ -156,12 +178,8 @@ class Trainer:
 
     def work(
         self, dataset: Dataset, configuration: RoundConfiguration, files: Files, on_progress: OnProgress
-    ) -> dict[str, bytes]:
+    ) -> Worked:
         """Work one round through.
-
-        Returns:
-            The small files of the answer by name: ``metrics.csv`` and, where the method asks for it,
-            ``reliability.yaml``.
 
         Raises:
             Stopped: by ``on_progress``.
@@ -170,9 +188,9 @@ class Trainer:
         model = self.model(len(dataset.classes), files.received, files.start, files.personal)
         objective = method.objective(self._method_options, configuration.round, self.run.rounds)
         table = _Table(configuration, self.policy)
-        answer: dict[str, bytes] = {}
+        tables: dict[str, bytes] = {}
         if method.sends_reliability:
-            answer[names.RELIABILITY] = dump_yaml(reliability(self.doubts(model, dataset), self.policy))
+            tables[names.RELIABILITY] = dump_yaml(reliability(self.doubts(model, dataset), self.policy))
         table.add(0, "validation", evaluate(task, model, dataset.validation, objective))
         table.add(0, "test", evaluate(task, model, dataset.test, objective))
         optimizer = task.optimizer(model, self._task_options, configuration.learning_rate)
@@ -193,11 +211,11 @@ class Trainer:
             )
             table.add(number, "train", trained)
             table.add(number, "validation", evaluate(task, model, dataset.validation, objective))
-        if configuration.epochs:
-            self._keep(model, files.kept)
-            save_tensors(model, self.sharing.shared, files.trained)
-        answer[names.METRICS] = table.content()
-        return answer
+        tables[names.METRICS] = table.content()
+        if not configuration.epochs:
+            return Worked(tables, None)
+        self._keep(model, files.kept)
+        return Worked(tables, save_tensors(model, self.sharing.shared, files.trained))
 
 
 class _Table:

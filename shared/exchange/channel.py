@@ -43,8 +43,9 @@ from shared.exchange.records import (
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file, open_record, open_yaml
+from shared.exchange.weights import entry_of
 from shared.folder.contract import SMALL_BYTES, Folder
-from shared.folder.durable import hash_file, link_file, write_file
+from shared.folder.durable import link_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class Channel:
             raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")
         for name, content in files.items():
             _place_file(self.path(place, name), content)
-        entries = [(name, known.get(name) or self._entry(place, name)) for name in sorted(files)]
+        entries = [(name, known.get(name) or entry_of(self.path(place, name))) for name in sorted(files)]
         manifest = Manifest(
             kind=place.kind,
             federation=self._me.federation,
@@ -392,10 +393,6 @@ class Channel:
         return self._peer.open_status(content)
 
     # --- the mirror ----------------------------------------------------------------------------------------
-
-    def _entry(self, place: Place, name: str) -> FileEntry:
-        size, sha256 = hash_file(self.path(place, name))
-        return FileEntry(size=size, sha256=sha256)
 
     def _from(self, sender: Correspondent) -> list[Message]:
         known = list(self._sealed.values())  # a copy: at the aggregator, two threads share a channel

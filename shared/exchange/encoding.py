@@ -27,7 +27,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from shared.errors import PoisonError
-from shared.exchange.records import PLAIN, Numbers, TensorList, Wire
+from shared.exchange.records import PLAIN, FileEntry, Numbers, TensorList, Wire
 from shared.exchange.weights import (
     MAX_HEADER_BYTES,
     Array,
@@ -49,12 +49,15 @@ _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _ENDS = {"float32": "", "bfloat16": "", "float16": ", or is above 65504, where float16 ends: bfloat16 goes further"}
 
 
-def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received: Path | None = None) -> None:
+def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received: Path | None = None) -> FileEntry:
     """Write a plain tensor file in the run's form, one tensor at a time, all or nothing.
 
     Args:
         plain: a file of exactly ``tensors``, float32. What is not finite stays so, and is refused where it is decoded.
         received: of a difference, the plain file that the round began with.
+
+    Returns:
+        What a manifest says of the file.
     """
 
     def stored(name: str) -> Bits:
@@ -63,7 +66,7 @@ def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received:
             bits = _steps(bits, _bits_in(_demanded(received), name, wire.numbers))
         return bits.reshape(tensors.tensors[name].shape) if wire.compression == "none" else _compressed(bits)
 
-    write_arrays(target, _dtype(wire), _largest(tensors, wire), stored)
+    return write_arrays(target, _dtype(wire), _largest(tensors, wire), stored)
 
 
 def decode(

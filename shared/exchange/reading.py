@@ -33,10 +33,15 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# YAML 1.1 reads 1e-4 as text; people who write it mean the number.
-_PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+class _PlainDumper(yaml.SafeDumper):
+    """Writes what ``_PlainLoader`` reads back."""
+
+
+# YAML 1.1 reads 1e-4 as text; people who write it mean the number. Text that looks so is quoted.
+for _side in (_PlainLoader, _PlainDumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
 
 
 def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
@@ -89,7 +94,8 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
 
 def dump_yaml(record: Record) -> bytes:
     """YAML bytes of a record, keys in the order in which the record declares them."""
-    return yaml.safe_dump(record.model_dump(), sort_keys=False, allow_unicode=True, width=100).encode()
+    text: str = yaml.dump(record.model_dump(), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
+    return text.encode()
 
 
 def _known_keys(kind: type[BaseModel], location: Sequence[int | str]) -> str:

@@ -6,6 +6,7 @@ what of it is refused before anything computes with it, is here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Mapping
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import PoisonError
-from shared.exchange.records import TensorList
-from shared.folder.durable import writing
+from shared.exchange.records import FileEntry, TensorList
+from shared.folder.durable import hash_file, writing
 
 Array = NDArray[np.float32]
 AnyArray = NDArray[Any]
@@ -30,8 +31,11 @@ _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u
 """What numpy holds a file's dtype as: numbers of 16 bits as their bit patterns, because it knows no bfloat16."""
 
 
-def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array]) -> None:
+def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array]) -> FileEntry:
     """Write a plain file one tensor at a time, all or nothing; the same tensors give the same bytes.
+
+    Returns:
+        What a manifest says of the file.
 
     Args:
         tensor: returns the float32 array of a name; called once per name, in sorted order.
@@ -46,27 +50,43 @@ def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array
             raise ValueError(f"{name} is {array.dtype}{array.shape}, not {tensors.tensors[name]}")
         return array
 
-    write_arrays(path, "F32", shapes_of(tensors), checked)
+    return write_arrays(path, "F32", shapes_of(tensors), checked)
 
 
-def write_arrays(path: Path, dtype: str, largest: Mapping[str, Shape], array: Callable[[str], AnyArray]) -> None:
+def write_arrays(path: Path, dtype: str, largest: Mapping[str, Shape], array: Callable[[str], AnyArray]) -> FileEntry:
     """Write a safetensors file one array at a time, all or nothing.
+
+    Returns:
+        What a manifest says of the file. It was hashed while it was written, so that it need not be read for that.
 
     Args:
         dtype: of all arrays, as safetensors names it; an array's own only has to be as wide.
         largest: each array's shape; of a vector, the most elements that it may have.
         array: called once per name, in sorted order.
     """
-    room = len(_header(dtype, largest))
+    header = _header(dtype, largest)
+    begin = struct.pack("<Q", len(header))
     shapes: dict[str, Shape] = {}
+    digest = hashlib.sha256(begin + header)
     with writing(path) as file:
-        file.write(bytes(8 + room))
+        file.write(begin + header)
         for name in sorted(largest):
             found = array(name)
             shapes[name] = list(found.shape)
-            file.write(found.astype(found.dtype.newbyteorder("<"), copy=False).tobytes())
-        file.seek(0)
-        file.write(struct.pack("<Q", room) + _header(dtype, shapes).ljust(room))
+            content = np.ascontiguousarray(found, found.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+            digest.update(content.data)
+            file.write(content.data)
+        size = file.tell()
+        if shapes != largest:
+            file.seek(len(begin))
+            file.write(_header(dtype, shapes).ljust(len(header)))
+    return FileEntry(size=size, sha256=digest.hexdigest()) if shapes == largest else entry_of(path)
+
+
+def entry_of(path: Path) -> FileEntry:
+    """What a manifest says of a file, read for that."""
+    size, sha256 = hash_file(path)
+    return FileEntry(size=size, sha256=sha256)
 
 
 def read_tensor(path: Path, name: str) -> Array:

@@ -8,8 +8,11 @@ from pathlib import Path
 from shared.errors import PassingError, PoisonError
 from shared.folder.answers import RangeError
 from shared.folder.connection import Connection, Incoming
+from shared.folder.durable import begin_to_store
 from shared.folder.meter import Meter
 from shared.folder.partial import Partial
+
+STORED_BYTES = 1 << 23  # the disk begins with so much at a time
 
 
 def download(connection: Connection, path: str, target: Path, size: int, meter: Meter) -> str:
@@ -49,10 +52,13 @@ def _receive(connection: Connection, path: str, part: Partial, size: int, meter:
 def _append(path: str, body: Incoming, part: Partial, size: int, meter: Meter) -> hashlib._Hash:
     digest = _digest_of(part)
     with part.growing(body.etag) as file, meter.transfer(path, "down", size, moved=part.size) as moved:
+        begun = file.tell()
         for block in body.blocks(size - part.size):
             digest.update(block)
             file.write(block)
             moved(len(block))
+            if file.tell() - begun >= STORED_BYTES:
+                begun = begin_to_store(file, begun)
     if part.size < size:  # without an announced length, a cut body looks like a short file
         raise PassingError(f"{path} ended after {part.size} of {size} bytes.")
     return digest

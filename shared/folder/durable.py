@@ -43,6 +43,19 @@ def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def begin_to_store(file: BinaryIO, start: int) -> int:
+    """Have the disk begin with what was written since ``start``, so that the fsync to come finds little left to do.
+
+    Returns:
+        Where the file ends by now: the next ``start``.
+    """
+    file.flush()
+    end = file.tell()
+    if hasattr(os, "posix_fadvise"):  # Linux then begins to write, and drops only what is on the disk already
+        os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)
+    return end
+
+
 def write_file(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write ``content`` to ``path``, all or nothing."""
     with writing(path, private=private) as file:

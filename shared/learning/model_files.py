@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from shared.exchange.encoding import rounded
-from shared.exchange.records import Numbers, TensorList
+from shared.exchange.records import FileEntry, Numbers, TensorList
 from shared.exchange.weights import read_tensor, write_tensors
 
 
-def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
-    """Write the listed tensors of the model's state to ``path``, all or nothing."""
+def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> FileEntry:
+    """Write the listed tensors of the model's state to ``path``, all or nothing; return what a manifest says of it."""
     state = model.state_dict()
-    write_tensors(path, tensors, lambda name: state[name].detach().cpu().numpy())
+    return write_tensors(path, tensors, lambda name: state[name].detach().cpu().numpy())
 
 
 def load_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
@@ -21,6 +21,7 @@ from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
 from shared.exchange.weights import check_tensors, read_tensor, write_tensors
+from shared.folder.durable import hash_file
 from tests.federation.running import run_configuration
 
 # --- YAML -------------------------------------------------------------------------------------------------------
@@ -39,6 +40,7 @@ def test_a_run_reads_back() -> None:
     hours=st.floats(1e-6, 1e6),
     run=st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True),
 )
+@example(rounds=1, seed=0, tolerance=0.0, hours=1.0, run="1e3")  # no number
 def test_any_run_reads_back(rounds: int, seed: int, tolerance: float, hours: float, run: str) -> None:
     changes = {"rounds": rounds, "seed": seed, "tolerance": tolerance, "round_deadline_hours": hours, "run": run}
     configuration = run_configuration(**changes)
@@ -96,7 +98,8 @@ def check(path: Path, content: bytes) -> None:
 def test_tensors_read_back_in_the_common_format(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     for path in (first, second):
-        write_tensors(path, TENSORS, GOOD.__getitem__)
+        entry = write_tensors(path, TENSORS, GOOD.__getitem__)
+        assert (entry.size, entry.sha256) == hash_file(path)
     assert first.read_bytes() == second.read_bytes()
     assert first.stat().st_size <= max_file_bytes(TENSORS)
     check_tensors(first, TENSORS, "model.safetensors")

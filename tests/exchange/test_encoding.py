@@ -24,6 +24,7 @@ from shared.errors import PoisonError
 from shared.exchange.encoding import decode, encode, max_file_bytes, rounded
 from shared.exchange.records import PLAIN, TensorList, TensorShape, Wire
 from shared.exchange.weights import check_tensors, write_tensors
+from shared.folder.durable import hash_file
 
 NUMBERS = ("float32", "bfloat16", "float16")
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -144,7 +145,8 @@ def test_decoding_gives_exactly_the_rounded_model(
     home = tmp_path_factory.getbasetemp()
     model, reference = filled(trained), filled(rounded(received, wire.numbers))
     plain, before = written(home / "plain", model), written(home / "before", reference)
-    encode(plain, home / "encoded", TENSORS, wire, before)
+    entry = encode(plain, home / "encoded", TENSORS, wire, before)
+    assert (entry.size, entry.sha256) == hash_file(home / "encoded")
     decode(home / "encoded", home / "decoded", TENSORS, wire, before, shown_as=SHOWN)
     assert (home / "encoded").stat().st_size <= max_file_bytes(TENSORS, wire)
     check_tensors(home / "decoded", TENSORS, "decoded")

@@ -265,7 +265,7 @@ class Round:
         self.work()
 
     def work(self):
-        self.answer = self.trainer.work(self.dataset, self.configuration, self.files, lambda percent: None)
+        self.answer = self.trainer.work(self.dataset, self.configuration, self.files, lambda percent: None).tables
 
     def told(self):
         return open_yaml(self.answer[RELIABILITY], Reliability, RELIABILITY)
