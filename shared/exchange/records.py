@@ -207,6 +207,9 @@ class LearningRate(Record):
     period: Annotated[int, Field(ge=1)] = 3
 
 
+Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
+
+
 class RunConfiguration(Record):
     """Everything that decides a run's result, apart from the data. ``RUN.yaml`` and ``run.yaml`` alike."""
 
@@ -222,8 +225,8 @@ class RunConfiguration(Record):
     tolerance: Annotated[float, Field(ge=0, lt=1, description="a site's score must exceed it")] = 0.3
     sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
-    consent_deadline_hours: Annotated[float, Field(gt=0)] = 168.0
-    round_deadline_hours: Annotated[float, Field(gt=0)] = 24.0
+    consent_deadline_hours: Hours = 168.0
+    round_deadline_hours: Hours = 24.0
     keep: Annotated[str, Field(pattern=KEEP_PATTERN, description="all, best, or last K: which tensor files stay")] = (
         "all"
     )

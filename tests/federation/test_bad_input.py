@@ -41,12 +41,16 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def test_every_problem_of_a_run_is_named_at_once(federation: Federation, tmp_path: Path) -> None:
     path = tmp_path / "RUN.yaml"
-    path.write_text("run: Bad Name\ntask: octa_segmentation\nsites: []\nrounds: many\nseed: -1\ncolour: blue\n")
+    path.write_text(
+        "run: Bad Name\ntask: octa_segmentation\nsites: []\nrounds: many\nseed: -1\ncolour: blue\n"
+        "consent_deadline_hours: 1e306\nround_deadline_hours: 87601\n"
+    )
     result = run(aggregator, "launch", path, "--work", federation.aggregator)
     assert result.exit_code == 2
     lines = result.output.splitlines()
     assert all(line.startswith(f"{path}: ") for line in lines)
-    for key in ("run", "method", "sites", "rounds", "seed", "colour"):
+    deadlines = ("consent_deadline_hours", "round_deadline_hours")
+    for key in ("run", "method", "sites", "rounds", "seed", "colour", *deadlines):
         assert any(line.startswith(f"{path}: {key}: ") for line in lines), (key, lines)
 
 
