@@ -11,7 +11,7 @@ from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
@@ -152,10 +152,13 @@ def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> di
 
 
 def _heartbeat(path: Path, channel: Channel | None) -> dict[str, Any] | None:
-    """What the site last said of itself, as the courier kept it; None before it said anything."""
+    """What the site last said of itself, as the courier kept it; None before it said anything, or if it is damaged."""
     if channel is None or not path.exists():
         return None
-    status = channel.open_status(path.read_bytes())
+    try:
+        status = channel.open_status(path.read_bytes())
+    except PoisonError:
+        return None
     said = status.model_dump(include={"time", "phase", "run", "round", "progress_percent", "trouble"})
     return said | {"trouble": sentence(status.trouble) if status.trouble else None}
 

@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Name, Place
@@ -96,7 +96,7 @@ class RunStore:
         """Fix the run's configuration.
 
         Raises:
-            ConfigurationError: a run of this name was begun with another one.
+            ConfigurationError: a run of this name was begun with another one, or what is kept of it is damaged.
         """
         for name, record in ((names.TENSORS, sharing), (names.RUN_CONFIGURATION, configuration)):
             content = dump_yaml(record)
@@ -104,19 +104,28 @@ class RunStore:
             if not path.exists():
                 write_file(path, content)
             elif path.read_bytes() != content:
+                self._begun(name, type(record))
                 raise ConfigurationError(
                     [f"run {self.run} was begun with another configuration: give the new run a new name"]
                 )
 
     def configuration(self) -> RunConfiguration:
         """The run's configuration as offered."""
-        path = self.home / names.RUN_CONFIGURATION
-        return parse_yaml(path.read_bytes(), RunConfiguration, str(path))
+        return self._begun(names.RUN_CONFIGURATION, RunConfiguration)
 
     def sharing(self) -> Sharing:
         """What travels in this run and what stays."""
-        path = self.home / names.TENSORS
-        return parse_yaml(path.read_bytes(), Sharing, str(path))
+        return self._begun(names.TENSORS, Sharing)
+
+    def _begun(self, name: str, kind: type[AnyRecord]) -> AnyRecord:
+        path = self.home / name
+        try:
+            return parse_yaml(path.read_bytes(), kind, str(path))
+        except ConfigurationError as error:
+            where = f"a backup or from sites/SITE/mirror/{Place('offer', self.run).path}, which has it too"
+            raise ConfigurationError(
+                [f"{error.problems[0]}: the file is damaged; put it back from {where}"]
+            ) from None
 
     @property
     def start(self) -> Path:
@@ -198,7 +207,8 @@ class RunStore:
 
     def waited_s(self, round_no: int) -> int:
         """Seconds waited so far in a stage, as recorded."""
-        waited = self._read(self.home / "waited.json", Waited)
+        remedy = "remove it, and the time until the deadline begins anew"
+        waited = self._read(self.home / "waited.json", Waited, remedy)
         return waited.seconds if waited and waited.round == round_no else 0
 
     def write_waited(self, round_no: int, seconds: float) -> None:
@@ -269,8 +279,13 @@ class RunStore:
     def _write(self, path: Path, record: Record) -> None:
         write_file(path, canonical(record.model_dump()))
 
-    def _read(self, path: Path, kind: type[AnyRecord]) -> AnyRecord | None:
-        return open_record(path.read_bytes(), kind, str(path)) if path.exists() else None
+    def _read(
+        self, path: Path, kind: type[AnyRecord], remedy: str = "put it back from a backup"
+    ) -> AnyRecord | None:
+        try:
+            return open_record(path.read_bytes(), kind, str(path)) if path.exists() else None
+        except PoisonError as error:
+            raise StandingError(f"{error}: the file is damaged; {remedy}") from None
 
 
 def runs_in(work: Path) -> list[RunStore]:

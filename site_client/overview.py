@@ -10,7 +10,7 @@ from typing import Any
 from shared.errors import ConfigurationError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, STATUS, Place
-from shared.exchange.records import status_text, time_text
+from shared.exchange.records import Status, status_text, time_text
 from shared.exchange.signing import open_signed
 from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
@@ -26,8 +26,9 @@ def overview(work: Path) -> dict[str, Any]:
         ConfigurationError: the daemon has not run here yet.
     """
     try:
-        status, _ = open_signed((work / STATUS).read_bytes())
-    except FileNotFoundError:
+        body, _ = open_signed((work / STATUS).read_bytes())
+        status = Status.model_validate(body).model_dump()
+    except (FileNotFoundError, ValueError):  # a damaged one is written anew with the next heartbeat
         raise ConfigurationError(
             [f"{work}: the daemon has not run here yet; start it with `dropfed-site run`"]
         ) from None

@@ -13,6 +13,8 @@ from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
 from aggregator.store import RunStore
 from shared import commands
+from shared.errors import ConfigurationError, StandingError
+from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
 from shared.folder.lock import work_lock
 from shared.folder.meter import TRANSFER, Meter
@@ -83,6 +85,49 @@ def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
     said = aggregator_says(run)
     assert "reason: as the test says" in said
     assert all(word not in said for word in ("waits for", "why:", "next:", "not running"))
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{}", b"\xff\xfe", b'{"round":1'])
+def test_a_damaged_file_is_named_with_its_remedy(damaged: bytes, run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    store.ask(1, ("north",), ("north",))
+    store.write_waited(1, 3600)
+    home, kept = store.home, {path: path.read_bytes() for path in store.home.iterdir() if path.is_file()}
+    for name, remedy in (
+        ("waited.json", "remove it, and the time until the deadline begins anew"),
+        ("run.yaml", f"put it back from a backup or from sites/SITE/mirror/runs/{RUN}/offer, which has it too"),
+        ("rounds/0001/opened.json", "put it back from a backup"),
+    ):
+        path = home / name
+        before = kept.get(path) or path.read_bytes()
+        path.write_bytes(damaged)
+        result = CliRunner().invoke(aggregator_command, ["status", "--work", str(home.parent.parent)])
+        assert result.exit_code in (1, 2) and isinstance(result.exception, SystemExit)
+        assert str(path) in result.output and f"the file is damaged; {remedy}" in " ".join(result.output.split())
+        path.write_bytes(before)
+    tensors = home / "tensors.yaml"
+    tensors.write_bytes(damaged)
+    with pytest.raises(ConfigurationError, match=r"tensors.yaml: .*the file is damaged"):
+        store.begin(store.configuration(), Sharing(tensors={}, start={}, personal=[]))
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{}", b"\xff\xfe"])
+def test_a_damaged_heartbeat_is_none(damaged: bytes, run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    for home in ("north", "aggregator/sites/north"):
+        (run.drop.parent / home / "status.json").write_bytes(damaged)
+    result = CliRunner().invoke(site_command, ["status", "--work", str(run.drop.parent / "north")])
+    assert result.exit_code == 2 and "the daemon has not run here yet" in result.output
+    assert "north: agreed" in aggregator_says(run)
+    assert store.round_no == 0
+
+
+def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
+    run.offer_and_consent()
+    path = run.drop.parent / "north" / "mirror" / Place("offer", RUN).manifest
+    path.write_bytes(b"")
+    with pytest.raises(StandingError, match=f"{path} is not canonical JSON: .* from the folder or a backup"):
+        site_says(run)
 
 
 def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:

@@ -407,7 +407,12 @@ class Channel:
             place = place_at(path.parent.relative_to(self.mirror).as_posix())
             if place is not None:
                 sender = self._peer if place.is_from_site != (self._me.sender != AGGREGATOR) else self._me
-                messages.append(sender.open_out_of_order(path.read_bytes(), place))
+                try:
+                    messages.append(sender.open_out_of_order(path.read_bytes(), place))
+                except PoisonError as error:
+                    raise StandingError(
+                        f"{path} {error.reason}: it is not as it was left here; put it back from the folder or a backup"
+                    ) from None
         return messages
 
     def _sizes_in_folder(self, place: Place) -> dict[str, int | None]:
