@@ -101,8 +101,8 @@ class Daemon:
 
     @property
     def final_model(self) -> Path | None:
-        """The chosen model once the run has ended."""
-        return self._store.final_model if self._store.card() else None
+        """The chosen model once it is in every site's folder, which ends the run."""
+        return self._store.final_model if self._store.card() and self._is_over() else None
 
     def _is_over(self) -> bool:
         if self._store.given_up() is not None:
@@ -219,7 +219,7 @@ class Daemon:
                 card = choose_final(store, self._channels, run, self._score_name, reason)
                 link_file(store.aggregate_path(card.chosen_round), store.final_model)
                 store.write_card(card)
-                logger.info("the run has ended: aggregate %d was chosen, %s", card.chosen_round, card.reason)
+                logger.info("aggregate %d was chosen, and goes to every site: %s", card.chosen_round, card.reason)
             case rounds.SealFinal(site):
                 card_bytes = (store.final_model.parent / names.CARD).read_bytes()
                 files = {names.CARD: card_bytes, names.FINAL_MODEL: store.final_model}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.setup import KEY_FILE
-from aggregator.site import open_channel
+from aggregator.site import is_published, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, PoisonError
@@ -42,16 +42,16 @@ def overview(work: Path) -> dict[str, Any]:
     run = store.configuration()
     channels = read_channels(work, run.sites)
     card = store.card()
-    waited_for = _waited_for(store, run, channels)
+    waited_for = _waited_for(work, store, run, channels)
     return {
         "run": run.run,
-        "state": _state(store),
+        "state": _state(store, waited_for),
         "running": is_at_work(work),
         "reason": card.reason if card else store.given_up(),
         "since": time_text(store.stage_began),
         "waits_for": waited_for,
-        "why": _why(store, run, len(waited_for)),
-        "next": _next(store, run),
+        "why": _why(store, run, waited_for),
+        "next": _next(store, run, waited_for),
         "round": min(store.round_no, run.rounds),
         "rounds": run.rounds,
         "chosen_round": card.chosen_round if card else None,
@@ -86,8 +86,10 @@ def overview_text(state: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _waited_for(store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[str]:
-    """The sites that owe an answer now."""
+def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[str]:
+    """The sites that owe an answer now; at the end, those into whose folder the final model still has to come."""
+    if store.card() is not None:
+        return [site for site, channel in channels.items() if _lacks_final(work / "sites" / site, channel, run.run)]
     if store.is_over or store.verdicts(store.round_no) is not None:
         return []
     if store.round_no == 0:
@@ -100,10 +102,16 @@ def _waited_for(store: RunStore, run: RunConfiguration, channels: Mapping[str, C
     ]
 
 
-def _why(store: RunStore, run: RunConfiguration, owing: int) -> str | None:
+def _lacks_final(home: Path, channel: Channel, run: str) -> bool:
+    consent = consent_of(channel, run)
+    is_due = consent is not None and consent.agrees and withdrawal_of(channel, run) is None
+    return is_due and not is_published(home, channel, Place("final", run))
+
+
+def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
     """What the present stage waits for, in a sentence."""
     if store.is_over:
-        return None
+        return "the run ends when the final model is in every site's folder" if waited_for else None
     hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
     left = duration_text(hours * 3600 - store.waited_s(store.round_no))
     deadline = f"at the deadline, in {left}{' of running time' if store.paused else ''}, {run.quorum} are enough"
@@ -112,13 +120,13 @@ def _why(store: RunStore, run: RunConfiguration, owing: int) -> str | None:
     asked = len(store.participants(store.round_no))
     if store.verdicts(store.round_no) is not None:
         return "the PI has paused the run" if store.paused else None
-    return f"the round closes when all {asked} sites it asks have answered, {asked - owing} have; {deadline}"
+    return f"the round closes when all {asked} sites it asks have answered, {asked - len(waited_for)} have; {deadline}"
 
 
-def _next(store: RunStore, run: RunConfiguration) -> str | None:
+def _next(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
     """What happens then."""
     if store.is_over:
-        return None
+        return "the run ends" if waited_for else None
     if store.stop_requested:
         return "the best model so far is chosen, and the run ends"
     if store.paused:
@@ -129,9 +137,9 @@ def _next(store: RunStore, run: RunConfiguration) -> str | None:
     return f"{'the answers are checked and combined, and ' if store.round_no else ''}{following} opens"
 
 
-def _state(store: RunStore) -> str:
+def _state(store: RunStore, waited_for: list[str]) -> str:
     if store.card():
-        return "ended"
+        return "ending" if waited_for else "ended"
     if store.given_up():
         return "given up"
     if store.stop_requested:
@@ -143,7 +151,7 @@ def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> di
     home = work / "sites" / site
     trouble, transfer = home / "trouble.txt", read_transfer(home / TRANSFER)
     return {
-        "phase": _phase(store, site, channel),
+        "phase": _phase(home, store, site, channel),
         "transfer": asdict(transfer) if transfer else None,
         "last_verdict": _last_verdict(store, site),
         "heartbeat": _heartbeat(home / names.STATUS, channel),
@@ -163,7 +171,7 @@ def _heartbeat(path: Path, channel: Channel | None) -> dict[str, Any] | None:
     return said | {"trouble": sentence(status.trouble) if status.trouble else None}
 
 
-def _phase(store: RunStore, site: str, channel: Channel | None) -> str:
+def _phase(home: Path, store: RunStore, site: str, channel: Channel | None) -> str:
     if channel is None:
         return "not enrolled yet"
     consent, round_no = consent_of(channel, store.run), store.round_no
@@ -173,8 +181,8 @@ def _phase(store: RunStore, site: str, channel: Channel | None) -> str:
         return f"declined: {consent.reason}"
     if (reason := withdrawal_of(channel, store.run)) is not None:
         return f"withdrew: {reason}"
-    if channel.message(Place("final", store.run)) is not None:
-        return "finished"
+    if store.card() is not None:
+        return "is being sent the final model" if _lacks_final(home, channel, store.run) else "finished"
     if channel.message(Place("update", store.run, round_no)) is not None:
         return f"has answered round {round_no}"
     if site in store.participants(round_no):

@@ -14,9 +14,9 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.records import Federation, FileEntry, Invite, RunConfiguration, Sharing, now_text
-from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import Correspondent, open_federation, open_site_card, open_yaml
+from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
+from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.trust import Correspondent, open_federation, open_record, open_site_card, open_yaml
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
@@ -26,6 +26,9 @@ from shared.trouble import Trouble
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_EVERY_S = 5.0  # between two looks at the site's status.json, at least
+
+PUBLISHED = "published.json"
+"""Name of the file among a site's that says what of ours is known to be in its folder."""
 
 README_TEXT = """\
 This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol 1).
@@ -74,6 +77,7 @@ class Site:
         self._awaited: Place | None = None
         self._heard_at = float("-inf")
         self._false_heartbeats = 0  # one after the other
+        self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
         self._wake = threading.Event()
@@ -134,14 +138,22 @@ class Site:
         if self.channel is None:
             return self._enrol()
         if self.channel.has_unpublished:
+            self._has_noted = self._has_pruned = False
             self.channel.publish()
-            self._has_pruned = False
+            self._note_published(self.channel)
             return True
+        if not self._has_noted:
+            self._note_published(self.channel)
         if not self._has_pruned:
             for message in self.channel.own_messages()[-1:]:
                 self.channel.prune(message.place.run)
             self._has_pruned = True
         return self._receive(self.channel)
+
+    def _note_published(self, channel: Channel) -> None:
+        """Keep how far the folder has what we sealed where ``status`` finds it."""
+        write_file(self._home / PUBLISHED, canonical(channel.published_head.model_dump()))
+        self._has_noted = True
 
     def _receive(self, channel: Channel) -> bool:
         """Look for what is awaited; where the site has sent something else, take all that in the site's own order."""
@@ -269,6 +281,16 @@ def open_channel(home: Path, folder: Folder, key: SigningKey) -> Channel | None:
     federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=key.public)
     peer = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
     return Channel(home, folder, me=AGGREGATOR, key=key, peer=peer)
+
+
+def is_published(home: Path, channel: Channel, place: Place) -> bool:
+    """Whether our message at ``place`` is known to be in the folder of the site whose files are in ``home``."""
+    message, path = channel.message(place), home / PUBLISHED
+    try:
+        head = open_record(path.read_bytes(), Head, str(path))
+    except (FileNotFoundError, PoisonError):  # it is written anew as soon as the courier has looked into the folder
+        return False
+    return message is not None and message.manifest.seq <= head.seq
 
 
 def expected(channel: Channel) -> list[Place]:

@@ -245,11 +245,11 @@ class RunStore:
 
     def write_card(self, card: FinalCard) -> None:
         """Fix the choice; the model must be in place already."""
-        self._write(self.home / "final" / names.CARD, card)
+        self._write(self._card, card)
 
     def card(self) -> FinalCard | None:
         """The choice, or None while the run goes on."""
-        return self._read(self.home / "final" / names.CARD, FinalCard)
+        return self._read(self._card, FinalCard)
 
     def give_up(self, reason: str) -> None:
         """Record why the run ends without having started."""
@@ -267,11 +267,15 @@ class RunStore:
 
     @property
     def stage_began(self) -> float:
-        """When the newest round was opened, or before it the run begun: seconds since 1970 by this machine's clock."""
-        stage = self._opened(self.round_no) if self.round_no else self.home / names.RUN_CONFIGURATION
-        return stage.stat().st_mtime
+        """When the final model was chosen, else the newest round opened, else the run begun: seconds since 1970."""
+        stages = (self._card, self._opened(self.round_no), self.home / names.RUN_CONFIGURATION)
+        return next(stage for stage in stages if stage.exists()).stat().st_mtime
 
     # --- files ---------------------------------------------------------------------------------------------
+
+    @property
+    def _card(self) -> Path:
+        return self.home / "final" / names.CARD
 
     def _round(self, round_no: int) -> Path:
         return self.home / "rounds" / f"{round_no:04d}"

@@ -42,12 +42,13 @@ class Played:
         join(north, read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
         folder.create(names.SITE_CARD, (north / "mirror" / names.SITE_CARD).read_bytes())
         key = SigningKey.at(work / "signing.key")
+        self.stop = threading.Event()
         site = Site(
             work / "sites" / "north",
             folder,
             invite=read_invite(work, "north"),
             key=key,
-            stop=threading.Event(),
+            stop=self.stop,
             longest_pause_s=0.01,
             on_news=lambda: None,
         )

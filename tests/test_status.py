@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
+from aggregator.daemon import Daemon
 from aggregator.store import RunStore
 from shared import commands
 from shared.errors import ConfigurationError, StandingError
+from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
+from shared.exchange.signing import canonical
 from shared.folder.lock import work_lock
 from shared.folder.meter import TRANSFER, Meter
 from site_client import overview as of_site
@@ -83,7 +88,37 @@ def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
     )
     store.write_card(card)
     said = aggregator_says(run)
-    assert "reason: as the test says" in said
+    assert "run octa-1: ending, round 1 of 1" in said and "waits for: north, since" in said
+    assert "why: the run ends when the final model is in every site's folder" in said
+
+    # The final model is sealed, but the folder does not take it.
+    content = {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: run.model(0.25)}
+    consent = run.aggregator.message(Place("consent", RUN))
+    assert consent is not None
+    run.aggregator.seal(Place("final", RUN), content, in_reply_to=consent.digest)
+    in_the_way = run.drop / Place("final", RUN).path
+    in_the_way.write_bytes(b"a file where a folder must be")
+    run.courier.start()
+    trouble = run.drop.parent / "aggregator" / "sites" / "north" / "trouble.txt"
+    deadline = time.monotonic() + 60
+    while not trouble.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    said = aggregator_says(run)
+    assert "waits for: north, since" in said and "  north: is being sent the final model" in said
+    assert "      trouble: " in said
+    run.stop.set()
+    run.courier.join()
+    nothing: Any = None
+    launched = Daemon(
+        store, [run.courier], heldout=nothing, method=nothing, score_name="", stop=run.stop, news=threading.Event()
+    )
+    assert launched.final_model is None  # so `launch` says that it was interrupted
+    in_the_way.unlink()
+    run.stop.clear()
+    assert run.courier._work()
+    assert launched.final_model == store.final_model
+    said = aggregator_says(run)
+    assert "run octa-1: ended" in said and "  north: finished" in said and "reason: as the test says" in said
     assert all(word not in said for word in ("waits for", "why:", "next:", "not running"))
 
 
