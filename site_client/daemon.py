@@ -102,6 +102,7 @@ class Daemon:
             DropfedError: with ``once``, what stands in the way.
         """
         polling = Polling(self._configuration.poll_seconds)
+        self._heartbeat.begin(self._channel)
         try:
             while not self._stop.is_set():
                 action = rounds.decide(self._facts())

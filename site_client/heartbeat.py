@@ -12,7 +12,7 @@ import logging
 import time
 from pathlib import Path
 
-from shared.errors import DropfedError, PoisonError
+from shared.errors import DropfedError, PassingError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import STATUS, Place
 from shared.exchange.records import Phase, Status, now_text, sentence
@@ -31,6 +31,8 @@ NOTED_EVERY_S = 1.0  # between two here, while nothing but progress changes
 class Heartbeat:
     """Writes the status here when it changes, and into the folder at most every few seconds, or when told ``now``.
 
+    Trouble that begins is told in both at once.
+
     Args:
         folder: the folder without retries; a heartbeat is not worth waiting for.
     """
@@ -39,17 +41,29 @@ class Heartbeat:
         self.phase: Phase | None = None
         self.trouble: str | None = None
         self._public_trouble: str | None = None
+        self._last: Status | None = None
         self._path = work / STATUS
         self._configuration = configuration
         self._folder = folder
         self._key = key
         self._noted_at = self._sent_at = float("-inf")
 
+    def begin(self, channel: Channel) -> None:
+        """Say here, and here alone, that the daemon runs: the folder may not be there to be told."""
+        self._say(self._status("waiting", channel, None, 0), sends=False)
+
     def note_trouble(self, error: DropfedError | None) -> None:
-        """Remember what stands in the way, or that nothing does any more."""
+        """Say what stands in the way, or that nothing does any more. At once: the work may be held up for long.
+
+        A server that does not answer is not asked to take it, which would hold up the work for longer.
+        """
+        before = self.trouble
         self.trouble = sentence(str(error)) if error else None
         # A refused message is the folder's matter, and told as it is; all else stays here.
         self._public_trouble = self.trouble if isinstance(error, PoisonError) else PUBLIC_TROUBLE if error else None
+        if self.trouble != before and self._last is not None:
+            is_answered = error is not None and not isinstance(error, PassingError)
+            self._say(self._last.model_copy(update={"time": now_text()}), sends=is_answered)
 
     def beat(
         self, phase: Phase, channel: Channel, place: Place | None = None, *, percent: int = 0, now: bool = False
@@ -59,25 +73,38 @@ class Heartbeat:
         if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:
             return
         self.phase, self._noted_at = phase, time_s
+        status = self._status(phase, channel, place, percent)
+        self._say(status, sends=now or time_s - self._sent_at >= EVERY_S)
+
+    def _status(self, phase: Phase, channel: Channel, place: Place | None, percent: int) -> Status:
         last = channel.last_from_peer()
         place = place or (last.place if last else None)
-        status = Status(
+        return Status(
             federation=self._configuration.federation,
             site=self._configuration.site,
             time=now_text(),
-            phase="trouble" if self.trouble and phase in ("waiting", "asked for consent") else phase,
+            phase=phase,
             run=place.run if place else None,
             round=place.round_no if place else 0,
             progress_percent=percent,
-            trouble=self.trouble,
+            trouble=None,
             own_head=channel.published_head,
             aggregator_head=channel.peer_head,
         )
-        public = status.model_copy(update={"trouble": self._public_trouble})
+
+    def _say(self, status: Status, *, sends: bool) -> None:
+        """Write a status here, with what stands in the way, and perhaps send it; nothing that fails matters."""
+        self._last = status
+        if self.trouble and status.phase in ("waiting", "asked for consent"):
+            status = status.model_copy(update={"phase": "trouble"})
         try:
-            write_file(self._path, self._key.sign(status.model_dump()))
-            if now or time_s - self._sent_at >= EVERY_S:
-                self._sent_at = time_s
+            write_file(self._path, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump()))
+        except OSError as error:
+            logger.debug("heartbeat not written: %s", error)
+        if sends:
+            self._sent_at = time.monotonic()
+            public = status.model_copy(update={"trouble": self._public_trouble})
+            try:
                 self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
-        except (DropfedError, OSError) as error:
-            logger.debug("heartbeat not sent: %s", error)
+            except (DropfedError, OSError) as error:
+                logger.debug("heartbeat not sent: %s", error)

@@ -61,7 +61,7 @@ class Played:
         own_key = SigningKey.at(north / "signing.key")
         peer = Correspondent("retina", "north", AGGREGATOR, key.public)
         self.site = Channel(north, folder, me="north", key=own_key, peer=peer)
-        self._heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
+        self.heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
         self._model = home / "model.safetensors"
 
     def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
@@ -91,8 +91,8 @@ class Played:
 
     def beat(self, trouble: DropfedError | None = None) -> None:
         """The site says where it stands."""
-        self._heartbeat.note_trouble(trouble)
-        self._heartbeat.beat("waiting", self.site, now=True)
+        self.heartbeat.note_trouble(trouble)
+        self.heartbeat.beat("waiting", self.site, now=True)
 
     def model(self, value: float) -> Path:
         write_tensors(self._model, TENSORS, lambda name: np.full(TENSORS.tensors[name].shape, value, dtype=np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from aggregator.cli import main as aggregator_command
 from aggregator.daemon import Daemon
 from aggregator.store import RunStore
 from shared import commands
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ConfigurationError, PassingError, StandingError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
@@ -172,6 +173,28 @@ def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:
         assert "not running" not in site_says(run)
     assert "the daemon is not running: start it with `dropfed-site run`" in site_says(run)
     assert store.round_no == 0
+
+
+def test_trouble_is_told_when_it_begins_and_breaks_nothing(run: Played) -> None:
+    run.offer_and_consent()
+    heart, here, there = run.heartbeat, run.drop.parent / "north" / names.STATUS, run.drop / names.STATUS
+    heart.beat("sending", run.site, now=True)
+    heart.note_trouble(StandingError("the folder /data/x is full: free some"))
+    assert "trouble: the folder /data/x is full" in site_says(run)
+    assert b"needs attention" in there.read_bytes() and b"full" not in there.read_bytes()
+    os.utime(here, (0, 0))
+    heart.note_trouble(StandingError("the folder /data/x is full: free some"))
+    assert here.stat().st_mtime == 0  # nothing new is nothing to write
+    before = there.read_bytes()
+    heart.note_trouble(PassingError("no answer"))
+    assert "trouble: no answer" in site_says(run)
+    assert there.read_bytes() == before  # who does not answer is not asked to take anything
+    there.unlink()
+    there.mkdir()
+    heart.note_trouble(StandingError("wrong password"))
+    assert "trouble: wrong password" in site_says(run)
+    heart.note_trouble(None)
+    assert "trouble" not in site_says(run)
 
 
 def test_what_is_on_its_way(run: Played, store: RunStore) -> None:

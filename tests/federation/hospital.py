@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -30,7 +32,7 @@ from site_client.configuration import Policy, read_configuration
 from site_client.daemon import Daemon
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
-from tests.federation.running import TASK, TINY, run_configuration
+from tests.federation.running import TASK, TINY, WAIT_S, run_configuration
 
 
 class Watched(LocalFolder):
@@ -59,6 +61,17 @@ class Watched(LocalFolder):
     def create(self, path: str, content: bytes) -> None:
         self.requests += 1
         super().create(path, content)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute as the daemon's process does."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Hospital:
@@ -105,12 +118,29 @@ class Hospital:
     def live(self) -> None:
         """Start the daemon, let it do what there is to do, and end it."""
         configuration, stop = read_configuration(self.work), threading.Event()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as the daemon's process does
-        try:
+        with _one_thread():
             Daemon(self.work, configuration, self.folder, stop=stop, give_up_after_s=0).run(once=True)
-        finally:
-            torch.set_num_threads(threads)
+
+    @contextmanager
+    def living(self) -> Iterator[None]:
+        """Have the daemon at work while the block runs."""
+        configuration, stop = read_configuration(self.work), threading.Event()
+        configuration = configuration.model_copy(update={"poll_seconds": 0.1})
+        daemon = threading.Thread(target=Daemon(self.work, configuration, self.folder, stop=stop).run, daemon=True)
+        with _one_thread():
+            daemon.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                daemon.join(WAIT_S)
+        assert not daemon.is_alive()
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.02)
 
     # --- the aggregator ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from site_client.cli import main
 from site_client.configuration import Policy
+from site_client.heartbeat import PUBLIC_TROUBLE
 from tests.federation.hospital import Hospital
 from tests.federation.running import RUN, TASK, run_configuration, write_data
 
@@ -103,6 +105,32 @@ def test_a_training_that_is_paused_is_repeated_to_the_same_bytes(hospital: Hospi
     shutil.move(tmp_path.with_name("undisturbed"), tmp_path)
     hospital.live()
     assert trained(hospital, 1) == disturbed
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------
+
+
+def test_trouble_that_begins_while_sending_is_told_at_once(hospital: Hospital) -> None:
+    """The folder takes no model: the status says so here in full, and in the folder that there is trouble."""
+
+    def said(path: Path) -> dict[str, object]:
+        return dict(json.loads(path.read_bytes())["body"])
+
+    hospital.send_round(agreed(hospital), 1)
+    blocked = hospital.drop / Place("update", RUN, 1).path
+    blocked.write_bytes(b"a file where a folder must be")
+    here, there = hospital.work / names.STATUS, hospital.drop / names.STATUS
+    with hospital.living():
+        hospital.wait_until(lambda: said(here)["trouble"])
+        hospital.wait_until(lambda: said(there)["trouble"])
+        assert said(here)["phase"] == said(there)["phase"] == "sending"
+        assert "cannot be used" in str(said(here)["trouble"]) and said(there)["trouble"] == PUBLIC_TROUBLE
+        shown = site(hospital, "status").output
+        assert "trouble: " in shown and "next: tries again until it works" in shown
+    blocked.unlink()
+    hospital.live()
+    assert hospital.receive(Place("update", RUN, 1))
+    assert said(here)["trouble"] is None
 
 
 # --- being away -------------------------------------------------------------------------------------------------
