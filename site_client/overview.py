@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, STATUS, Place
 from shared.exchange.records import Status, status_text, time_text
@@ -15,8 +16,12 @@ from shared.exchange.signing import open_signed
 from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from site_client import limits, store
-from site_client.configuration import SiteConfiguration, read_configuration
+from site_client.configuration import Policy, SiteConfiguration, read_configuration
 from site_client.offer import read_channel
+from site_client.policy import judge
+
+OWN_TURN = "nobody: this site has the turn"
+TROUBLE = "an end of the trouble told below"
 
 
 def overview(work: Path) -> dict[str, Any]:
@@ -30,12 +35,13 @@ def overview(work: Path) -> dict[str, Any]:
         status = Status.model_validate(body).model_dump()
     except (FileNotFoundError, ValueError):  # a damaged one is written anew with the next heartbeat
         raise ConfigurationError(
-            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run`"]
+            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {work}`"]
         ) from None
     configuration, channel = read_configuration(work), read_channel(work)
     last, transfer = channel.last_from_peer(), read_transfer(work / TRANSFER)
-    waits_for, then = _waits_for(configuration, channel, last.place if last else None)
+    waits_for, then = _standing(work, configuration, channel, status)
     return status | {
+        "work": str(work),
         "running": is_at_work(work),
         "waits_for": waits_for,
         "since": time_text(channel.path(last.place, MANIFEST).stat().st_mtime) if last else None,
@@ -50,12 +56,10 @@ def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"{state['site']}: {status_text(state)}"]
     if not state["running"]:
-        lines.append("the daemon is not running: start it with `dropfed-site run`")
+        lines.append(f"the daemon is not running: start it with `dropfed-site run --work {state['work']}`")
     since = f", since {state['since']}" if state["since"] else ""
     lines.append(f"waits for: {state['waits_for']}{since}")
     lines.append(f"next: {state['next']}")
-    if state["paused"]:
-        lines.append("paused; go on with `dropfed-site resume`")
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
     lines.append(f"limits: {state['limits']}")
@@ -64,15 +68,32 @@ def overview_text(state: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _waits_for(configuration: SiteConfiguration, channel: Channel, last: Place | None) -> tuple[str, str]:
-    """Whom or what the site waits for, and what happens then; by the last message of the aggregator."""
+def _standing(
+    work: Path, configuration: SiteConfiguration, channel: Channel, status: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Whom or what the site waits for, and what happens then."""
+    if store.is_paused(work):
+        return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {work}`"
+    last = channel.last_from_peer()
+    waits_for, then = _waits_for(work, configuration, channel, last.place if last else None)
+    if status["phase"] == "sending":
+        waits_for, then = "its folder, to take what is sealed here", "what is sealed is sent whole"
+    if status["trouble"]:
+        return TROUBLE if waits_for == OWN_TURN else waits_for, "tries again until it works"
+    return waits_for, then
+
+
+def _waits_for(work: Path, configuration: SiteConfiguration, channel: Channel, last: Place | None) -> tuple[str, str]:
+    """The same by the last message of the aggregator, if nothing stands in the way."""
     looks = f"looks again within {configuration.poll_seconds:g} s"
     if last is None or last.kind == "final":
         return "the aggregator, to offer a run", looks
     consent = store.consent(channel, last.run)
     if last.kind == "offer" and consent is None:
-        command = f"`dropfed-site approve {last.run}` or `decline`"
-        return f"a person here, to decide about run {last.run}: {command}", "the answer is sent"
+        if not _asks_a_person(work, configuration.policy, channel, last.run):
+            return OWN_TURN, "the answer is sent"
+        commands = " or ".join(f"`dropfed-site {answer} {last.run} --work {work}`" for answer in ("approve", "decline"))
+        return f"a person here, to decide about run {last.run}: {commands}", "the answer is sent"
     if (consent is not None and not consent.agrees) or channel.message(Place("withdrawal", last.run)) is not None:
         return "the aggregator, to offer another run", looks
     if last.kind != "round":
@@ -80,6 +101,16 @@ def _waits_for(configuration: SiteConfiguration, channel: Channel, last: Place |
     if channel.message(Place("update", last.run, last.round_no)) is None:
         hours = configuration.limits.training_hours
         rests = limits.seconds_until(hours, datetime.now()) > 0
-        waits_for = f"its hours for training, {hours}" if rests else "nobody: this site has the turn"
+        waits_for = f"its hours for training, {hours}" if rests else OWN_TURN
         return waits_for, f"the answer to round {last.round_no} is sealed and sent"
     return f"the aggregator's verdict on round {last.round_no}, once the other sites have answered", looks
+
+
+def _asks_a_person(work: Path, policy: Policy, channel: Channel, run: str) -> bool:
+    """Whether the policy leaves an offer to a person, who has not decided yet."""
+    try:
+        configuration, _ = store.offer(channel, run)
+    except PoisonError:
+        return False
+    decided = store.decision(work, run)
+    return judge(policy, configuration, decided.answer == "yes" if decided else None).answer == "ask"

@@ -171,7 +171,8 @@ def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:
         assert "not running" not in aggregator_says(run)
         run.offer_and_consent()
         assert "not running" not in site_says(run)
-    assert "the daemon is not running: start it with `dropfed-site run`" in site_says(run)
+    command = f"`dropfed-site run --work {run.drop.parent / 'north'}`"
+    assert f"the daemon is not running: start it with {command}" in site_says(run)
     assert store.round_no == 0
 
 
@@ -219,7 +220,8 @@ def test_the_site_through_a_run(run: Played) -> None:
     assert "next: looks again within 30 s, then trains" in said
     assert "limits: 1 thread" in said
     site_store.pause(work)
-    assert "paused; go on with `dropfed-site resume`" in site_says(run)
+    assert f"next: nothing, until `dropfed-site resume --work {work}`" in site_says(run)
+    site_store.resume(work)
     run.finish()
     assert "waits for: the aggregator, to offer a run, since" in site_says(run)
 
