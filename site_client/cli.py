@@ -114,7 +114,7 @@ def run(work: Path, once: bool, duration: str | None) -> None:
         log_to(work / "log.txt", configuration.log)
         prepare_compute(configuration.device, configuration.threads)
         be_nice(configuration.limits.nice)
-        folder = open_folder(work, configuration)
+        folder = open_folder(work, configuration, lambda direction: daemon.permit(direction))
         daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
@@ -237,14 +237,14 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
 def pause(work: Path) -> None:
     """Have the daemon do nothing until `resume`: read nothing, train nothing, send nothing but its heartbeat.
 
-    A training that is going on is broken off, and repeated later.
+    A training or a transfer that is going on is broken off, and repeated or resumed later.
     """
     from site_client import store  # noqa: PLC0415  (keeps --help instant)
     from site_client.configuration import read_configuration  # noqa: PLC0415
 
     read_configuration(work)
     store.pause(work)
-    click.echo("paused; go on with `dropfed-site resume`")
+    click.echo(f"paused; go on with `dropfed-site resume --work {work}`")
 
 
 @main.command()
@@ -256,7 +256,8 @@ def resume(work: Path) -> None:
 
     read_configuration(work)
     store.resume(work)
-    click.echo("the daemon goes on at its next look; if it is not running, start it with `dropfed-site run`")
+    start = f"`dropfed-site run --work {work}`"
+    click.echo(f"the daemon goes on at its next look; if it is not running, start it with {start}")
 
 
 def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -60,8 +61,13 @@ def read_configuration(work: Path) -> SiteConfiguration:
     return read_settings(work / FILE, SiteConfiguration, "run `dropfed-site join INVITE`")
 
 
-def open_folder(work: Path, configuration: SiteConfiguration) -> WebDavFolder:
+def open_folder(
+    work: Path, configuration: SiteConfiguration, permit: Callable[[Direction], None] = lambda _: None
+) -> WebDavFolder:
     """Connect to the hospital's folder, with the password of the environment or of the password file.
+
+    Args:
+        permit: called before each block of a large file; raises what stands against moving it, besides the limits.
 
     Raises:
         StandingError: no password, a password file that others can read, or an unusable address.
@@ -70,9 +76,14 @@ def open_folder(work: Path, configuration: SiteConfiguration) -> WebDavFolder:
     ca_file = work / configuration.ca_file if configuration.ca_file else None
     limits = configuration.limits
     megabits: dict[Direction, float | None] = {"up": limits.upload_megabits, "down": limits.download_megabits}
+
+    def permit_within_limits(direction: Direction) -> None:
+        permit(direction)
+        demand_transfer_hours(limits.transfer_hours)
+
     meter = Meter(
         work / TRANSFER,
         limits={direction: rate * 1e6 / 8 for direction, rate in megabits.items() if rate is not None},
-        permit=lambda: demand_transfer_hours(limits.transfer_hours),
+        permit=permit_within_limits,
     )
     return WebDavFolder(configuration.url, configuration.user, password, ca_file=ca_file, meter=meter)

@@ -33,6 +33,7 @@ from shared.exchange.trust import Correspondent, check_form, open_federation, op
 from shared.exchange.weights import check_tensors
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, write_file
+from shared.folder.meter import Direction
 from shared.folder.retrying import RetryingFolder
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import split_seed
@@ -120,6 +121,18 @@ class Daemon:
             pass
         self._heartbeat.beat("stopped", self._channel, now=True)
 
+    def permit(self, direction: Direction) -> None:
+        """Ask, before each block of a large file, whether it is still wanted. What has moved so far is not lost.
+
+        What is sealed is sent, for all that follows it is chained to it; so a withdrawal ends only what comes.
+
+        Raises:
+            Stopped: it is not.
+        """
+        last = self._channel.last_from_peer()
+        ends_with_run = direction == "down" and last is not None and last.place.kind != "final"
+        self._go_on_or_stop(last.place.run if last and ends_with_run else None)
+
     def _rest(self) -> Phase:
         """Why there is nothing to do now."""
         if not store.is_paused(self._work):
@@ -152,9 +165,11 @@ class Daemon:
 
     def _is_leaving(self, run: str) -> bool:
         """Whether a person wants to withdraw from a run we agreed to, and we have not said so yet."""
-        consent, decided = store.consent(self._channel, run), store.decision(self._work, run)
-        wanted = decided is not None and decided.answer == "withdraw" and consent is not None and consent.agrees
-        return wanted and self._channel.message(Place("withdrawal", run)) is None
+        decided = store.decision(self._work, run)
+        if decided is None or decided.answer != "withdraw" or self._channel.message(Place("withdrawal", run)):
+            return False
+        consent = store.consent(self._channel, run)
+        return consent is not None and consent.agrees
 
     def _seconds_until_training(self) -> float:
         return seconds_until(self._configuration.limits.training_hours, datetime.now())
@@ -171,8 +186,12 @@ class Daemon:
         """Do an action and return whether to go on at once; what stands in the way is told, not fatal."""
         try:
             goes_on = self._act(action)
-        except Stopped:
-            raise
+        except Stopped as reason:
+            if self._stop.is_set():
+                raise
+            logger.info("what was on its way is %s", reason)
+            self._looked = False
+            return True
         except (DropfedError, OSError, MemoryError, torch.OutOfMemoryError) as error:
             trouble = _as_trouble(error, self._work)
             if must_succeed:
@@ -379,8 +398,11 @@ class Daemon:
         decode(path, plain, trainer.sharing.shared, wire, shown_as=shown_as)
         return plain
 
-    def _go_on_or_stop(self, run: str) -> None:
-        """Ask whether the work on a round is still wanted.
+    def _go_on_or_stop(self, run: str | None) -> None:
+        """Ask whether the work is still wanted.
+
+        Args:
+            run: what it is for, if leaving that run ends it.
 
         Raises:
             Stopped: it is not.
@@ -389,8 +411,8 @@ class Daemon:
             raise Stopped("asked to stop")
         if store.is_paused(self._work):
             raise Stopped("put off while the site is paused")
-        if self._is_leaving(run):
-            raise Stopped("left unanswered, for the site withdraws")
+        if run is not None and self._is_leaving(run):
+            raise Stopped("broken off, for the site withdraws")
 
     def _keep_final(self, run: str) -> None:
         """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import PassingError
+from shared.errors import DropfedError, PassingError, Stopped
 from shared.folder import meter as meter_module
 from shared.folder.meter import Direction, Meter, read_transfer
+from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from site_client import limits
 from site_client.limits import demand_transfer_hours, seconds_until
@@ -103,3 +106,37 @@ def test_what_is_on_its_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert transfer.bytes_per_second == 2 << 20
         assert transfer.seconds_left == 2.0
     assert read_transfer(told) is None
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_transfer_that_is_not_wanted_any_more_is_broken_off_without_trouble(
+    direction: Direction, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = os.urandom(5 << 20)
+    (tmp_path / "source").write_bytes(content)
+    asked: list[Direction] = []
+    told: list[DropfedError | None] = []
+
+    def permit(moves: Direction) -> None:
+        asked.append(moves)
+        if len(asked) == 3:
+            raise Stopped("put off")
+
+    with FaultyServer() as server:
+        server.files["down"] = content
+        inner = WebDavFolder(server.url, "north", "secret-word", meter=Meter(permit=permit))
+        folder = RetryingFolder(inner, name="the folder", stop=threading.Event(), on_trouble=told.append)
+
+        def move() -> None:
+            if direction == "up":
+                folder.upload("up", tmp_path / "source")
+            else:
+                folder.download("down", tmp_path / "target", size=len(content))
+
+        with pytest.raises(Stopped):
+            move()
+        assert asked == [direction] * 3
+        move()
+        moved = server.files["up"] if direction == "up" else (tmp_path / "target").read_bytes()
+    assert moved == content
+    assert told == [] and caplog.text == ""

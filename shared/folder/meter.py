@@ -44,7 +44,7 @@ class Meter:
     Args:
         told: the file that says what is on its way; it vanishes when nothing is. None tells nobody.
         limits: the most bytes per second, by direction.
-        permit: called before each block; raises what stands against moving it now.
+        permit: called with the direction before each block; raises what stands against moving it now.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Meter:
         told: Path | None = None,
         *,
         limits: dict[Direction, float] | None = None,
-        permit: Callable[[], None] = lambda: None,
+        permit: Callable[[Direction], None] = lambda _: None,
     ) -> None:
         self._told = told
         self._limits = limits or {}
@@ -75,7 +75,7 @@ class Meter:
 
         def note(count: int) -> None:
             nonlocal moved, told_at
-            self._permit()
+            self._permit(direction)
             moved += count
             if limit is not None:
                 time.sleep(max(0.0, began + (moved - start) / limit - time.monotonic()))

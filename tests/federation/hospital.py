@@ -23,6 +23,7 @@ from shared.exchange.signing import SigningKey, canonical
 from shared.folder.contract import Entry
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
+from shared.folder.meter import Direction
 from shared.learning.methods import method_named
 from shared.learning.methods.sharing import sharing
 from shared.learning.model_files import save_tensors
@@ -36,19 +37,33 @@ from tests.federation.running import TASK, TINY, WAIT_S, run_configuration
 
 
 class Watched(LocalFolder):
-    """A folder that notes the phases of its site's heartbeat, and counts all else that is asked of it."""
+    """A folder that notes the phases of its site's heartbeat, and counts all else that is asked of it.
+
+    ``on_model`` is called where a real folder asks for its permit: while a model is on its way.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.phases: list[str] = []
         self.requests = 0
         self.on_heartbeat: Callable[[dict[str, object]], None] = lambda _: None
+        self.on_model: Callable[[Direction], None] = lambda _: None
 
     def overwrite(self, path: str, content: bytes) -> None:
         super().overwrite(path, content)
         status = json.loads(content)["body"]
         self.phases.append(status["phase"])
         self.on_heartbeat(status)
+
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
+        if source.suffix == ".safetensors":
+            self.on_model("up")
+        super().upload(path, source, sha256=sha256)
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        if target.suffix == ".safetensors":
+            self.on_model("down")
+        return super().download(path, target, size=size)
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         self.requests += 1
@@ -82,10 +97,11 @@ class Hospital:
     """
 
     def __init__(self, home: Path, data: Path) -> None:
-        self.home, self.work = home, home / "north"
+        self.home, self.work, self.data = home, home / "north", data
         self.drop = home / "drop"
         self.drop.mkdir(parents=True)
         self.folder = Watched(self.drop)
+        self.daemon: Daemon
         aggregator = home / "aggregator"
         initialise(aggregator, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
         invite = read_invite_file(aggregator / "invites" / "north.json")
@@ -119,7 +135,8 @@ class Hospital:
         """Start the daemon, let it do what there is to do, and end it."""
         configuration, stop = read_configuration(self.work), threading.Event()
         with _one_thread():
-            Daemon(self.work, configuration, self.folder, stop=stop, give_up_after_s=0).run(once=True)
+            self.daemon = Daemon(self.work, configuration, self.folder, stop=stop, give_up_after_s=0)
+            self.daemon.run(once=True)
 
     @contextmanager
     def living(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,6 +18,7 @@ from shared.exchange.records import Consent, RunConfiguration, Withdrawal
 from shared.exchange.trust import open_record
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from shared.folder.meter import Direction
 from site_client.cli import main
 from site_client.configuration import Policy
 from site_client.heartbeat import PUBLIC_TROUBLE
@@ -80,7 +82,9 @@ def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
     assert "paused: nothing is read, answered or sent until `dropfed-site resume" in caplog.text
     assert hospital.folder.requests == before
     assert not hospital.is_sealed(Place("round", RUN, 1))
-    assert "paused; go on with `dropfed-site resume`" in site(hospital, "status").output
+    shown = site(hospital, "status").output
+    assert "waits for: a person here, to end the pause" in shown
+    assert f"next: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
     assert site(hospital, "resume").exit_code == 0
     assert "paused" not in site(hospital, "status").output
     hospital.live()
@@ -105,6 +109,62 @@ def test_a_training_that_is_paused_is_repeated_to_the_same_bytes(hospital: Hospi
     shutil.move(tmp_path.with_name("undisturbed"), tmp_path)
     hospital.live()
     assert trained(hospital, 1) == disturbed
+
+
+def during_transfer(hospital: Hospital, way: Direction, *command: str) -> list[Direction]:
+    """Have a person type a command while a model moves that way; returns the models that were let pass."""
+    passed: list[Direction] = []
+    typed = False
+
+    def on_model(direction: Direction) -> None:
+        nonlocal typed
+        if direction == way and not typed:
+            typed = True
+            assert site(hospital, *command).exit_code == 0
+        hospital.daemon.permit(direction)
+        passed.append(direction)
+
+    hospital.folder.on_model = on_model
+    return passed
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_pause_breaks_off_what_is_on_its_way(
+    way: Direction, hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hospital.send_round(agreed(hospital), 1)
+    passed = during_transfer(hospital, way, "pause")
+    hospital.live()
+    assert passed == (["down"] if way == "up" else [])
+    assert not hospital.is_published(Place("update", RUN, 1))
+    assert hospital.is_sealed(Place("round", RUN, 1)) == (way == "up")
+    assert "what was on its way is put off while the site is paused" in caplog.text
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    shown = site(hospital, "status").output
+    assert "trouble" not in shown and f"next: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
+    site(hospital, "resume")
+    hospital.live()
+    assert hospital.receive(Place("update", RUN, 1))
+
+
+def test_a_withdrawal_breaks_off_what_comes_but_not_what_is_sealed(hospital: Hospital) -> None:
+    run = agreed(hospital)
+    hospital.send_round(run, 1)
+    passed = during_transfer(hospital, "down", "withdraw", RUN, "--yes")
+    hospital.live()
+    assert passed == [] and hospital.is_published(Place("withdrawal", RUN))
+    hospital.live()
+    assert passed == [] and not hospital.is_sealed(Place("update", RUN, 1))
+    hospital.send_verdict(run, 1)
+
+    second = agreed(hospital, run.model_copy(update={"run": "another-run"}))
+    hospital.send_round(second, 1)
+    passed = during_transfer(hospital, "up", "withdraw", "another-run", "--yes")
+    hospital.live()
+    assert passed == ["down", "up"]
+    assert hospital.is_published(Place("update", "another-run", 1))
+    assert hospital.is_published(Place("withdrawal", "another-run"))
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------
@@ -229,6 +289,29 @@ def test_what_was_sealed_before_comes_before_the_withdrawal(hospital: Hospital) 
     hospital.site._work()
     assert hospital.channel.message(Place("withdrawal", RUN)) is not None
     assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+@pytest.mark.parametrize("consent", ["ask", "auto"])
+def test_status_tells_a_person_to_decide_only_where_a_person_must(
+    consent: Literal["ask", "auto"], hospital: Hospital
+) -> None:
+    """Images that cannot be read are what both policies wait for in the end."""
+    hospital.set_policy(Policy(consent=consent))
+    hospital.offer()
+    settings = hospital.work / "site.yaml"
+    settings.write_text(settings.read_text().replace(str(hospital.data), str(hospital.home / "gone")))
+    here = hospital.work / names.STATUS
+    with hospital.living():
+        if consent == "ask":
+            hospital.wait_until(lambda: b"asked for consent" in here.read_bytes())
+            answers = [f"`dropfed-site {answer} {RUN} --work {hospital.work}`" for answer in ("approve", "decline")]
+            said = f"waits for: a person here, to decide about run {RUN}: {' or '.join(answers)}"
+            assert said in site(hospital, "status").output
+            site(hospital, "approve", RUN)
+        hospital.wait_until(lambda: b'"phase":"trouble"' in here.read_bytes())
+        said = site(hospital, "status").output
+    assert "waits for: an end of the trouble told below" in said and "a person" not in said
+    assert "next: tries again until it works" in said and "\ntrouble: " in said
 
 
 def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital) -> None:

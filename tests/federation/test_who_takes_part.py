@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -160,3 +161,31 @@ def test_a_run_ends_with_its_best_model_when_too_few_sites_are_left(tmp_path: Pa
         assert "has ended already" in federation.output(federation.aggregator)
         askings = json.loads((federation.aggregator / "runs" / RUN / "rounds/0001/opened.json").read_bytes())["askings"]
         assert [asking["asked"] for asking in askings] == [["north", "south"], ["east"]]
+
+
+def test_a_pause_breaks_off_an_upload_and_resume_repeats_it(tmp_path: Path) -> None:
+    run = run_configuration(sites=["north"], quorum=1, task_options={"image_size": 32, "widths": [64, 128]})
+    with Federation(tmp_path, run, images=5) as federation:
+        north, update = federation.site("north"), Place("update", RUN, 1)
+        federation.change(north / "site.yaml", limits={"upload_megabits": 1.0})  # it takes more than ten seconds
+
+        def says(phase: str) -> bool:
+            path = north / names.STATUS
+            return path.exists() and json.loads(path.read_bytes())["body"]["phase"] == phase
+
+        daemon, aggregator = federation.start_site("north"), federation.start_aggregator()
+        federation.wait_until(lambda: says("sending") and (north / "transfer.json").exists(), "the upload")
+        assert (north / "mirror" / update.path / names.SITE_MODEL).stat().st_size > 1.3e6
+        command(federation, "site_client", "pause", work=north)
+        federation.wait_until(lambda: says("paused"), "the pause")
+        assert not has(federation, "north", update) and not (north / "transfer.json").exists()
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(WAIT_S) == 0
+        federation.change(north / "site.yaml", limits={})
+        command(federation, "site_client", "resume", work=north)
+        federation.start_site("north")
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        federation.wait_for_finals()
+        federation.stop_all()
+        assert "Trying again" not in federation.output(north)  # there was no trouble
+        assert_folder_verifies(federation, "north")

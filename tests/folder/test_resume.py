@@ -157,7 +157,7 @@ class TestWhatTheServerSays:
 
 def test_what_the_meter_tells(faulty: FaultyServer, tmp_path: Path) -> None:
     told: list[bool] = []
-    meter = Meter(tmp_path / "transfer.json", permit=lambda: told.append((tmp_path / "transfer.json").exists()))
+    meter = Meter(tmp_path / "transfer.json", permit=lambda _: told.append((tmp_path / "transfer.json").exists()))
     folder = WebDavFolder(faulty.url, "north", "secret-word", meter=meter)
     (tmp_path / "source").write_bytes(bytes(3 << 20))
     folder.upload("big", tmp_path / "source")
