@@ -200,7 +200,8 @@ class Daemon:
                     names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, site)),
                     names.GLOBAL_MODEL: self._to_send(round_no),
                 }
-                self._seal(site, Place("round", run.run, round_no), files, self._digest(site, "consent"))
+                if withdrawal_of(self._channels[site], run.run) is None:  # one may have come since this was decided
+                    self._seal(site, Place("round", run.run, round_no), files, self._digest(site, "consent"))
             case rounds.Score(site, round_no):
                 store.write_score(round_no, site, self._check(site, round_no))
             case rounds.CloseRound(round_no):

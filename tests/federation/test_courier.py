@@ -7,10 +7,13 @@ import logging
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aggregator.daemon import Daemon
 from aggregator.overview import overview, overview_text
+from aggregator.rounds import SealRound
 from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, withdrawal_of
@@ -158,6 +161,22 @@ def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
     assert run.aggregator.message(withdrawal) is not None
     assert withdrawal_of(run.aggregator, RUN) == "a change of plans"
     assert not work_after_a_while(run)
+
+
+def test_a_site_is_not_asked_that_withdrew_after_it_was_decided_to_ask_it(run: Played) -> None:
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    store.begin(run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
+    store.aggregate_path(1).parent.mkdir(parents=True)
+    store.aggregate_path(1).write_bytes(run.model(0.5).read_bytes())
+    nothing: Any = None
+    daemon = Daemon(
+        store, [run.courier], heldout=nothing, method=nothing, score_name="", stop=run.stop, news=threading.Event()
+    )
+    withdraw(run)
+    run.beat()
+    assert work_after_a_while(run)
+    daemon._act(SealRound("north", 2))
+    assert run.aggregator.message(Place("round", RUN, 2)) is None and not run.aggregator.has_unpublished
 
 
 def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
