@@ -319,7 +319,7 @@ def withdrawal_of(channel: Channel, run: str) -> str | None:
         return None
     try:
         content = channel.path(place, names.WITHDRAWAL).read_bytes()
-        return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason
+        return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
     except PoisonError as error:
         return sentence(str(error))
 

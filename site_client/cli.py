@@ -219,16 +219,21 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
     """Leave RUN for good, after this site agreed to it. What it contributed stays in the run."""
     from shared.exchange.records import sentence  # noqa: PLC0415  (keeps --help instant)
     from site_client.offer import standing  # noqa: PLC0415
-    from site_client.store import Decision, is_paused, write_decision  # noqa: PLC0415
+    from site_client.store import Decision, decision, is_paused, write_decision  # noqa: PLC0415
 
     now = standing(work, run)
     if now not in ("offered", "agreed"):
         raise ConfigurationError([f"{run}: {WHY_NOT[now]}: there is nothing to withdraw from"])
+    when = "once it is resumed: it is paused now" if is_paused(work) else "at its next look"
+    decided = decision(work, run)
+    if decided is not None and decided.answer == "withdraw":
+        kept = f"for this reason: {decided.reason}" if decided.reason else "without a reason"
+        click.echo(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
+        return
     if not yes:
         click.confirm(f"Leave {run} for good? No later round will ask this site, and no final model comes.", abort=True)
     write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
-    when = "once it is resumed: it is paused now" if is_paused(work) else "at its next look"
     click.echo(f"{run}: {how}; the daemon says so in the folder {when}")
 
 

@@ -291,6 +291,8 @@ class Daemon:
             return False
         self._resting = "waiting"
         agrees, reason = judgement.answer == "yes", judgement.reason
+        if decided is not None and decided.reason:
+            reason = sentence(f"{reason}: {decided.reason}")
         if not agrees:
             logger.warning("run %s: %s; what this hospital takes part in stands in site.yaml, policy:", run, reason)
         if agrees:

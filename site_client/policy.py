@@ -33,12 +33,12 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
     if refusals:
         return Judgement("no", "; ".join(refusals))
     if decision is False:
-        return Judgement("no", "declined by the hospital")
+        return Judgement("no", "a person at the hospital declined")
     if decision is True:
-        return Judgement("yes", "approved by the hospital")
+        return Judgement("yes", "a person at the hospital approved")
     if policy.consent == "ask":
         return Judgement("ask", "a person at the hospital must decide")
-    return Judgement("yes", "agreed by the hospital's policy")
+    return Judgement("yes", "the hospital's policy allows it")
 
 
 def count_text(images: int, policy: Policy) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 from click.testing import CliRunner, Result
 
+from aggregator.store import withdrawal_of
 from shared.audit.verify import verify
 from shared.errors import StandingError
 from shared.exchange import names
@@ -255,6 +256,18 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     assert verify(LocalFolder(hospital.drop)).findings == []
 
 
+def test_to_withdraw_twice_is_to_withdraw_once(hospital: Hospital) -> None:
+    agreed(hospital)
+    site(hospital, "withdraw", RUN, "--yes", "--reason", "moving house")
+    for again in ((), ("--reason", "another")):
+        result = site(hospital, "withdraw", RUN, "--yes", *again)
+        assert result.exit_code == 0
+        assert f"{RUN}: a person here has withdrawn already, for this reason: moving house;" in result.output
+    hospital.live()
+    assert hospital.receive(Place("withdrawal", RUN))
+    assert withdrawal_of(hospital.channel, RUN) == "moving house"
+
+
 def test_who_lost_the_disk_has_still_withdrawn(hospital: Hospital) -> None:
     run = agreed(hospital)
     site(hospital, "withdraw", RUN, "--yes")
@@ -287,7 +300,7 @@ def test_what_was_sealed_before_comes_before_the_withdrawal(hospital: Hospital) 
     assert hospital.receive(Place("update", RUN, 1))
     hospital.site._heard_at = float("-inf")
     hospital.site._work()
-    assert hospital.channel.message(Place("withdrawal", RUN)) is not None
+    assert withdrawal_of(hospital.channel, RUN) == "it gave no reason"
     assert verify(LocalFolder(hospital.drop)).findings == []
 
 
@@ -318,12 +331,13 @@ def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital
     hospital.set_policy(Policy(consent="ask"))
     hospital.offer()
     hospital.live()
-    assert "has not agreed yet, so this declines;" in site(hospital, "withdraw", RUN, "--yes").output
+    result = site(hospital, "withdraw", RUN, "--yes", "--reason", "too early for us")
+    assert "has not agreed yet, so this declines;" in result.output
     hospital.live()
     place = Place("consent", RUN)
     assert hospital.receive(place)
     consent = open_record(hospital.channel.path(place, names.CONSENT).read_bytes(), Consent, place.path)
-    assert not consent.agrees
+    assert not consent.agrees and consent.reason == "a person at the hospital declined: too early for us"
     assert not hospital.is_sealed(Place("withdrawal", RUN))
     for command in (("withdraw", "--yes"), ("approve",), ("decline",)):
         result = site(hospital, command[0], RUN, *command[1:])
