@@ -133,13 +133,17 @@ def _open_run(work: Path, run: str) -> RunStore:
     """A run that has not ended.
 
     Raises:
-        ConfigurationError: there is no such run here, or it has ended.
+        ConfigurationError: there is no such directory, no such run here, or it has ended.
     """
     from aggregator.store import runs_in  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.lock import demand_work  # noqa: PLC0415
 
-    store = next((store for store in runs_in(work) if store.run == run), None)
+    demand_work(work)
+    stores = {store.run: store for store in runs_in(work)}
+    store = stores.get(run)
     if store is None:
-        raise ConfigurationError([f"{work}: there is no run {run} here; `dropfed-aggregator status` names the runs"])
+        there = f"the runs here are {', '.join(stores)}" if stores else "no run was launched here yet"
+        raise ConfigurationError([f"{work}: there is no run {run} here; {there}"])
     if (card := store.card()) is not None:
         raise ConfigurationError([f"{run} has ended already: {card.reason}; its model is {store.final_model}"])
     if (reason := store.given_up()) is not None:

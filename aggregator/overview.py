@@ -18,7 +18,7 @@ from shared.exchange.names import Place
 from shared.exchange.records import RunConfiguration, sentence, status_text, time_text
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
-from shared.folder.lock import is_at_work
+from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 
 
@@ -33,8 +33,9 @@ def overview(work: Path) -> dict[str, Any]:
     """The newest run as plain values.
 
     Raises:
-        ConfigurationError: no run was launched here yet.
+        ConfigurationError: there is no such directory, or no run was launched here yet.
     """
+    demand_work(work)
     runs = runs_in(work)
     if not runs:
         raise ConfigurationError([f"{work}: no run was launched here yet; start one with `dropfed-aggregator launch`"])

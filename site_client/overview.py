@@ -13,7 +13,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, STATUS, Place
 from shared.exchange.records import Status, status_text, time_text
 from shared.exchange.signing import open_signed
-from shared.folder.lock import is_at_work
+from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from site_client import limits, store
 from site_client.configuration import Policy, SiteConfiguration, read_configuration
@@ -28,8 +28,9 @@ def overview(work: Path) -> dict[str, Any]:
     """The site as plain values: what its daemon said last of itself, and what it waits for.
 
     Raises:
-        ConfigurationError: the daemon has not run here yet.
+        ConfigurationError: there is no such directory, or the daemon has not run here yet.
     """
+    demand_work(work)
     try:
         body, _ = open_signed((work / STATUS).read_bytes())
         status = Status.model_validate(body).model_dump()

@@ -166,6 +166,13 @@ def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
         site_says(run)
 
 
+def test_a_run_that_is_not_here_is_told_with_those_that_are(run: Played, store: RunStore) -> None:
+    work = str(run.drop.parent / "aggregator")
+    for command in ("pause", "resume", "stop"):
+        result = CliRunner().invoke(aggregator_command, [command, "octa-9", "--work", work])
+        assert result.exit_code == 2 and f"there is no run octa-9 here; the runs here are {store.run}" in result.output
+
+
 def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:
     with work_lock(run.drop.parent / "aggregator"), work_lock(run.drop.parent / "north"):
         assert "not running" not in aggregator_says(run)

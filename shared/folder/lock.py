@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from shared.errors import StandingError
+from shared.errors import ConfigurationError, StandingError
 
 LOCK = "daemon.lock"
 LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
@@ -23,18 +23,28 @@ def is_at_work(work: Path) -> bool:
         return True
 
 
+def demand_work(work: Path) -> None:
+    """Demand that a work directory is there.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if not work.is_dir():
+        commands = "`dropfed-aggregator init` or `dropfed-site join`"
+        raise ConfigurationError(
+            [f"{work}: there is no such work directory; name it with --work, or make it with {commands}"]
+        )
+
+
 @contextmanager
 def work_lock(work: Path) -> Iterator[None]:
     """Hold a work directory until the block ends, however it ends.
 
     Raises:
-        StandingError: there is no such directory, or another daemon holds it.
+        ConfigurationError: there is no such directory.
+        StandingError: another daemon holds it.
     """
-    if not work.is_dir():
-        raise StandingError(
-            f"{work}: there is no such work directory; name it with --work, or make it with "
-            "`dropfed-aggregator init` or `dropfed-site join`"
-        )
+    demand_work(work)
     try:
         with FileLock(work / LOCK, timeout=LOOKS_S):
             yield

@@ -92,9 +92,14 @@ def test_held_out_images_are_checked_before_anything_is_offered(federation: Fede
 def test_commands_in_an_empty_directory_say_what_to_do(tmp_path: Path) -> None:
     run_yaml = tmp_path / "RUN.yaml"
     run_yaml.write_text("run: x\n")
-    assert "dropfed-aggregator init" in run(aggregator, "launch", run_yaml, "--work", tmp_path / "none").output
+    none = tmp_path / "none"
+    commands = ((aggregator, "launch", run_yaml), (aggregator, "status"), (aggregator, "stop", "x"))
+    for command in (*commands, (site, "run"), (site, "status")):
+        result = run(*command, "--work", none)
+        assert result.exit_code == 2
+        assert result.output.startswith(f"{none}: there is no such work directory; ") and result.output.count("\n") == 1
     assert "no run was launched here" in run(aggregator, "status", "--work", tmp_path).output
-    assert "there is no run x" in run(aggregator, "stop", "x", "--work", tmp_path).output
+    assert "there is no run x here; no run was launched" in run(aggregator, "stop", "x", "--work", tmp_path).output
     assert "dropfed-site join" in run(site, "check", "--work", tmp_path).output
     assert "dropfed-site run" in run(site, "status", "--work", tmp_path).output
     assert "is not a folder" in run(audit, "verify", tmp_path / "none").output
