@@ -117,7 +117,7 @@ def stop(run: str, work: Path) -> None:
 def pause(run: str, work: Path) -> None:
     """Pause RUN: no site is asked for anything new and no deadline comes nearer; open answers are still taken."""
     _open_run(work, run).pause()
-    click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run}`")
+    click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {work}`")
 
 
 @main.command()

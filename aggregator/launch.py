@@ -100,7 +100,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         load_tensors(model, division.beginning, store.start)
     logger.info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
     if store.paused:
-        logger.warning("run %s is paused; go on with `dropfed-aggregator resume %s`", run.run, run.run)
+        logger.warning("run %s is paused; go on with `dropfed-aggregator resume %s --work %s`", run.run, run.run, work)
     return Daemon(
         store,
         sites,
@@ -152,7 +152,8 @@ def _check_run(work: Path, run: RunConfiguration, configuration: AggregatorConfi
             "DIR holding labelled images, laid out like a site's, for the tolerance check"
         )
     problems += [
-        f"{run_yaml}: run {store.run} is still open in {work}; finish it, or `dropfed-aggregator stop {store.run}`"
+        f"{run_yaml}: run {store.run} is still open in {work}; finish it, or "
+        f"`dropfed-aggregator stop {store.run} --work {work}`"
         for store in runs_in(work)
         if store.run != run.run and store.card() is None and store.given_up() is None
     ]

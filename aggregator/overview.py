@@ -38,7 +38,8 @@ def overview(work: Path) -> dict[str, Any]:
     demand_work(work)
     runs = runs_in(work)
     if not runs:
-        raise ConfigurationError([f"{work}: no run was launched here yet; start one with `dropfed-aggregator launch`"])
+        command = f"`dropfed-aggregator launch RUN.yaml --work {work}`"
+        raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
     store = runs[-1]
     run = store.configuration()
     channels = read_channels(work, run.sites)
@@ -46,13 +47,15 @@ def overview(work: Path) -> dict[str, Any]:
     waited_for = _waited_for(work, store, run, channels)
     return {
         "run": run.run,
+        "work": str(work),
+        "configuration": str(store.home / names.RUN_CONFIGURATION),
         "state": _state(store, waited_for),
         "running": is_at_work(work),
         "reason": card.reason if card else store.given_up(),
         "since": time_text(store.stage_began),
         "waits_for": waited_for,
         "why": _why(store, run, waited_for),
-        "next": _next(store, run, waited_for),
+        "next": _next(work, store, run, waited_for),
         "round": min(store.round_no, run.rounds),
         "rounds": run.rounds,
         "chosen_round": card.chosen_round if card else None,
@@ -65,7 +68,8 @@ def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"run {state['run']}: {state['state']}, round {state['round']} of {state['rounds']}"]
     if not state["running"] and state["next"]:
-        lines.append("the aggregator is not running: `dropfed-aggregator launch` goes on with the run")
+        command = f"dropfed-aggregator launch {state['configuration']} --work {state['work']}"
+        lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state["waits_for"]:
         lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
     lines += [f"{what}: {state[what]}" for what in ("why", "next") if state[what]]
@@ -124,14 +128,14 @@ def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str |
     return f"the round closes when all {asked} sites it asks have answered, {asked - len(waited_for)} have; {deadline}"
 
 
-def _next(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
+def _next(work: Path, store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
     """What happens then."""
     if store.is_over:
         return "the run ends" if waited_for else None
     if store.stop_requested:
         return "the best model so far is chosen, and the run ends"
     if store.paused:
-        return "no new round opens until `dropfed-aggregator resume`"
+        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {work}`"
     if store.round_no > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
     following = f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round (validation alone)"

@@ -40,10 +40,10 @@ class Commands(click.Group):
 
 
 def work_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option ``--work DIR``."""
+    """The option ``--work DIR``; absolute, so that a command that we tell people works wherever they are."""
     return click.option(
         "--work",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
         default=Path(),
         envvar="DROPFED_WORK",
         help="Work directory (default: the current one, or DROPFED_WORK).",

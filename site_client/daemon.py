@@ -465,7 +465,7 @@ def _as_trouble(error: Exception, work: Path) -> DropfedError:
         return StandingError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
     if isinstance(error, DataError):
         count = len(error.problems)
-        more = f" (and {count - 1} more; `dropfed-site check` lists them)" if count > 1 else ""
+        more = f" (and {count - 1} more; `dropfed-site check --work {work}` lists them)" if count > 1 else ""
         return StandingError(f"{error.problems[0]}{more}")
     if isinstance(error, PoisonError):
         return PoisonError(error.file, f"{error.reason}: not followed; tell the aggregator's people")

@@ -57,7 +57,8 @@ def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
     assert "waits for: north, south, since 20" in said
     assert "why: the run begins when all 2 sites have said yes or no; at the deadline, in 7 d 0 h, 1 are enough" in said
     assert "next: round 1 opens" in said
-    assert "the aggregator is not running" in said
+    launch = f"dropfed-aggregator launch {store.home / 'run.yaml'} --work {run.drop.parent / 'aggregator'}"
+    assert f"the aggregator is not running: `{launch}` goes on with the run" in said
 
     run.offer_and_consent()
     assert "waits for: south, since" in aggregator_says(run)
@@ -73,7 +74,8 @@ def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
     store.pause()
     said = aggregator_says(run)
     assert "run octa-1: paused, round 1 of 1" in said and "in 23 h 0 min of running time" in said
-    assert "next: no new round opens until `dropfed-aggregator resume`" in said
+    resume = f"`dropfed-aggregator resume {RUN} --work {run.drop.parent / 'aggregator'}`"
+    assert f"next: no new round opens until {resume}" in said
     store.resume()
     store.request_stop()
     assert "next: the best model so far is chosen, and the run ends" in aggregator_says(run)

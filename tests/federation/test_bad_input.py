@@ -107,6 +107,12 @@ def test_commands_in_an_empty_directory_say_what_to_do(tmp_path: Path) -> None:
     assert "holds nothing of a drop folder" in run(audit, "verify", tmp_path / "empty").output
 
 
+def test_a_command_that_is_told_can_be_copied_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"`dropfed-aggregator launch RUN.yaml --work {tmp_path}`" in run(aggregator, "status").output
+    assert f"{tmp_path / 'none'}: there is no such" in run(site, "status", "--work", "none").output
+
+
 def test_init_refuses_names_and_addresses_it_cannot_use(tmp_path: Path) -> None:
     result = run(
         aggregator, "init", "--work", tmp_path / "a", "--federation", "Retina", "--site", "aggregator=http://x/"

@@ -99,8 +99,11 @@ def test_the_work_directory_is_the_archive(finished: Federation) -> None:
 
 
 def test_launching_a_finished_run_again_changes_nothing(finished: Federation) -> None:
+    """By the file that it was launched with, and by the one that ``status`` names."""
     before = files_below(finished.root / "folders")
     assert finished.start_aggregator().wait(WAIT_S) == 0
+    kept = finished.aggregator / "runs" / RUN / "run.yaml"
+    assert finished.start("aggregator.cli", "launch", str(kept), work=finished.aggregator).wait(WAIT_S) == 0
     assert files_below(finished.root / "folders") == before
 
 
