@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 1.0  # until the PI's wishes and the clock are looked at again
 WAITING_SAVED_EVERY_S = 10.0
 DISK_TROUBLE_PAUSE_S = 10.0
+UNANSWERED = ("late", "withdrawn")  # what the verdict on a site is that did not answer
 
 
 class Daemon:
@@ -212,7 +213,7 @@ class Daemon:
                 verdict = (store.verdicts(round_no) or {})[site]
                 content = canonical(verdict.model_dump())
                 # A late answer may arrive while we write: only the closed round says what was answered.
-                has_answered = verdict.status not in ("late", "withdrawn")
+                has_answered = verdict.status not in UNANSWERED
                 reply = self._digest(site, "update", round_no) if has_answered else None
                 self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
             case rounds.ChooseFinal(reason):
@@ -355,9 +356,12 @@ class Daemon:
         target = self._store.aggregate_path(round_no)
         if models:
             self._entries[target] = combine(target, self._tensors, models, self._run.wire.numbers)
+            return
+        if self._store.stop_requested and all(verdict.status in UNANSWERED for verdict in verdicts.values()):
+            logger.info("round %d was stopped before anybody had answered: the global model stays as it was", round_no)
         else:
-            logger.error("round %d: no model was accepted, the previous global model is sent again", round_no)
-            link_file(self._store.aggregate_path(round_no - 1), target)
+            logger.error("round %d: no model was accepted, the global model stays as it was", round_no)
+        link_file(self._store.aggregate_path(round_no - 1), target)
 
 
 def _verdict(

@@ -280,3 +280,15 @@ def test_stop_closes_the_run_with_the_best_so_far(tmp_path: Path) -> None:
         assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
         assert south.receive_round(1) and south.verdict(1).status == "late"
         assert (federation.aggregator / "runs" / RUN / "final" / names.FINAL_MODEL).read_bytes() == model.read_bytes()
+
+
+def test_a_stop_before_anybody_has_answered_is_no_error(tmp_path: Path) -> None:
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=5) as federation:
+        aggregator = federation.start_aggregator()
+        north = ScriptedSite(federation, "north")
+        north.consent()
+        north.receive_round(1)
+        assert federation.start("aggregator.cli", "stop", RUN, work=federation.aggregator).wait(WAIT_S) == 0
+        assert aggregator.wait(WAIT_S) == 0
+        said = federation.output(federation.aggregator)
+        assert "round 1 was stopped before anybody had answered" in said and "ERROR" not in said
