@@ -98,7 +98,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
             logger.warning("so even an untrained model passes the tolerance check: a higher tolerance would say more")
     elif division.start:
         load_tensors(model, division.beginning, store.start)
-    logger.info("run %s: %s by %s over %d sites", run.run, run.task, run.method, len(sites))
+    logger.info("run %s: %s by %s over %s", run.run, run.task, run.method, ", ".join(run.sites))
     if store.paused:
         logger.warning("run %s is paused; go on with `dropfed-aggregator resume %s --work %s`", run.run, run.run, work)
     return Daemon(

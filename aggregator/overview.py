@@ -119,13 +119,16 @@ def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str |
         return "the run ends when the final model is in every site's folder" if waited_for else None
     hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
     left = duration_text(hours * 3600 - store.waited_s(store.round_no))
-    deadline = f"at the deadline, in {left}{' of running time' if store.paused else ''}, {run.quorum} are enough"
+    until = f"in {left}{' of running time' if store.paused else ''}"
+    deadline = f"at the deadline, {until}, a quorum of {run.quorum} is enough"
     if store.round_no == 0:
-        return f"the run begins when all {len(run.sites)} sites have said yes or no; {deadline}"
+        said = len(run.sites) - len(waited_for)
+        return f"the run begins when every site has said yes or no, {said} of {len(run.sites)} have; {deadline}"
     asked = len(store.participants(store.round_no))
     if store.verdicts(store.round_no) is not None:
         return "the PI has paused the run" if store.paused else None
-    return f"the round closes when all {asked} sites it asks have answered, {asked - len(waited_for)} have; {deadline}"
+    answered = f"{asked - len(waited_for)} of {asked} have"
+    return f"the round closes when every site it asks has answered, {answered}; {deadline}"
 
 
 def _next(work: Path, store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:

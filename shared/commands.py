@@ -59,11 +59,18 @@ def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def show_status(
     look: Callable[[], dict[str, Any]], text: Callable[[dict[str, Any]], str], *, as_json: bool, watch: bool
 ) -> None:
-    """Print where things stand, as JSON or in words; with ``watch`` again and again."""
+    """Print where things stand, as JSON or in words; with ``watch`` again and again.
+
+    A terminal is cleared between two looks; elsewhere an empty line parts them, and JSON is one line each.
+    """
+    looks = 0
     while True:
         state = look()
-        if watch and not as_json:
+        if not as_json and looks and not sys.stdout.isatty():
+            click.echo()
+        elif not as_json and watch:
             click.clear()
+        looks += 1
         click.echo(json.dumps(state, indent=None if watch else 2) if as_json else text(state))
         if not watch:
             return

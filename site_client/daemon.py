@@ -120,6 +120,7 @@ class Daemon:
         except Stopped:
             pass
         self._heartbeat.beat("stopped", self._channel, now=True)
+        logger.info("stopped; the next start goes on from here")
 
     def permit(self, direction: Direction) -> None:
         """Ask, before each block of a large file, whether it is still wanted. What has moved so far is not lost.
@@ -307,7 +308,7 @@ class Daemon:
                 images = split_counts(dataset, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
         self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())})
-        logger.info("run %s: %s, %s", run, "agreed" if agrees else "declined", reason)
+        logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
         return True
 
     def _check_start(self, trainer: Trainer) -> None:

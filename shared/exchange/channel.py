@@ -209,7 +209,7 @@ class Channel:
         if room < size:
             raise StandingError(f"{where}, {place.path} needs {size / 1e6:.0f} MB: free some, or have the quota raised")
         if room < ROOM_FOR_MESSAGES * size and not self._is_nearly_full:
-            logger.warning("%s; it is full after %d more messages of this size", where, room // size)
+            logger.warning("%s, enough for %d of the size of the present message", where, room // size)
         self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
 
     def prune(self, run: str) -> None:

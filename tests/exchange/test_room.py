@@ -41,7 +41,7 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
         with caplog.at_level(logging.WARNING):
             channel.publish()
             assert [record.getMessage() for record in caplog.records] == [
-                "north: the folder has room for 7 MB; it is full after 3 more messages of this size"
+                "north: the folder has room for 7 MB, enough for 3 of the size of the present message"
             ]
             channel.seal(second, files, in_reply_to=None)
             channel.publish()

@@ -78,6 +78,8 @@ def test_the_log_has_one_line_per_event_in_the_form_that_was_asked_for(finished:
     for site in finished.run.sites:  # standard error says the same
         logged = (finished.site(site) / "log.txt").read_text().splitlines()
         assert any("round 1: trained" in line for line in logged)
+        assert any("agreed: the hospital's policy allows it" in line for line in logged)
+        assert "stopped; the next start goes on from here" in logged[-1]
         assert set(logged) <= set((finished.site(site) / "output.txt").read_text().splitlines())
 
 
