@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.setup import KEY_FILE
-from aggregator.site import is_published, open_channel
+from aggregator.site import lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, PoisonError
@@ -92,9 +92,9 @@ def overview_text(state: dict[str, Any]) -> str:
 
 
 def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[str]:
-    """The sites that owe an answer now; at the end, those into whose folder the final model still has to come."""
+    """The sites that owe an answer now; at the end, those whose folder still has to take something."""
     if store.card() is not None:
-        return [site for site, channel in channels.items() if _lacks_final(work / "sites" / site, channel, run.run)]
+        return [site for site, channel in channels.items() if _is_owed(work / "sites" / site, channel, run.run)]
     if store.is_over or store.verdicts(store.round_no) is not None:
         return []
     if store.round_no == 0:
@@ -107,16 +107,17 @@ def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Ma
     ]
 
 
-def _lacks_final(home: Path, channel: Channel, run: str) -> bool:
+def _is_owed(home: Path, channel: Channel, run: str) -> bool:
+    """Whether a site's folder still has to take something of a run whose final model was chosen."""
     consent = consent_of(channel, run)
-    is_due = consent is not None and consent.agrees and withdrawal_of(channel, run) is None
-    return is_due and not is_published(home, channel, Place("final", run))
+    gets_final = consent is not None and consent.agrees and withdrawal_of(channel, run) is None
+    return lacks_messages(home, channel) or (gets_final and channel.message(Place("final", run)) is None)
 
 
 def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
     """What the present stage waits for, in a sentence."""
     if store.is_over:
-        return "the run ends when the final model is in every site's folder" if waited_for else None
+        return "the run ends when every site's folder has what was sealed for it" if waited_for else None
     hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
     left = duration_text(hours * 3600 - store.waited_s(store.round_no))
     until = f"in {left}{' of running time' if store.paused else ''}"
@@ -190,7 +191,7 @@ def _phase(home: Path, store: RunStore, site: str, channel: Channel | None) -> s
     if (reason := withdrawal_of(channel, store.run)) is not None:
         return f"withdrew: {reason}"
     if store.card() is not None:
-        return "is being sent the final model" if _lacks_final(home, channel, store.run) else "finished"
+        return "is being sent the final model" if _is_owed(home, channel, store.run) else "finished"
     if channel.message(Place("update", store.run, round_no)) is not None:
         return f"has answered round {round_no}"
     if site in store.participants(round_no):

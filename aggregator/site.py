@@ -283,14 +283,14 @@ def open_channel(home: Path, folder: Folder, key: SigningKey) -> Channel | None:
     return Channel(home, folder, me=AGGREGATOR, key=key, peer=peer)
 
 
-def is_published(home: Path, channel: Channel, place: Place) -> bool:
-    """Whether our message at ``place`` is known to be in the folder of the site whose files are in ``home``."""
-    message, path = channel.message(place), home / PUBLISHED
+def lacks_messages(home: Path, channel: Channel) -> bool:
+    """Whether the folder of the site whose files are in ``home`` is not known to have all that we sealed for it."""
+    path = home / PUBLISHED
     try:
         head = open_record(path.read_bytes(), Head, str(path))
     except (FileNotFoundError, PoisonError):  # it is written anew as soon as the courier has looked into the folder
-        return False
-    return message is not None and message.manifest.seq <= head.seq
+        head = Head()
+    return head.seq < channel.own_head.seq
 
 
 def expected(channel: Channel) -> list[Place]:

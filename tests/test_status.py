@@ -91,7 +91,7 @@ def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
     store.write_card(card)
     said = aggregator_says(run)
     assert "run octa-1: ending, round 1 of 1" in said and "waits for: north, since" in said
-    assert "why: the run ends when the final model is in every site's folder" in said
+    assert "why: the run ends when every site's folder has what was sealed for it" in said
 
     # The final model is sealed, but the folder does not take it.
     content = {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: run.model(0.25)}
