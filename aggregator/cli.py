@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shared.commands import Commands, show_status, status_options, work_option
+from shared.commands import Commands, show_status, status_options, values_by_name, work_option
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,14 +36,17 @@ def main() -> None:
 def init(work: Path, federation: str, sites: tuple[str, ...], user: str) -> None:
     """Make a work directory: configuration, signing key, one invite per site.
 
-    Run it again with more --site options to invite more sites; nothing that exists is changed.
+    Run it again with another --site to invite another site: it is added to aggregator.yaml, all else stays as it is.
     """
     from aggregator.setup import initialise  # noqa: PLC0415  (keeps --help instant)
 
-    urls = dict(_name_and_url(site) for site in sites)
+    urls = values_by_name("--site", sites, "NAME=URL, as in north=https://cloud.example.org/dav/north/")
     made = initialise(work, federation, urls, user)
     for path in made:
-        click.echo(f"made {path}")
+        click.echo(f"wrote {path}")
+    if not made:
+        click.echo(f"nothing was missing in {work}, and nothing was changed")
+        return
     click.echo("next: put each folder's password into the password_file that aggregator.yaml names (owner-only),")
     click.echo("      name the held-out images in aggregator.yaml, and give each site its file from invites/")
 
@@ -149,13 +152,6 @@ def _open_run(work: Path, run: str) -> RunStore:
     if (reason := store.given_up()) is not None:
         raise ConfigurationError([f"{run} was given up already: {reason}; launch a new run"])
     return store
-
-
-def _name_and_url(text: str) -> tuple[str, str]:
-    name, separator, url = text.partition("=")
-    if not separator or not name or not url:
-        raise ConfigurationError([f"--site {text}: must be NAME=URL, as in north=https://cloud.example.org/dav/north/"])
-    return name, url
 
 
 if __name__ == "__main__":

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.exchange.names import Name
 from shared.exchange.records import Record
+from shared.folder.address import checked_url
 from shared.folder.copies import Copies
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from shared.logs import LogForm
-from shared.settings import read_password, read_settings
+from shared.settings import Address, read_password, read_settings
 
 FILE = "aggregator.yaml"
 
@@ -21,7 +22,7 @@ FILE = "aggregator.yaml"
 class SiteAccess(Record):
     """How to reach one site's folder. Paths are relative to the work directory."""
 
-    url: str
+    url: Address
     user: str
     password_file: str
     ca_file: str | None = None
@@ -36,6 +37,15 @@ class AggregatorConfiguration(Record):
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for scoring")] = 1
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
     log: LogForm = "text"
+
+    @model_validator(mode="after")
+    def _each_site_has_its_own_folder(self) -> AggregatorConfiguration:
+        first: dict[tuple[str, str], str] = {}
+        for name, access in sorted(self.sites.items()):
+            other = first.setdefault((checked_url(access.url), access.user), name)
+            if other != name:
+                raise ValueError(f"sites: {other} and {name} have one folder, {access.url}; give each its own")
+        return self
 
 
 def read_configuration(work: Path) -> AggregatorConfiguration:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,6 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
 
     In each folder a scratch folder is made and removed; nothing else is changed.
     """
-    yield from _shared_folders(configuration)
     for name, access in sorted(configuration.sites.items()):
         for finding in with_problems(partial(_site, work, name, access)):
             yield replace(finding, text=f"{name}: {finding.text}")
@@ -35,15 +33,6 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         yield Finding("warning", f"{FILE}: heldout: names no folder yet; add `heldout: {{TASK: DIR}}` with {tasks}")
     for task, folder in configuration.heldout.items():
         yield from with_problems(partial(look_at_images, task, work / folder))
-
-
-def _shared_folders(configuration: AggregatorConfiguration) -> Iterator[Finding]:
-    sites_by_url = defaultdict(list)
-    for name, access in sorted(configuration.sites.items()):
-        sites_by_url[access.url.rstrip("/")].append(name)
-    for url, sites in sites_by_url.items():
-        if len(sites) > 1:
-            yield Finding("problem", f"{FILE}: sites: {' and '.join(sites)} have one folder, {url}; give each its own")
 
 
 def _site(work: Path, name: str, access: SiteAccess) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,27 @@ def work_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         envvar="DROPFED_WORK",
         help="Work directory (default: the current one, or DROPFED_WORK).",
     )
+
+
+def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
+    """What an option that is given again and again as NAME=VALUE says.
+
+    Args:
+        form: how it is written, with an example.
+
+    Raises:
+        ConfigurationError: it is not of that form, or says two things of one name. Values are not repeated: an address
+            may hold a password.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value or set(name) & set("/:@"):
+            raise ConfigurationError([f"{option}: must be {form}"])
+        if name in values:
+            raise ConfigurationError([f"{option} {name}: is given twice; keep one"])
+        values[name] = value
+    return values
 
 
 def status_options(command: Callable[..., Any]) -> Callable[..., Any]:

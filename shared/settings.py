@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.reading import AnyRecord, parse_yaml
+from shared.folder.address import checked_url
 from shared.folder.durable import read_private
+
+
+def _usable(url: str) -> str:
+    try:
+        checked_url(url)
+    except StandingError as error:
+        raise ValueError(str(error)) from None
+    return url
+
+
+Address = Annotated[str, AfterValidator(_usable)]
+"""Where a folder is reached, as a person wrote it."""
 
 
 def read_settings(path: Path, kind: type[AnyRecord], remedy: str) -> AnyRecord:

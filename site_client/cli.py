@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from shared.commands import Commands, show_status, status_options, work_option
+from shared.commands import Commands, show_status, status_options, values_by_name, work_option
 from shared.errors import ConfigurationError
 from shared.learning.tasks import TASK_NAMES
 
@@ -65,7 +65,11 @@ def join(
     from site_client.setup import read_invite  # noqa: PLC0415
 
     content = read_invite(invite)
-    folders = dict(_task_and_folder(text) for text in data)
+    folders = values_by_name("--data", data, "TASK=DIR, as in dr_staging=/data/fundus")
+    if strange := sorted(folders.keys() - set(TASK_NAMES)):
+        tasks = ", ".join(TASK_NAMES)
+        raise ConfigurationError([f"--data {task}: there is no such task; the tasks are {tasks}" for task in strange])
+    folders = {task: str(Path(folder).resolve()) for task, folder in folders.items()}
     password = None
     if password_file is not None:
         password = password_file.read_text().strip("\r\n")
@@ -274,15 +278,6 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
         raise ConfigurationError([f"{run}: {WHY_NOT[now]}"])
     write_decision(work, run, Decision(answer))
     click.echo(f"{run}: {answer}; the daemon says so in the folder at its next look")
-
-
-def _task_and_folder(text: str) -> tuple[str, str]:
-    task, separator, folder = text.partition("=")
-    if not separator or not task or not folder:
-        raise ConfigurationError([f"--data {text}: must be TASK=DIR, as in dr_staging=/data/fundus"])
-    if task not in TASK_NAMES:
-        raise ConfigurationError([f"--data {text}: there is no task {task}; the tasks are {', '.join(TASK_NAMES)}"])
-    return task, str(Path(folder).resolve())
 
 
 def _seconds(text: str) -> float:

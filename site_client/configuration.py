@@ -16,7 +16,7 @@ from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import METHODS
 from shared.learning.tasks import TASK_NAMES
 from shared.logs import LogForm
-from shared.settings import read_password, read_settings
+from shared.settings import Address, read_password, read_settings
 from site_client.limits import Limits, demand_transfer_hours
 
 FILE = "site.yaml"
@@ -38,7 +38,7 @@ class SiteConfiguration(Record):
 
     federation: Name
     site: Name
-    url: str
+    url: Address
     user: str
     password_file: str = "password"  # noqa: S105  (a file's name, not a password)
     ca_file: str | None = None

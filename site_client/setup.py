@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from shared.errors import ConfigurationError
 from shared.exchange import names
-from shared.exchange.reading import dump_yaml, problems_in
+from shared.exchange.reading import check_record, dump_yaml, problems_in
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
 from shared.folder.durable import write_file
@@ -59,18 +59,19 @@ def join(
         password: kept in a file that only its owner can read; None if it comes from elsewhere.
 
     Raises:
-        ConfigurationError: the directory belongs to another site.
+        ConfigurationError: the directory belongs to another site, or the address cannot be used.
     """
     path = work / FILE
-    configuration = SiteConfiguration(
-        federation=invite.federation,
-        site=invite.site,
-        url=url or invite.url,
-        user=user or invite.user,
-        ca_file=str(ca_file.resolve()) if ca_file else None,
-        aggregator_key=invite.aggregator_key,
-        data=data,
-    )
+    values = {
+        "federation": invite.federation,
+        "site": invite.site,
+        "url": url or invite.url,
+        "user": user or invite.user,
+        "ca_file": str(ca_file.resolve()) if ca_file else None,
+        "aggregator_key": invite.aggregator_key,
+        "data": data,
+    }
+    configuration = check_record(values, SiteConfiguration, "join")
     if path.exists():
         raise ConfigurationError([f"{path}: is there already; edit it, or join in another directory with --work"])
     key = SigningKey.at(work / KEY_FILE)

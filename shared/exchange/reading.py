@@ -84,8 +84,7 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
         elif problem["type"] == "missing":
             text = f"{key}: is missing; add it"
         elif key:
-            found = "" if "secret" in key else f" (found {_brief(problem['input'])})"
-            text = f"{key}: {message[:1].lower() + message[1:]}{found}; correct it"
+            text = f"{key}: {message[:1].lower() + message[1:]}{_found(key, problem['input'])}; correct it"
         else:
             text = message
         sentences.append(f"{file}: {text}")
@@ -109,9 +108,12 @@ def _known_keys(kind: type[BaseModel], location: Sequence[int | str]) -> str:
     return f" or use one of {', '.join(kind.model_fields)}"
 
 
-def _brief(value: object) -> str:
+def _found(key: str, value: object) -> str:
+    """What stands there, unless a secret may be part of it: addresses are written with passwords in them."""
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if "secret" in key or "url" in key or "@" in text:
+        return ""
+    return f" (found {text if len(text) <= 60 else text[:57] + '...'})"
 
 
 def _one_line(error: Exception) -> str:

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO, Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -28,6 +27,7 @@ from webdav3.client import Client
 from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.folder.address import checked_url, is_loopback
 from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.durable import BLOCK
@@ -118,7 +118,7 @@ class Connection:
             StandingError: an address or a CA file that cannot be used.
         """
         self.another = partial(Connection, url, user, password, ca_file=ca_file, stall_s=stall_s)
-        self.url = _checked_url(url)
+        self.url = checked_url(url)
         self.path = unquote(urlsplit(self.url).path)
         self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.url))
         self.user = user
@@ -133,7 +133,7 @@ class Connection:
         session = client.session
         session.auth = self._login = PasswordLogin(user, password)
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
-        session.proxies = {} if _is_loopback(self.url) else get_environ_proxies(self.url)
+        session.proxies = {} if is_loopback(self.url) else get_environ_proxies(self.url)
         session.max_redirects = 0
         session.headers.update({"Accept-Encoding": "identity", "User-Agent": "dropfed"})
         session.hooks["response"].append(_stop_at_refusal)
@@ -278,29 +278,3 @@ def _stop_at_refusal(response: requests.Response, **_: object) -> None:
         with closing(response):
             drain(response)
             raise _RefusalError(Answer.of(response))
-
-
-def _checked_url(url: str) -> str:
-    """Return the address of a folder, percent-encoded, without a final slash."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise StandingError(f"The folder's address is malformed ({error}): correct it.") from None
-    if parts.username is not None or parts.password is not None:
-        raise StandingError("The folder's address contains a user or password: put them in their own settings.")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise StandingError(f"{url!r} is not the address of a folder: write it as https://HOST/PATH.")
-    if parts.scheme == "http" and not _is_loopback(url):
-        raise StandingError(f"{url} would send the password and the data in the clear: use https.")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = quote(unquote(parts.path).rstrip("/"), safe="/")
-    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

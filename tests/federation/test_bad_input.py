@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
+from aggregator.configuration import read_configuration
 from shared.audit.cli import main as audit
 from shared.exchange.reading import dump_yaml
 from site_client.cli import main as site
@@ -113,13 +114,90 @@ def test_a_command_that_is_told_can_be_copied_anywhere(tmp_path: Path, monkeypat
     assert f"{tmp_path / 'none'}: there is no such" in run(site, "status", "--work", "none").output
 
 
-def test_init_refuses_names_and_addresses_it_cannot_use(tmp_path: Path) -> None:
-    result = run(
-        aggregator, "init", "--work", tmp_path / "a", "--federation", "Retina", "--site", "aggregator=http://x/"
-    )
+def init(work: Path, *sites: str, federation: str = "retina") -> Result:
+    options = [word for site in sites for word in ("--site", site)]
+    return run(aggregator, "init", "--work", work, "--federation", federation, *options)
+
+
+def test_init_refuses_names_it_cannot_use(tmp_path: Path) -> None:
+    result = init(tmp_path / "a", "aggregator=https://x/", federation="Retina")
     assert result.exit_code == 2
     assert {line.split(":")[0] for line in result.output.splitlines()} == {"Retina", "aggregator"}
-    assert "must be NAME=URL" in run(aggregator, "init", "--federation", "retina", "--site", "north").output
+    assert "must be NAME=URL" in init(tmp_path / "a", "north").output
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("sites", "sentence"),
+    [
+        (["north=http://bob:hunter2@127.0.0.1/north/"], "--site north: url: the folder's address contains a user"),
+        (["north=https://bob:hunter2"], "--site north: url: the folder's address is malformed"),
+        (["https://bob:hunter2@host/north/"], "--site: must be NAME=URL"),
+        (["https://bob:hunter2@host/north/?a=b"], "--site: must be NAME=URL"),
+        (["north=north"], "--site north: url: the folder's address is malformed"),
+        (["north=http://cloud.example.org/north/"], "in the clear: use https"),
+        (["north=https://host/a", "south=https://HOST/a/"], "north and south have one folder, https://host/a;"),
+        (["north=https://host/a", "north=https://host/b"], "--site north: is given twice; keep one"),
+    ],
+)
+def test_init_refuses_addresses_it_cannot_use(tmp_path: Path, sites: list[str], sentence: str) -> None:
+    result = init(tmp_path / "a", *sites)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert "hunter2" not in result.output
+    assert not (tmp_path / "a").exists()
+
+
+def test_settings_with_a_password_in_an_address_are_refused(federation: Federation, tmp_path: Path) -> None:
+    work = joined(federation, tmp_path / "site")
+    address = "https://bob:hunter2@host/north/"
+    federation.change(work / "site.yaml", url=address)
+    invite = federation.aggregator / "invites" / "north.json"
+    for result in (
+        run(site, "run", "--once", "--work", work),
+        run(site, "join", invite, "--work", tmp_path / "w", "--url", address, password="x"),
+    ):
+        assert result.exit_code == 2
+        assert "url: the folder's address contains a user or password" in result.output
+        assert "hunter2" not in result.output
+    assert not (tmp_path / "w").exists()
+
+
+def test_init_again_adds_a_site_and_changes_nothing_else(tmp_path: Path) -> None:
+    work, north, south = tmp_path / "a", "north=https://host/north/", "south=https://host/south/"
+    assert init(work, north).exit_code == 0
+    path = work / "aggregator.yaml"
+    written = path.read_bytes().replace(b"threads: 1", b"threads: 2  # as the PI likes it")
+    path.write_bytes(written)
+    kept = {file: file.read_bytes() for file in (work / "signing.key", work / "invites" / "north.json")}
+
+    assert "nothing was changed" in init(work, north).output
+    assert path.read_bytes() == written
+
+    result = init(work, south)
+    assert result.output.splitlines()[:2] == [f"wrote {path}", f"wrote {work / 'invites' / 'south.json'}"]
+    assert set(read_configuration(work).sites) == {"north", "south"}
+    assert [line for line in path.read_bytes().splitlines() if line in written.splitlines()] == written.splitlines()
+    assert {file: file.read_bytes() for file in kept} == kept
+
+
+def test_init_again_leaves_to_a_person_what_it_cannot_do_safely(tmp_path: Path) -> None:
+    work, north, south = tmp_path / "a", "north=https://host/north/", "south=https://host/south/"
+    assert init(work, north).exit_code == 0
+    path = work / "aggregator.yaml"
+    moved = init(work, "north=https://host/elsewhere/")
+    assert moved.exit_code == 2
+    assert f"{path} has another address for it; change it there, under sites: north: url, and in" in moved.output
+
+    written = path.read_bytes().replace(b"sites:", b"sites:  # ours")
+    path.write_bytes(written)
+    result = init(work, south)
+    assert result.exit_code == 2
+    entry = "south: {url: https://host/south/, user: aggregator, password_file: passwords/south}"
+    assert f"{path}: add under sites: by hand" in result.output and entry in result.output
+    assert path.read_bytes() == written
+    path.write_bytes(written.replace(b"  # ours", f"  # ours\n  {entry}".encode()))
+    assert init(work, south).output.splitlines()[0] == f"wrote {work / 'invites' / 'south.json'}"
 
 
 # --- the hospital's IT ------------------------------------------------------------------------------------------
@@ -137,6 +215,16 @@ def test_join_names_every_problem_of_an_invite(tmp_path: Path) -> None:
     shown = run(site, "join", invite, "--work", tmp_path / "w", password="x").output
     assert f"{invite}: enrolment_secret: " in shown
     assert "cut-off-secr" not in shown
+
+
+def test_join_refuses_two_folders_for_one_task(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    folders = ("--data", "octa_segmentation=/a", "--data", "octa_segmentation=/b")
+    result = run(site, "join", invite, "--work", tmp_path / "w", *folders, password="x")
+    assert result.exit_code == 2
+    assert result.output == "--data octa_segmentation: is given twice; keep one\n"
+    assert "there is no such task" in run(site, "join", invite, "--work", tmp_path / "w", "--data", "octa=/a").output
+    assert not (tmp_path / "w").exists()
 
 
 class LoginPage(BaseHTTPRequestHandler):

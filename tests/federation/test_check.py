@@ -96,10 +96,9 @@ def test_two_sites_with_one_folder(federation: Federation, work: Path) -> None:
     sites = {"north": access | {"url": url}, "south": access | {"url": f"{url}/"}}
     federation.change(work / "aggregator.yaml", sites=sites)
     result = check(aggregator, work)
-    assert result.exit_code == 1
-    assert of_grade("problem", result) == [
-        f"aggregator.yaml: sites: north and south have one folder, {url}; give each its own"
-    ]
+    assert result.exit_code == 2
+    path = work / "aggregator.yaml"
+    assert result.output == f"{path}: sites: north and south have one folder, {url}; give each its own\n"
 
 
 def test_a_lost_key_and_a_card_of_somebody_else(federation: Federation, work: Path) -> None:
