@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ def verify(folder: str, key: str | None, user: str | None, ca_file: Path | None,
     from shared.audit.verify import lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.verify import verify as verify_folder  # noqa: PLC0415
 
+    if key is not None and re.fullmatch(r"[0-9a-f]{64}", key) is None:
+        raise ConfigurationError(["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"])
     audits = {
         name: verify_folder(opened, aggregator_key=key) for name, opened in _folders(folder, user, ca_file).items()
     }

@@ -243,6 +243,13 @@ def test_the_command_says_one_line_when_all_holds_and_one_per_finding_otherwise(
         assert [finding["file"] for finding in result["findings"]] == ["README.txt"]
 
 
+@pytest.mark.parametrize("key", ["00", "", "g" * 64, "0" * 63, "A" * 64, "0" * 64 + "\n"])
+def test_what_is_no_key_is_no_finding(copy: Path, key: str) -> None:
+    code, lines = cli("verify", copy, "--key", key)
+    assert code == 2
+    assert len(lines) == 1 and lines[0].startswith("--key: must be the 64 hexadecimal digits")
+
+
 def test_the_command_reads_a_folder_over_webdav(copy: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(copy, root / "north")
