@@ -26,7 +26,7 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
     In each folder a scratch folder is made and removed; nothing else is changed.
     """
     for name, access in sorted(configuration.sites.items()):
-        for finding in with_problems(partial(_site, work, name, access)):
+        for finding in with_problems(partial(_site, work, name, access, configuration.federation)):
             yield replace(finding, text=f"{name}: {finding.text}")
     if not configuration.heldout:
         tasks = " or ".join(TASK_NAMES)
@@ -35,8 +35,13 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         yield from with_problems(partial(look_at_images, task, work / folder))
 
 
-def _site(work: Path, name: str, access: SiteAccess) -> Iterator[Finding]:
+def _site(work: Path, name: str, access: SiteAccess, federation: str) -> Iterator[Finding]:
     invite = read_invite(work, name)
+    if (invite.federation, invite.site) != (federation, name):
+        yield Finding(
+            "problem",
+            f"its invite is for {invite.federation}/{invite.site}, {FILE} says {federation}/{name}; correct {FILE}",
+        )
     if not (work / KEY_FILE).exists() or SigningKey.at(work / KEY_FILE).public != invite.aggregator_key:
         yield Finding("problem", f"its invite shows another key than {work / KEY_FILE}; put the right key back")
     folder = open_folder(work, access)

@@ -74,7 +74,8 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
         content = _extended(path, configuration, sites)
     else:
         content = None
-    key = SigningKey.at(work / KEY_FILE)
+    has_invited = any((work / "invites").glob("*.json"))  # and each invite shows the key that is to be used for good
+    key = (SigningKey.at if has_invited else SigningKey.made_at)(work / KEY_FILE)
     made = []
     if content is not None:
         write_file(path, content)

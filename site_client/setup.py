@@ -74,7 +74,7 @@ def join(
     configuration = check_record(values, SiteConfiguration, "join")
     if path.exists():
         raise ConfigurationError([f"{path}: is there already; edit it, or join in another directory with --work"])
-    key = SigningKey.at(work / KEY_FILE)
+    key = SigningKey.made_at(work / KEY_FILE)
     card = SiteCard(
         federation=invite.federation,
         site=invite.site,

@@ -36,7 +36,7 @@ def test_a_test_that_tells_a_password_fails() -> None:
 def test_secrets_are_found_where_they_do_not_belong(tmp_path: Path) -> None:
     """In the places for them they may lie."""
     key = tmp_path / "sites" / "north" / "signing.key"
-    SigningKey.at(key)
+    SigningKey.made_at(key)
     (tmp_path / "invites").mkdir()
     (tmp_path / "invites" / "north.json").write_text(json.dumps({"enrolment_secret": SECRET}))
     (tmp_path / "passwords").mkdir()

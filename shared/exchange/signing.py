@@ -33,17 +33,28 @@ class SigningKey:
 
     @classmethod
     def at(cls, path: Path) -> SigningKey:
-        """Load the key kept at ``path``, or make one there if there is none, readable by its owner only.
+        """Load the key kept at ``path``.
 
         Raises:
-            StandingError: the file is readable by others, or is not a key.
+            StandingError: it is missing, readable by others, or not a key.
         """
         if not path.exists():
-            write_file(path, secrets.token_hex(32).encode(), private=True)
+            raise StandingError(f"{path} is missing: put this very key back from a backup, another will not do")
         try:
             return cls(bytes.fromhex(read_private(path).decode().strip()))
         except ValueError:
             raise StandingError(f"{path} does not hold a dropfed key: put the right file back") from None
+
+    @classmethod
+    def made_at(cls, path: Path) -> SigningKey:
+        """Make a key at ``path``, readable by its owner only, unless there is one; load it.
+
+        Raises:
+            StandingError: as ``at``, for a file that is there.
+        """
+        if not path.exists():
+            write_file(path, secrets.token_hex(32).encode(), private=True)
+        return cls.at(path)
 
     def sign(self, body: Json) -> bytes:
         """Return the bytes of the signed record of ``body``."""

@@ -81,6 +81,8 @@ def read_private(path: Path) -> bytes:
         raise StandingError(f"{path} is missing: put the file with the secret there, readable by you alone") from None
     except PermissionError:
         raise StandingError(f"{path} cannot be read by this user: make this user its owner") from None
+    except IsADirectoryError:
+        raise StandingError(f"{path} is a folder where a file must be: correct the path") from None
 
 
 def link_file(source: Path, target: Path) -> None:

@@ -19,10 +19,17 @@ def prepare_compute(device: str, threads: int) -> None:
     Raises:
         StandingError: the device is not there.
     """
-    if device != "cpu":
-        wanted = torch.device(device).index or 0
-        if wanted >= torch.cuda.device_count():
-            raise StandingError(f"device: {device} is not on this machine; set `device: cpu`, or mend the driver")
+    demand_device(device)
     torch.set_num_threads(threads)
     # Not use_deterministic_algorithms: it does the same, and loads 70 MB of compiler first.
     torch.set_deterministic_debug_mode("error" if device == "cpu" else "default")
+
+
+def demand_device(device: str) -> None:
+    """See whether this machine can compute on ``device``.
+
+    Raises:
+        StandingError: the device is not there.
+    """
+    if device != "cpu" and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        raise StandingError(f"device: {device} is not on this machine; set `device: cpu`, or mend the driver")

@@ -248,9 +248,11 @@ def test_anything_else_is_not_a_table(content: str) -> None:
 
 def test_a_key_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "signing.key"
-    key = SigningKey.at(path)
+    with pytest.raises(StandingError, match="is missing: put this very key back"):
+        SigningKey.at(path)
+    key = SigningKey.made_at(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert SigningKey.at(path).public == key.public
+    assert SigningKey.at(path).public == SigningKey.made_at(path).public == key.public
     path.chmod(0o640)
     with pytest.raises(StandingError, match="chmod 600"):
         SigningKey.at(path)

@@ -181,6 +181,16 @@ def test_init_again_adds_a_site_and_changes_nothing_else(tmp_path: Path) -> None
     assert {file: file.read_bytes() for file in kept} == kept
 
 
+def test_init_again_makes_no_second_key(tmp_path: Path) -> None:
+    work, north = tmp_path / "a", "north=https://host/north/"
+    assert init(work, north).exit_code == 0
+    (work / "signing.key").unlink()
+    result = init(work, north, "south=https://host/south/")
+    assert result.exit_code == 1
+    assert result.output.startswith(f"{work / 'signing.key'} is missing: put this very key back")
+    assert not (work / "signing.key").exists()
+
+
 def test_init_again_leaves_to_a_person_what_it_cannot_do_safely(tmp_path: Path) -> None:
     work, north, south = tmp_path / "a", "north=https://host/north/", "south=https://host/south/"
     assert init(work, north).exit_code == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
+from shared.errors import StandingError
+from shared.exchange.records import Federation as Enrolment
+from shared.exchange.records import now_text
+from shared.exchange.signing import SigningKey
+from shared.folder.local import LocalFolder
 from site_client.cli import main as site
+from site_client.configuration import read_configuration
+from site_client.daemon import Daemon
 from tests.federation.running import Federation
 from tests.folder.installed import AbsentError
 from tests.folder.logins import SITE
@@ -115,6 +124,123 @@ def test_a_lost_key_and_a_card_of_somebody_else(federation: Federation, work: Pa
     assert all("put the right key back" in problem for problem in (problems[0], problems[2]))
     assert "was written for retina/south" in problems[1]
     assert not (work / "signing.key").exists()
+
+
+def test_the_aggregator_is_told_that_its_invites_are_of_another_federation(federation: Federation, work: Path) -> None:
+    federation.change(work / "aggregator.yaml", federation="other")
+    result = check(aggregator, work)
+    assert result.exit_code == 1
+    assert of_grade("problem", result) == [
+        f"{name}: its invite is for retina/{name}, aggregator.yaml says other/{name}; correct aggregator.yaml"
+        for name in ("north", "south")
+    ]
+
+
+@pytest.fixture
+def north(federation: Federation, tmp_path: Path) -> Iterator[Path]:
+    """A copy of north's work directory, to spoil; its folder is emptied afterwards."""
+    shutil.copytree(federation.site("north"), tmp_path / "north")
+    yield tmp_path / "north"
+    for path in federation.folder("north").iterdir():
+        path.unlink()
+
+
+def enrol(federation: Federation, work: Path) -> None:
+    """Put into north's folder what its daemon and the aggregator's put there."""
+    folder = federation.folder("north")
+    shutil.copyfile(work / "mirror" / "site.json", folder / "site.json")
+    key = SigningKey.at(federation.aggregator / "signing.key")
+    record = Enrolment(
+        federation="retina",
+        site="north",
+        aggregator_key=key.public,
+        site_key=SigningKey.at(work / "signing.key").public,
+        created=now_text(),
+        files={},
+    )
+    (folder / "federation.json").write_bytes(key.sign(record.model_dump()))
+
+
+def daemon(federation: Federation, work: Path) -> Daemon:
+    folder, stop = LocalFolder(federation.folder("north")), threading.Event()
+    return Daemon(work, read_configuration(work), folder, stop=stop, give_up_after_s=0)
+
+
+@pytest.mark.parametrize("is_enrolled", [False, True])
+@pytest.mark.parametrize("content", [None, "", "0" * 64])
+def test_a_site_is_told_that_its_key_is_not_the_right_one(
+    federation: Federation, north: Path, content: str | None, is_enrolled: bool
+) -> None:
+    if is_enrolled:
+        enrol(federation, north)
+        assert of_grade("problem", check(site, north)) == []
+    key = north / "signing.key"
+    key.unlink()
+    if content is not None:
+        key.write_text(content)
+        key.chmod(0o600)
+    result = check(site, north)
+    assert result.exit_code == 1
+    (problem,) = of_grade("problem", result)
+    assert problem.startswith(f"{key} ") and ("put this very key back" in problem or "put the right" in problem)
+    if content is None:
+        with pytest.raises(StandingError, match="is missing: put this very key back"):
+            daemon(federation, north)
+    assert key.exists() == (content is not None)  # neither makes one
+
+
+def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
+    federation: Federation, north: Path, tmp_path: Path
+) -> None:
+    enrol(federation, north)
+    card = federation.folder("north") / "site.json"
+    earlier = json.loads(card.read_bytes())["body"] | {"created": "2026-01-01T00:00:00Z"}
+    card.write_bytes(SigningKey.at(north / "signing.key").sign(earlier))
+    (tmp_path / "password").write_bytes((north / "password").read_bytes())
+    invite, password = federation.aggregator / "invites" / "north.json", tmp_path / "password"
+    options = ["--url", f"http://127.0.0.1:{federation.port}/north", "--password-file", str(password)]
+    for is_restored, problem in (
+        (False, "signing.key is not the key that site.json in the folder shows: put the right key back"),
+        (True, "is not the card in the folder, though of the same key: remove it"),
+    ):
+        work = tmp_path / f"anew-{is_restored}"
+        if is_restored:
+            work.mkdir()
+            shutil.copy(north / "signing.key", work)
+        result = CliRunner().invoke(site, ["join", str(invite), "--work", str(work), *options])
+        assert result.exit_code == 1
+        assert [problem in line for line in of_grade("problem", result)] == [True], result.output
+    (work / "mirror" / "site.json").unlink()
+    assert check(site, work).exit_code == 0
+    daemon(federation, work).run(once=True)
+    assert (work / "mirror" / "site.json").read_bytes() == card.read_bytes()
+    assert (work / "mirror" / "federation.json").exists()
+
+
+@pytest.mark.parametrize("change", [{"federation": "other"}, {"site": "south"}])
+@pytest.mark.parametrize("where", ["here", "in the folder", "enrolled"])
+def test_a_site_is_told_that_it_is_another(
+    federation: Federation, north: Path, change: dict[str, str], where: str
+) -> None:
+    if where != "here":
+        enrol(federation, north)
+        (north / "mirror" / "site.json").unlink()
+    if where == "enrolled":
+        (federation.folder("north") / "site.json").unlink()
+    federation.change(north / "site.yaml", **change)
+    result = check(site, north)
+    assert result.exit_code == 1
+    (problem,) = of_grade("problem", result)
+    assert "was written for retina/north, site.yaml is for " in problem
+
+
+def test_a_device_that_is_not_there(federation: Federation, north: Path) -> None:
+    federation.change(north / "site.yaml", device="cuda:99")
+    result = check(site, north)
+    assert result.exit_code == 1
+    assert of_grade("problem", result) == [
+        "device: cuda:99 is not on this machine; set `device: cpu`, or mend the driver"
+    ]
 
 
 def test_join_with_an_authority_and_a_user_of_ones_own(federation: Federation, tmp_path: Path) -> None:
