@@ -14,7 +14,7 @@ from shared.folder.copies import Copies
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from shared.logs import LogForm
-from shared.settings import Address, read_password, read_settings
+from shared.settings import Address, kept_password, read_settings
 
 FILE = "aggregator.yaml"
 
@@ -69,5 +69,5 @@ def open_folder(
         StandingError: the password file is missing or readable by others, or the address is unusable.
     """
     ca_file = work / access.ca_file if access.ca_file else None
-    password = read_password(work / access.password_file)
+    password = kept_password(work / access.password_file, FILE)
     return WebDavFolder(access.url, access.user, password, ca_file=ca_file, meter=meter, copies=copies)

@@ -15,6 +15,7 @@ import click
 from shared.errors import ConfigurationError, DataError, DropfedError, PassingError
 from shared.exchange.names import new_scratch
 from shared.folder.capabilities import Capabilities
+from shared.folder.durable import disk_trouble
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file
 from shared.learning.tasks import task_named
@@ -54,6 +55,8 @@ def with_problems(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield Finding("problem", f"{error} If it stays so, ask your network people.")
     except DropfedError as error:
         yield Finding("problem", str(error))
+    except OSError as error:
+        yield Finding("problem", str(disk_trouble(error, Path.cwd())))
 
 
 def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:

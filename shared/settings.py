@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from shared.errors import ConfigurationError, StandingError
 from shared.exchange.reading import AnyRecord, parse_yaml
 from shared.folder.address import checked_url
 from shared.folder.durable import read_private
+from shared.folder.login import Password
 
 
 def _usable(url: str) -> str:
@@ -43,13 +45,28 @@ def read_settings(path: Path, kind: type[AnyRecord], remedy: str) -> AnyRecord:
     return parse_yaml(content, kind, str(path))
 
 
+def kept_password(path: Path, settings: str) -> Password:
+    """The password in a file.
+
+    Args:
+        settings: the file that names user and password file, as people should read it.
+    """
+    remedy = f"correct user in {settings}, or write the right password into {path}"
+    return Password(partial(read_password, path), remedy)
+
+
 def read_password(path: Path) -> str:
     """Read a password from a file that only its owner may read; a line break at its end does not count.
 
     Raises:
-        StandingError: missing, readable by others, or not text.
+        StandingError: missing, readable by others, empty, or not text.
     """
+    if path.is_dir():
+        raise StandingError(f"password_file: {path} is a folder: name the file that holds the password")
     try:
-        return read_private(path).decode().strip("\r\n")
+        password = read_private(path).decode().strip("\r\n")
     except UnicodeDecodeError:
         raise StandingError(f"{path} does not hold text: put the password there") from None
+    if not password:
+        raise StandingError(f"{path} is empty: write the password into it")
+    return password

@@ -9,14 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from shared.errors import StandingError
 from shared.exchange.names import Name
 from shared.exchange.records import Digest, Record
+from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import METHODS
 from shared.learning.tasks import TASK_NAMES
 from shared.logs import LogForm
-from shared.settings import Address, read_password, read_settings
+from shared.settings import Address, kept_password, read_settings
 from site_client.limits import Limits, demand_transfer_hours
 
 FILE = "site.yaml"
@@ -72,7 +74,7 @@ def open_folder(
     Raises:
         StandingError: no password, a password file that others can read, or an unusable address.
     """
-    password = os.environ.get(PASSWORD_VARIABLE) or read_password(work / configuration.password_file)
+    password = _password(work / configuration.password_file)
     ca_file = work / configuration.ca_file if configuration.ca_file else None
     limits = configuration.limits
     megabits: dict[Direction, float | None] = {"up": limits.upload_megabits, "down": limits.download_megabits}
@@ -87,3 +89,16 @@ def open_folder(
         permit=permit_within_limits,
     )
     return WebDavFolder(configuration.url, configuration.user, password, ca_file=ca_file, meter=meter)
+
+
+def _password(path: Path) -> Password:
+    """The password of the environment, or else of the password file."""
+    if given := os.environ.get(PASSWORD_VARIABLE):
+        remedy = f"correct user in {FILE}, or set the right password in {PASSWORD_VARIABLE} and start again"
+        return Password(lambda: given, remedy)
+    if not path.exists():
+        raise StandingError(
+            f"{path} is missing and {PASSWORD_VARIABLE} is not set: write the password into the file, readable by you "
+            "alone (chmod 600), or set the variable"
+        )
+    return kept_password(path, FILE)

@@ -70,17 +70,18 @@ def drain(response: requests.Response) -> bool:
     return True
 
 
-def explain(answer: Answer, method: str, where: str, user: str) -> DropfedError:
+def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> DropfedError:
     """Translate an answer that is not the wished-for one.
 
     Args:
         where: the address asked, as people should read it.
         user: who asked.
+        remedy: what to do about a wrong user or password, as the end of a sentence.
     """
     status = answer.status
     said = f"{status} {_phrase(status)}"
     if status == 401:
-        return StandingError(f"{where} refuses user {user!r} or the password: correct them.")
+        return StandingError(f"{where} refuses user {user!r} or the password: {remedy}.")
     if status == 403:
         return StandingError(f"{where} forbids {method} to user {user!r}: have the folder's owner permit it.")
     if status in (404, 410):

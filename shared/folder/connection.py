@@ -31,7 +31,7 @@ from shared.folder.address import checked_url, is_loopback
 from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.durable import BLOCK
-from shared.folder.login import PasswordLogin
+from shared.folder.login import Password, PasswordLogin
 from shared.folder.multistatus import QUESTION, Listing, parse
 
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
@@ -111,17 +111,20 @@ class Connection:
         another: makes one more to the same folder, for another thread.
     """
 
-    def __init__(self, url: str, user: str, password: str, *, ca_file: Path | None, stall_s: float) -> None:
+    def __init__(self, url: str, user: str, password: str | Password, *, ca_file: Path | None, stall_s: float) -> None:
         """See ``WebDavFolder``.
 
         Raises:
-            StandingError: an address or a CA file that cannot be used.
+            StandingError: an address, a password or a CA file that cannot be used.
         """
+        if isinstance(password, str):
+            password = Password.fixed(password)
         self.another = partial(Connection, url, user, password, ca_file=ca_file, stall_s=stall_s)
         self.url = checked_url(url)
         self.path = unquote(urlsplit(self.url).path)
         self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.url))
         self.user = user
+        self._remedy = password.remedy
         self._stall_s = stall_s
         if ca_file is not None and not ca_file.is_file():
             raise StandingError(f"The CA file {ca_file} is not there: correct its path in the configuration.")
@@ -254,6 +257,9 @@ class Connection:
         try:
             with closing(self._client.execute_request(method, self.quoted(path), body, lines)) as response:
                 yield response
+        except _RefusalError as refusal:
+            self._login.is_refused |= refusal.answer.status == 401
+            raise
         except (requests.RequestException, HTTPError, WebDavException) as error:
             raise explain_silence(error, self.url, self._stall_s) from error
 
@@ -261,7 +267,7 @@ class Connection:
         """Translate an answer that is not the wished-for one."""
         if method == "GET" and 300 <= answer.status < 400 and f"/{quote(path)}/" in (answer.location or ""):
             return NotFoundError(f"{self.where(path)} is a folder, not a file.")
-        return explain(answer, method, self.where(path), self.user)
+        return explain(answer, method, self.where(path), self.user, self._remedy)
 
 
 class _RefusalError(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from requests import PreparedRequest, Response
@@ -11,20 +13,57 @@ from requests.auth import AuthBase, HTTPBasicAuth, HTTPDigestAuth
 from shared.folder.answers import drain
 
 
+@dataclass(frozen=True)
+class Password:
+    """A password that a person may correct at any time.
+
+    Args:
+        read: returns it, or raises StandingError; called again after each refusal.
+        remedy: what a person does about a wrong one, as the end of a sentence.
+    """
+
+    read: Callable[[], str] = field(repr=False)
+    remedy: str = "correct them"
+
+    @classmethod
+    def fixed(cls, text: str) -> Password:
+        """One that stays as it is."""
+        return cls(lambda: text)
+
+
 class PasswordLogin(AuthBase):
     """Speaks for one user over one connection.
 
     Attributes:
         kind: what the server wants, as far as it has said.
+        is_refused: the server refused the password; before the next request it is read again.
     """
 
-    def __init__(self, user: str, password: str) -> None:
+    def __init__(self, user: str, password: Password) -> None:
+        """Read the password.
+
+        Raises:
+            StandingError: it cannot be read.
+        """
         self.kind: Literal["Basic", "Digest"] = "Basic"
-        self._basic = HTTPBasicAuth(user.encode(), password.encode())  # as text it would go out as Latin-1
-        self._digest = _Digest(user, password)
+        self._user = user
+        self._password = password
+        self._read()
+
+    def _read(self) -> None:
+        text = self._password.read()
+        self._basic = HTTPBasicAuth(self._user.encode(), text.encode())  # as text it would go out as Latin-1
+        self._digest = _Digest(self._user, text)
+        self.is_refused = False
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        """Put the header on a request that is about to go out."""
+        """Put the header on a request that is about to go out.
+
+        Raises:
+            StandingError: the password was refused, and cannot be read any more.
+        """
+        if self.is_refused:
+            self._read()
         if self.kind == "Digest":
             self._digest(request)
         else:

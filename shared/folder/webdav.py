@@ -21,6 +21,7 @@ from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES, UNFINISHED, Entry, 
 from shared.folder.copies import Copies
 from shared.folder.download import download
 from shared.folder.durable import disk_trouble
+from shared.folder.login import Password
 from shared.folder.meter import Meter
 from shared.folder.multistatus import Listing
 
@@ -33,21 +34,21 @@ class WebDavFolder(Folder):
     Args:
         url: ``https://HOST/PATH`` of the folder; plain ``http`` only to this machine itself.
         user: sent with every request (Basic).
-        password: likewise, as UTF-8. It appears in no message and no log.
+        password: likewise, as UTF-8. It appears in no message and no log. A ``Password`` is read again when refused.
         ca_file: certificates to trust instead of the public ones.
         stall_s: seconds without a byte moving after which a request fails; no limit on its whole duration.
         meter: watches files on their way and holds them back.
         copies: shared with other folders that get the same content, so that the server may copy it between them.
 
     Raises:
-        StandingError: an address or a CA file that cannot be used.
+        StandingError: an address, a password or a CA file that cannot be used.
     """
 
     def __init__(
         self,
         url: str,
         user: str,
-        password: str,
+        password: str | Password,
         *,
         ca_file: Path | None = None,
         stall_s: float = 60,

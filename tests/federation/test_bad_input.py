@@ -19,6 +19,7 @@ from aggregator.cli import main as aggregator
 from aggregator.configuration import read_configuration
 from shared.audit.cli import main as audit
 from shared.exchange.reading import dump_yaml
+from shared.folder.durable import write_file
 from site_client.cli import main as site
 from tests.federation.running import WAIT_S, Federation, run_configuration
 
@@ -271,6 +272,20 @@ def test_check_says_what_is_wrong_with_password_server_and_address(federation: F
     assert f"chmod 600 {work / 'password'}" in run(site, "check", "--work", work).output
     (work / "password").chmod(0o600)
 
+    right = (work / "password").read_bytes()
+    (work / "password").write_bytes(b"wrong-password")
+    assert f"or write the right password into {work / 'password'}." in run(site, "check", "--work", work).output
+    assert "set the right password in DROPFED_PASSWORD" in wrong.output
+    (work / "password").write_bytes(b"\n")
+    assert f"{work / 'password'} is empty" in run(site, "check", "--work", work).output
+    (work / "password").unlink()
+    missing = run(site, "check", "--work", work).output
+    assert f"{work / 'password'} is missing and DROPFED_PASSWORD is not set" in missing
+    (work / "password").mkdir(mode=0o700)
+    assert f"password_file: {work / 'password'} is a folder" in run(site, "check", "--work", work).output
+    (work / "password").rmdir()
+    write_file(work / "password", right, private=True)
+
     federation.change(work / "site.yaml", url="http://cloud.example.org/dav/")
     assert "https" in run(site, "check", "--work", work).output
 
@@ -364,20 +379,23 @@ def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
 
 
 def test_the_password_may_come_late(tmp_path: Path) -> None:
-    """A daemon with a wrong password tells it and goes on trying; the file's new content is used at the next start."""
-    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1)) as federation:
-        password = federation.site("north") / "password"
-        right = password.read_bytes()
-        password.write_bytes(b"wrong-password")
-        daemon = federation.start_site("north")
-        federation.wait_until(
-            lambda: "password" in federation.output(federation.site("north")), "the trouble to be told"
-        )
-        assert daemon.poll() is None
-        assert "wrong-password" not in federation.output(federation.site("north"))
-        federation.stop_all()
-        password.write_bytes(right)
-        federation.run_to_the_end()
+    """Daemons with a wrong password tell it and go on trying; what is in the file by then is used without a restart."""
+    run = run_configuration(sites=["north"], quorum=1)
+    with Federation(tmp_path, run, runner=("tests.faults.hurried",)) as federation:
+        files = [federation.site("north") / "password", federation.aggregator / "passwords" / "north"]
+        right = [path.read_bytes() for path in files]
+        for path in files:
+            write_file(path, b"wrong-password", private=True)
+        site_process, aggregator_process = federation.start_site("north"), federation.start_aggregator()
+        for path, work in zip(files, (federation.site("north"), federation.aggregator), strict=True):
+            remedy = f"or write the right password into {path}"
+            federation.wait_until(lambda text=remedy, work=work: text in federation.output(work), "the trouble")
+            assert "wrong-password" not in federation.output(work)
+        assert site_process.poll() is None and aggregator_process.poll() is None
+        for path, password in zip(files, right, strict=True):
+            write_file(path, password, private=True)
+        assert aggregator_process.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        federation.wait_for_finals()
 
 
 def test_a_trouble_is_told_once_however_often_it_is_met(tmp_path: Path) -> None:

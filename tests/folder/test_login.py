@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +12,9 @@ import pytest
 from requests.utils import parse_dict_header
 
 from shared.errors import StandingError
+from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
+from shared.settings import kept_password
 from tests.folder.faulty import FaultyServer, Handler, says
 from tests.folder.logins import SITE, Logins
 from tests.folder.relay import Relay
@@ -91,6 +94,39 @@ def test_a_wrong_password_is_told_and_no_body_goes_out(faulty: FaultyServer, gat
             attempt()
         assert "secret-word" not in str(caught.value)
     assert faulty.count("PUT") == 0
+
+
+@pytest.mark.parametrize("is_digest", [False, True])
+def test_a_password_that_is_corrected_is_taken_up(
+    faulty: FaultyServer, source: Path, tmp_path: Path, is_digest: bool
+) -> None:
+    """By one and the same folder: a daemon need not be started again."""
+    if is_digest:
+        Gate(faulty)
+    else:
+        for method in METHODS:
+            faulty.always_fail(method, demand_basic)
+    path = tmp_path / "password"
+    write_file(path, b"secret-word", private=True)
+    folder = WebDavFolder(faulty.url, USER, kept_password(path, "site.yaml"))
+    remedy = f"correct user in site.yaml, or write the right password into {path}"
+    for _ in range(2):
+        with pytest.raises(StandingError, match=f"refuses user '{USER}' or the password: {remedy}"):
+            folder.check()
+    path.unlink()
+    with pytest.raises(StandingError, match="password is missing"):
+        folder.check()
+    write_file(path, PASSWORD.encode(), private=True)
+    folder.check()
+    path.unlink()  # it is read no more than needed
+    folder.upload("one", source)
+    assert faulty.files == {"one": bytes(SIZE)}
+
+
+def demand_basic(handler: Handler) -> None:
+    handler.body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+    is_right = handler.headers.get("Authorization") == f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
+    handler.answer(*(handler.behave() if is_right else (401, b"who are you?")))
 
 
 def test_a_password_that_no_longer_holds_stops_a_large_body(faulty: FaultyServer, gate: Gate, source: Path) -> None:
