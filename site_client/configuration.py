@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.errors import StandingError
+from shared.exchange.forms import text_like
 from shared.exchange.names import Name
 from shared.exchange.records import Digest, Record
 from shared.folder.login import Password
@@ -23,6 +24,8 @@ from site_client.limits import Limits, demand_transfer_hours
 
 FILE = "site.yaml"
 PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
+
+Device = Annotated[str, text_like(r"cpu|cuda(:[0-9]{1,2})?", "cpu, cuda, or cuda and a number, as in cuda:0")]
 
 
 class Policy(Record):
@@ -47,7 +50,7 @@ class SiteConfiguration(Record):
     aggregator_key: Digest
     data: dict[Name, str] = {}
     policy: Policy = Policy()
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
+    device: Device = "cpu"
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for training")] = 1
     limits: Limits = Limits()
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0

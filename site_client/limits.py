@@ -7,13 +7,14 @@ import sys
 from datetime import datetime, time, timedelta
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from shared.errors import PassingError
+from shared.exchange.forms import text_like
 from shared.exchange.records import Record
 
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
-Hours = Annotated[str, StringConstraints(pattern=rf"^{_CLOCK}-{_CLOCK}$")]
+Hours = Annotated[str, text_like(rf"{_CLOCK}-{_CLOCK}", "like 18:00-07:00")]
 Megabits = Annotated[float, Field(gt=0, le=1e6, description="megabits per second")]
 
 

@@ -20,7 +20,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import StringConstraints
+from shared.exchange.forms import text_like
 
 AGGREGATOR = "aggregator"
 
@@ -54,7 +54,12 @@ MAX_ROUND = 9999
 
 Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "final"]
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+Name = Annotated[
+    str,
+    text_like(
+        NAME_PATTERN, "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit"
+    ),
+]
 
 # What each kind of message holds: files it must have, files it may have.
 REQUIRED: dict[Kind, frozenset[str]] = {

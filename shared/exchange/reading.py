@@ -14,6 +14,14 @@ from shared.exchange.records import Record
 
 AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 
+# What people are told in place of pydantic's names for Python's types.
+_PLAIN_WORDS = {
+    "dict_type": "must hold `name: value` pairs, as in {name: value}",
+    "model_type": "must hold `key: value` pairs",
+    "list_type": "must be a list, as in [one, two]",
+    "string_type": "must be text; put it in quotes, or YAML misreads it",
+}
+
 
 class _PlainLoader(yaml.SafeLoader):
     """YAML without aliases (they can expand without bound), without tags and without repeated keys."""
@@ -53,7 +61,7 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
     try:
         value = yaml.load(content, _PlainLoader)  # noqa: S506  (a SafeLoader made stricter)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ConfigurationError([f"{file}: is not plain YAML: {_one_line(error)}"]) from None
+        raise ConfigurationError([f"{file}: {_where(error)}is not plain YAML: {_first_line(error)}"]) from None
     if not isinstance(value, dict):
         raise ConfigurationError([f"{file}: must hold `key: value` lines; see configs/ for examples"])
     return check_record(value, kind, file)
@@ -77,12 +85,16 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
         return [f"{file}: is nested too deeply; write it flat"]
     sentences = []
     for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
+        key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+        message = _PLAIN_WORDS.get(problem["type"], problem["msg"].removeprefix("Value error, "))
         if problem["type"] == "extra_forbidden":
-            text = f"{key}: is not a known key; remove it{_known_keys(kind, problem['loc'])}"
+            known = _known_keys(kind, problem["loc"])
+            text = f"{key}: is not a known key; remove it{f' or use one of {known}' if known else ''}"
         elif problem["type"] == "missing":
             text = f"{key}: is missing; add it"
+        elif problem["type"] == "model_type":
+            known = _known_keys(kind, (*problem["loc"], ""))
+            text = f"{key}: {message}{_found(key, problem['input'])}{f'; its keys are {known}' if known else ''}"
         elif key:
             text = f"{key}: {message[:1].lower() + message[1:]}{_found(key, problem['input'])}; correct it"
         else:
@@ -98,14 +110,14 @@ def dump_yaml(record: Record) -> bytes:
 
 
 def _known_keys(kind: type[BaseModel], location: Sequence[int | str]) -> str:
-    """The keys that may stand where an unknown one was found, as the end of a sentence."""
+    """The keys that may stand where an unknown one was found, or ""."""
     for part in location[:-1]:
         field = kind.model_fields.get(str(part))
         inner = field.annotation if field else None
         if not isinstance(inner, type) or not issubclass(inner, BaseModel):
             return ""
         kind = inner
-    return f" or use one of {', '.join(kind.model_fields)}"
+    return ", ".join(kind.model_fields)
 
 
 def _found(key: str, value: object) -> str:
@@ -116,5 +128,11 @@ def _found(key: str, value: object) -> str:
     return f" (found {text if len(text) <= 60 else text[:57] + '...'})"
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _where(error: Exception) -> str:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+
+
+def _first_line(error: Exception) -> str:
+    text = (error.problem if isinstance(error, yaml.MarkedYAMLError) else None) or str(error)
+    return text.partition("\n")[0][:300]

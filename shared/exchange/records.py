@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name
 from shared.exchange.retention import KEEP_PATTERN
 
@@ -43,7 +44,7 @@ def sentence(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:1000]
 
 
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -227,9 +228,11 @@ class RunConfiguration(Record):
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
     consent_deadline_hours: Hours = 168.0
     round_deadline_hours: Hours = 24.0
-    keep: Annotated[str, Field(pattern=KEEP_PATTERN, description="all, best, or last K: which tensor files stay")] = (
-        "all"
-    )
+    keep: Annotated[
+        str,
+        text_like(KEEP_PATTERN, "all, best, or last and a number, as in last 3"),
+        Field(description="which tensor files stay"),
+    ] = "all"
     task_options: dict[str, Any] = {}
     method_options: dict[str, Any] = {}
     augmentation: dict[str, Any] = {}

@@ -59,7 +59,8 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         ("run: a\nrun: b\n", "twice"),
         ("run: !!python/object/apply:os.system [ls]\n", "plain YAML"),
         ("- 1\n", "key: value"),
-        ("run: [", "plain YAML"),
+        ("run: [", "RUN.yaml: line 1, column 7: is not plain YAML: "),
+        ("run: a\n  b: c\n", "RUN.yaml: line 2, column 4: is not plain YAML: mapping values are not allowed here"),
         ("\x00", "plain YAML"),
         ("run: " + "[" * 5000, "plain YAML"),
         (RUN + "colour: blue\n", "colour: is not a known key"),
@@ -71,6 +72,13 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         (RUN.replace("sites_per_round: null", "sites_per_round: 1"), "must be between the quorum, 2, and the 2 sites"),
         (RUN.replace("sites_per_round: null", "sites_per_round: 3"), "must be between the quorum, 2, and the 2 sites"),
         (RUN.replace("sites_per_round: null", "sites_per_round: all"), "sites_per_round"),
+        (RUN.replace("run: test-run", "run: Octa 1"), "run: must be lower-case letters, digits, "),
+        (RUN.replace("run: test-run", "run: 2026"), "put it in quotes, or YAML misreads it (found 2026)"),
+        (RUN.replace("keep: all", "keep: last"), "keep: must be all, best, or last and a number, as in last 3 (found"),
+        (RUN.replace("- south", "- South"), "sites.1: must be lower-case letters"),
+        (RUN.replace("sites:", "sites: north\nx:"), "sites: must be a list, as in [one, two] (found 'north')"),
+        ("wire: float16\n", "wire: must hold `key: value` pairs (found 'float16'); its keys are numbers, difference, "),
+        ("task_options: 5\n", "task_options: must hold `name: value` pairs, as in {name: value} (found 5)"),
     ],
 )
 def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> None:
@@ -78,6 +86,7 @@ def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> Non
         parse_yaml(text.encode(), RunConfiguration, "RUN.yaml")
     assert all(problem.startswith("RUN.yaml: ") for problem in caught.value.problems)
     assert reason in str(caught.value)
+    assert not any(technical in str(caught.value) for technical in ("pattern", "<byte string>", "dictionary"))
     with pytest.raises(PoisonError):
         open_yaml(text.encode(), RunConfiguration, "run.yaml")
 

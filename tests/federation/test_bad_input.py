@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
@@ -324,6 +325,34 @@ def test_settings_name_every_problem_at_once(federation: Federation, tmp_path: P
     for key in ("threads", "devise", "policy.consent"):
         assert f"site.yaml: {key}: " in result.output
     assert "policy.tasc: is not a known key; remove it or use one of consent, tasks, methods," in result.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ("limits: {training_hours: 18:00}", "limits.training_hours: must be like 18:00-07:00; put it in quotes"),
+        ("limits: {transfer_hours: '7-18'}", "limits.transfer_hours: must be like 18:00-07:00 (found '7-18')"),
+        ("device: gpu", "device: must be cpu, cuda, or cuda and a number, as in cuda:0 (found 'gpu')"),
+        ("site: North", "site: must be lower-case letters, digits, '-', '_' and '.', at most 64"),
+        ("aggregator_key: '12'", "aggregator_key: must be 64 hexadecimal digits, 0-9 and a-f (found '12')"),
+        ("data: /data/octa", "data: must hold `name: value` pairs, as in {name: value} (found '/data/octa')"),
+        ("data: {OCTA: /a}", "data.OCTA: must be lower-case letters"),
+        ("limits: 18:00-07:00", "limits: must hold `key: value` pairs (found '18:00-07:00'); its keys are training_hours,"),
+    ],
+)
+def test_settings_are_wanted_in_plain_words(
+    federation: Federation, tmp_path: Path, settings: str, sentence: str
+) -> None:
+    work = joined(federation, tmp_path / "site")
+    key = settings.partition(":")[0]
+    others = yaml.safe_load((work / "site.yaml").read_bytes())
+    others.pop(key, None)
+    (work / "site.yaml").write_text(f"{yaml.safe_dump(others)}{settings}\n")
+    result = run(site, "check", "--work", work)
+    assert result.exit_code == 2
+    assert result.output.startswith(f"{work / 'site.yaml'}: {sentence}")
+    assert len(result.output.splitlines()) == 1
+    assert "pattern" not in result.output
 
 
 # --- daemons that live on ---------------------------------------------------------------------------------------

@@ -1,0 +1,25 @@
+"""Texts of a fixed form, and what a person is told about any other: what is wanted, not a pattern."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BeforeValidator
+
+
+def text_like(pattern: str, wanted: str) -> BeforeValidator:
+    """Demand a text that ``pattern`` matches as a whole.
+
+    Args:
+        wanted: as the rest of a sentence that begins with "must be".
+    """
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"must be {wanted}; put it in quotes, or YAML misreads it")
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(f"must be {wanted}")
+        return value
+
+    return BeforeValidator(check)
