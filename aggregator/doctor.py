@@ -32,7 +32,7 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         tasks = " or ".join(TASK_NAMES)
         yield Finding("warning", f"{FILE}: heldout: names no folder yet; add `heldout: {{TASK: DIR}}` with {tasks}")
     for task, folder in configuration.heldout.items():
-        yield from with_problems(partial(look_at_images, task, work / folder))
+        yield from with_problems(partial(look_at_images, f"{FILE}: heldout", task, work / folder))
 
 
 def _site(work: Path, name: str, access: SiteAccess, federation: str) -> Iterator[Finding]:

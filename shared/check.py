@@ -18,7 +18,7 @@ from shared.folder.capabilities import Capabilities
 from shared.folder.durable import disk_trouble
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file
-from shared.learning.tasks import task_named
+from shared.learning.tasks import TASK_NAMES, task_named
 
 Grade = Literal["ok", "note", "warning", "problem"]
 
@@ -85,12 +85,17 @@ def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:
         yield Finding("warning", f"DELETE: no; the folder {found.left_behind} stays there, means nothing, and may go")
 
 
-def look_at_images(task_name: str, root: Path) -> Iterator[Finding]:
+def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """See whether all images and labels for a task can be read.
+
+    Args:
+        setting: where the folder is named, as in "site.yaml: data".
 
     Raises:
         DropfedError: some cannot.
     """
+    if task_name not in TASK_NAMES:
+        raise ConfigurationError([f"{setting}: there is no task {task_name}; the tasks are {', '.join(TASK_NAMES)}"])
     task = task_named(task_name)
     try:
         found = task.open_images(root, task.options({}))

@@ -33,9 +33,9 @@ def examine(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
         yield from with_problems(partial(_device, configuration.device))
     if not configuration.data:
         tasks = " or ".join(TASK_NAMES)
-        yield Finding("warning", f"site.yaml: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
+        yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
     for task, folder in configuration.data.items():
-        yield from with_problems(partial(look_at_images, task, work / folder))
+        yield from with_problems(partial(look_at_images, f"{FILE}: data", task, work / folder))
 
 
 def _folder(work: Path, configuration: SiteConfiguration, key: str | None) -> Iterator[Finding]:

@@ -234,6 +234,29 @@ def test_a_site_is_told_that_it_is_another(
     assert "was written for retina/north, site.yaml is for " in problem
 
 
+def test_a_task_that_there_is_not(federation: Federation, north: Path, work: Path) -> None:
+    federation.change(north / "site.yaml", data={"octa": "data"})
+    federation.change(work / "aggregator.yaml", heldout={"octa": "data"})
+    for command, home, setting in ((site, north, "site.yaml: data"), (aggregator, work, "aggregator.yaml: heldout")):
+        result = check(command, home)
+        assert result.exit_code == 1
+        assert of_grade("problem", result) == [
+            f"{setting}: there is no task octa; the tasks are dr_staging, octa_segmentation"
+        ]
+
+
+def test_a_password_file_that_is_a_folder_is_told_with_its_site(federation: Federation, work: Path) -> None:
+    (work / "passwords" / "north").unlink()
+    (work / "passwords" / "north").mkdir(mode=0o700)
+    (work / "passwords" / "south").write_text("")
+    result = check(aggregator, work)
+    assert result.exit_code == 1
+    assert of_grade("problem", result) == [
+        f"north: password_file: {work / 'passwords' / 'north'} is a folder: name the file that holds the password",
+        f"south: {work / 'passwords' / 'south'} is empty: write the password into it",
+    ]
+
+
 def test_a_device_that_is_not_there(federation: Federation, north: Path) -> None:
     federation.change(north / "site.yaml", device="cuda:99")
     result = check(site, north)
