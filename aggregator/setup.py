@@ -68,12 +68,11 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
         raise ConfigurationError(problems)
     sites = wanted | known
     settings = check_record({"federation": federation, "sites": sites}, AggregatorConfiguration, "init")
+    content: bytes | None = None
     if configuration is None:
         content = _HEAD + dump_yaml(settings)
     elif sites != known:
         content = _extended(path, configuration, sites)
-    else:
-        content = None
     has_invited = any((work / "invites").glob("*.json"))  # and each invite shows the key that is to be used for good
     key = (SigningKey.at if has_invited else SigningKey.made_at)(work / KEY_FILE)
     made = []

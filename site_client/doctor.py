@@ -57,9 +57,7 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
         cards[f"{SITE_CARD} in the folder"] = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
     for where, content in cards.items():
         try:
-            card = open_site_card(
-                content, federation=configuration.federation, site=configuration.site, secret=None
-            )
+            card = open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
         except PoisonError as error:
             raise _other_site(where, error.reason, configuration) from None
         _demand_key(work, key, where, card.key)

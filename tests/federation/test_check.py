@@ -245,6 +245,13 @@ def test_a_task_that_there_is_not(federation: Federation, north: Path, work: Pat
         ]
 
 
+def test_an_invite_that_was_spoilt_by_hand(work: Path) -> None:
+    invite = work / "invites" / "north.json"
+    invite.write_text(invite.read_text().replace('"north"', '"North"', 1))
+    (problem,) = of_grade("problem", check(aggregator, work))
+    assert problem.startswith(f"north: {invite}: site: must be lower-case letters")
+
+
 def test_a_password_file_that_is_a_folder_is_told_with_its_site(federation: Federation, work: Path) -> None:
     (work / "passwords" / "north").unlink()
     (work / "passwords" / "north").mkdir(mode=0o700)
