@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from aggregator.store import withdrawal_of
-from shared.errors import ConfigurationError, DropfedError, NotFoundError, PoisonError, Stopped
+from shared.errors import ConfigurationError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_file_bytes
@@ -80,6 +80,7 @@ class Site:
         self._awaited: Place | None = None
         self._heard_at = float("-inf")
         self._false_heartbeats = 0  # one after the other
+        self._is_newest = False  # this work directory, as far as the site's heartbeat tells
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
@@ -141,6 +142,8 @@ class Site:
         if self.channel is None:
             return self._enrol()
         if self.channel.has_unpublished:
+            if not self._is_newest:
+                self._demand_newest(self.channel)
             self._has_noted = self._has_pruned = False
             self.channel.publish()
             self._note_published(self.channel)
@@ -152,6 +155,24 @@ class Site:
                 self.channel.prune(message.place.run)
             self._has_pruned = True
         return self._receive(self.channel)
+
+    def _demand_newest(self, channel: Channel) -> None:
+        """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
+
+        Raises:
+            StandingError: the site has accepted a message of ours that is not here.
+        """
+        try:
+            accepted = channel.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
+        except (NotFoundError, PoisonError):
+            return
+        head = accepted.aggregator_head
+        if head.seq and head not in [message.head for message in channel.own_messages()]:
+            raise StandingError(
+                f"{self.name} has our message number {head.seq}, which is not in {self._home}: this work directory is "
+                "an old copy, from which nothing is sent; put back the newest, and launch from that"
+            )
+        self._is_newest = True
 
     def _note_published(self, channel: Channel) -> None:
         """Keep how far the folder has what we sealed where ``status`` finds it."""

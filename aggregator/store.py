@@ -123,9 +123,7 @@ class RunStore:
             return parse_yaml(path.read_bytes(), kind, str(path))
         except ConfigurationError as error:
             where = f"a backup or from sites/SITE/mirror/{Place('offer', self.run).path}, which has it too"
-            raise ConfigurationError(
-                [f"{error.problems[0]}: the file is damaged; put it back from {where}"]
-            ) from None
+            raise ConfigurationError([f"{error.problems[0]}: the file is damaged; put it back from {where}"]) from None
 
     @property
     def start(self) -> Path:
@@ -283,9 +281,7 @@ class RunStore:
     def _write(self, path: Path, record: Record) -> None:
         write_file(path, canonical(record.model_dump()))
 
-    def _read(
-        self, path: Path, kind: type[AnyRecord], remedy: str = "put it back from a backup"
-    ) -> AnyRecord | None:
+    def _read(self, path: Path, kind: type[AnyRecord], remedy: str = "put it back from a backup") -> AnyRecord | None:
         try:
             return open_record(path.read_bytes(), kind, str(path)) if path.exists() else None
         except PoisonError as error:

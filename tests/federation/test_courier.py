@@ -74,6 +74,29 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     assert site.channel.path(place, names.CONSENT).exists()
 
 
+def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) -> None:
+    """The site would refuse it for ever, for its messages are chained."""
+    run, old = Played(tmp_path), tmp_path / "old"
+    run.offer_and_consent()
+    shutil.copytree(tmp_path / "aggregator", old)
+    run.round(1, trains=True)
+    site = Site(
+        old / "sites" / "north",
+        LocalFolder(run.drop),
+        invite=read_invite(old, "north"),
+        key=SigningKey.at(old / "signing.key"),
+        stop=threading.Event(),
+        longest_pause_s=0.01,
+        on_news=lambda: None,
+    )
+    assert site.channel is not None
+    place = Place("offer", "another-run")
+    site.channel.seal(place, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
+    assert not site._work()
+    assert "is an old copy, from which nothing is sent" in (old / "sites" / "north" / "trouble.txt").read_text()
+    assert not (run.drop / place.path).exists()
+
+
 def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A card that does not know the invite's secret is not accepted; the right one ends the trouble."""
     work, drop = tmp_path / "aggregator", tmp_path / "drop"
