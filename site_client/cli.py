@@ -118,7 +118,11 @@ def run(work: Path, once: bool, duration: str | None) -> None:
         log_to(work / "log.txt", configuration.log)
         prepare_compute(configuration.device, configuration.threads)
         be_nice(configuration.limits.nice)
-        folder = open_folder(work, configuration, lambda direction: daemon.permit(direction))
+        folder = open_folder(
+            work,
+            configuration,
+            lambda direction: daemon.permit(direction),  # noqa: PLW0108  (it is made after its folder)
+        )
         daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

@@ -78,6 +78,11 @@ def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
     store.resume()
     store.request_stop()
     assert "next: the best model so far is chosen, and the run ends" in aggregator_says(run)
+
+
+def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    store.ask(1, ("north",), ("north",))
     card = FinalCard(
         run=RUN,
         task="octa_segmentation",
@@ -203,7 +208,7 @@ def test_trouble_is_told_when_it_begins_and_breaks_nothing(run: Played) -> None:
     heart.note_trouble(StandingError("wrong password"))
     assert "trouble: wrong password" in site_says(run)
     heart.note_trouble(None)
-    assert "trouble" not in site_says(run)
+    assert "\ntrouble: " not in site_says(run)
 
 
 def test_what_is_on_its_way(run: Played, store: RunStore) -> None:
