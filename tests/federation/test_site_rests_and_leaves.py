@@ -87,7 +87,7 @@ def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
     assert "waits for: a person here, to end the pause" in shown
     assert f"next: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
     assert site(hospital, "resume").exit_code == 0
-    assert "paused" not in site(hospital, "status").output
+    assert "to end the pause" not in site(hospital, "status").output
     hospital.live()
     assert hospital.receive(Place("update", RUN, 1))
 
