@@ -42,9 +42,10 @@ class AggregatorConfiguration(Record):
     def _each_site_has_its_own_folder(self) -> AggregatorConfiguration:
         first: dict[tuple[str, str], str] = {}
         for name, access in sorted(self.sites.items()):
-            other = first.setdefault((checked_url(access.url), access.user), name)
+            url = checked_url(access.url)
+            other = first.setdefault((url, access.user), name)
             if other != name:
-                raise ValueError(f"sites: {other} and {name} have one folder, {access.url}; give each its own")
+                raise ValueError(f"sites: {other} and {name} have one folder, {url}; give each its own")
         return self
 
 

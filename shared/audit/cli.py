@@ -40,7 +40,9 @@ def verify(folder: str, key: str | None, user: str | None, ca_file: Path | None,
     from shared.audit.verify import verify as verify_folder  # noqa: PLC0415
 
     if key is not None and re.fullmatch(r"[0-9a-f]{64}", key) is None:
-        raise ConfigurationError(["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"])
+        raise ConfigurationError(
+            ["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"]
+        )
     audits = {
         name: verify_folder(opened, aggregator_key=key) for name, opened in _folders(folder, user, ca_file).items()
     }

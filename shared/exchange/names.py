@@ -57,7 +57,8 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 Name = Annotated[
     str,
     text_like(
-        NAME_PATTERN, "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit"
+        NAME_PATTERN,
+        "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit",
     ),
 ]
 

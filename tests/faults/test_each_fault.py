@@ -27,7 +27,10 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     "truncated, wrong length": (None, "sent a listing that is not whole|came with"),
     "truncated, no length": (None, "ended after|sent a listing that is not whole"),
     "duplicated": (None, None),
-    "401": ("refuses user 'north' or the password: correct user in site.yaml", "refuses user 'aggregator' or the password"),
+    "401": (
+        "refuses user 'north' or the password: correct user in site.yaml",
+        "refuses user 'aggregator' or the password",
+    ),
     "403": ("forbids PUT to user 'north': have the folder's owner permit it", "forbids GET to user 'aggregator'"),
     "404": ("is not there", "is not there: check the address, and that the folder is still shared"),
     "409": (BUSY + "409", BUSY + "409"),
