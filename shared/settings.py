@@ -58,15 +58,14 @@ def kept_password(path: Path, settings: str) -> Password:
 def read_password(path: Path) -> str:
     """Read a password from a file that only its owner may read; a line break at its end does not count.
 
+    A public link may have none: then the file is empty.
+
     Raises:
-        StandingError: missing, readable by others, empty, or not text.
+        StandingError: missing, readable by others, or not text.
     """
     if path.is_dir():
         raise StandingError(f"password_file: {path} is a folder: name the file that holds the password")
     try:
-        password = read_private(path).decode().strip("\r\n")
+        return read_private(path).decode().strip("\r\n")
     except UnicodeDecodeError:
         raise StandingError(f"{path} does not hold text: put the password there") from None
-    if not password:
-        raise StandingError(f"{path} is empty: write the password into it")
-    return password

@@ -279,7 +279,7 @@ def test_check_says_what_is_wrong_with_password_server_and_address(federation: F
     assert f"or write the right password into {work / 'password'}." in run(site, "check", "--work", work).output
     assert "set the right password in DROPFED_PASSWORD" in wrong.output
     (work / "password").write_bytes(b"\n")
-    assert f"{work / 'password'} is empty" in run(site, "check", "--work", work).output
+    assert f"or write the right password into {work / 'password'}." in run(site, "check", "--work", work).output
     (work / "password").unlink()
     missing = run(site, "check", "--work", work).output
     assert f"{work / 'password'} is missing and DROPFED_PASSWORD is not set" in missing
