@@ -15,6 +15,7 @@ from types import MappingProxyType
 import torch
 
 from shared.errors import (
+    AlreadyExistsError,
     ConfigurationError,
     DataError,
     DropfedError,
@@ -247,7 +248,10 @@ class Daemon:
         """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held."""
         path = self._channel.mirror / names.SITE_CARD
         if path.exists():
-            self._folder.create(names.SITE_CARD, path.read_bytes())
+            try:
+                self._folder.create(names.SITE_CARD, path.read_bytes())
+            except AlreadyExistsError as error:
+                raise StandingError(f"{error} `dropfed-site check --work {self._work}` compares the two.") from None
         else:
             content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
             configuration = self._configuration

@@ -210,6 +210,8 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
         result = CliRunner().invoke(site, ["join", str(invite), "--work", str(work), *options])
         assert result.exit_code == 1
         assert [problem in line for line in of_grade("problem", result)] == [True], result.output
+        with pytest.raises(StandingError, match=f"`dropfed-site check --work {work}` compares the two"):
+            daemon(federation, work).run(once=True)
     (work / "mirror" / "site.json").unlink()
     assert check(site, work).exit_code == 0
     daemon(federation, work).run(once=True)
