@@ -35,7 +35,7 @@ from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
 
 pytestmark = pytest.mark.timeout(600)
-RESTLESS = {names.STATUS, "log.txt", "output.txt", "trouble.txt", "transfer.json", "waited.json"}
+RESTLESS = {names.STATUS, "log.txt", "output.txt", "published.json", "trouble.txt", "transfer.json", "waited.json"}
 
 
 class Planted:
