@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -292,3 +293,33 @@ def test_a_stop_before_anybody_has_answered_is_no_error(tmp_path: Path) -> None:
         assert aggregator.wait(WAIT_S) == 0
         said = federation.output(federation.aggregator)
         assert "round 1 was stopped before anybody had answered" in said and "ERROR" not in said
+
+
+def test_a_run_goes_on_until_the_final_model_is_in_every_folder(tmp_path: Path) -> None:
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=5) as federation:
+        in_the_way = federation.folder("north") / Place("final", RUN).path
+
+        def says() -> str:
+            process = federation.start("aggregator.cli", "status", work=federation.aggregator)
+            assert process.wait(WAIT_S) == 0
+            return federation.output(federation.aggregator).rpartition("run test-run: ")[2]
+
+        aggregator = federation.start_aggregator()
+        north = ScriptedSite(federation, "north")
+        north.consent()
+        north.receive_round(1)
+        in_the_way.write_bytes(b"a file where a folder must be")
+        assert federation.start("aggregator.cli", "stop", RUN, work=federation.aggregator).wait(WAIT_S) == 0
+        trouble = federation.aggregator / "sites" / "north" / "trouble.txt"
+        federation.wait_until(trouble.exists, "the trouble")
+        said = says()
+        assert said.startswith("ending") and "waits for: north, " in said and "is a file where a folder must be" in said
+        aggregator.send_signal(signal.SIGTERM)
+        assert aggregator.wait(WAIT_S) == 0
+        assert federation.output(federation.aggregator).rstrip().endswith(f"(work directory {federation.aggregator})")
+        assert "the run has ended" not in federation.output(federation.aggregator)
+        in_the_way.unlink()
+        assert federation.start_aggregator().wait(WAIT_S) == 0
+        assert "the run has ended; the chosen model is" in federation.output(federation.aggregator)
+        said = says()
+        assert said.startswith("ended") and "north: finished" in said and "waits for" not in said
