@@ -63,10 +63,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def demand_ever_rarer_looks(clock: Clock, folder: Counting) -> None:
-    assert len(clock.pauses) < 110
+    assert len(clock.pauses) < 120
     now = 0.0
     for pause in clock.pauses:
-        assert pause == pytest.approx(min(max(0.05, now / 10), 30.0))
+        assert pause == pytest.approx(min(max(0.02, now / 10), 30.0))
         now += pause
     assert folder.looks <= len(clock.pauses) + 4  # one small request a look, and some when it starts and when it ends
 
