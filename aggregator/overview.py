@@ -83,7 +83,7 @@ def overview_text(state: dict[str, Any]) -> str:
             lines.append(f"      on its way: {transfer_text(Transfer(**site['transfer']))}")
         if site["last_verdict"]:
             lines.append(f"      last verdict: {site['last_verdict']}")
-        if site["heartbeat"]:
+        if site["heartbeat"] and site["phase"] != "finished":  # it is not read any more, and was of before
             trouble = site["heartbeat"]["trouble"]
             lines.append(f"      says: {status_text(site['heartbeat'])}{f'; {trouble}' if trouble else ''}")
         if site["trouble"]:

@@ -60,7 +60,7 @@ def overview_text(state: dict[str, Any]) -> str:
         lines.append(f"the daemon is not running: start it with `dropfed-site run --work {state['work']}`")
     since = f", since {state['since']}" if state["since"] else ""
     lines.append(f"waits for: {state['waits_for']}{since}")
-    lines.append(f"next: {state['next']}")
+    lines.append(f"next{'' if state['running'] else ', once it runs'}: {state['next']}")
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
     lines.append(f"limits: {state['limits']}")

@@ -230,10 +230,10 @@ def test_the_site_through_a_run(run: Played) -> None:
     run.round(1, trains=True)
     said = site_says(run)
     assert "waits for: the aggregator, to send a round or the final model" in said
-    assert "next: looks again within 30 s, then trains" in said
+    assert "next, once it runs: looks again within 30 s, then trains" in said
     assert "limits: 1 thread" in said
     site_store.pause(work)
-    assert f"next: nothing, until `dropfed-site resume --work {work}`" in site_says(run)
+    assert f"next, once it runs: nothing, until `dropfed-site resume --work {work}`" in site_says(run)
     site_store.resume(work)
     run.finish()
     assert "waits for: the aggregator, to offer a run, since" in site_says(run)
