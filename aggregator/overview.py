@@ -60,7 +60,7 @@ def overview(work: Path) -> dict[str, Any]:
         "rounds": run.rounds,
         "chosen_round": card.chosen_round if card else None,
         "final_model": str(store.final_model) if card else None,
-        "sites": {site: _site(work, store, site, channels.get(site)) for site in run.sites},
+        "sites": {site: _site(work, store, run, site, channels.get(site)) for site in run.sites},
     }
 
 
@@ -118,6 +118,8 @@ def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str |
     """What the present stage waits for, in a sentence."""
     if store.is_over:
         return "the run ends when every site's folder has what was sealed for it" if waited_for else None
+    if store.paused and not waited_for:
+        return "the PI has paused the run"
     hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
     left = duration_text(hours * 3600 - store.waited_s(store.round_no))
     until = f"in {left}{' of running time' if store.paused else ''}"
@@ -127,7 +129,7 @@ def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str |
         return f"the run begins when every site has said yes or no, {said} of {len(run.sites)} have; {deadline}"
     asked = len(store.participants(store.round_no))
     if store.verdicts(store.round_no) is not None:
-        return "the PI has paused the run" if store.paused else None
+        return None
     answered = f"{asked - len(waited_for)} of {asked} have"
     return f"the round closes when every site it asks has answered, {answered}; {deadline}"
 
@@ -156,13 +158,13 @@ def _state(store: RunStore, waited_for: list[str]) -> str:
     return "paused" if store.paused else "open"
 
 
-def _site(work: Path, store: RunStore, site: str, channel: Channel | None) -> dict[str, Any]:
+def _site(work: Path, store: RunStore, run: RunConfiguration, site: str, channel: Channel | None) -> dict[str, Any]:
     home = work / "sites" / site
     trouble, transfer = home / "trouble.txt", read_transfer(home / TRANSFER)
     return {
         "phase": _phase(home, store, site, channel),
         "transfer": asdict(transfer) if transfer else None,
-        "last_verdict": _last_verdict(store, site),
+        "last_verdict": _last_verdict(store, run, site),
         "heartbeat": _heartbeat(home / names.STATUS, channel),
         "trouble": trouble.read_text() if trouble.exists() else None,
     }
@@ -199,9 +201,10 @@ def _phase(home: Path, store: RunStore, site: str, channel: Channel | None) -> s
     return f"not asked in round {round_no}" if round_no else "agreed"
 
 
-def _last_verdict(store: RunStore, site: str) -> str | None:
+def _last_verdict(store: RunStore, run: RunConfiguration, site: str) -> str | None:
     for round_no in range(store.round_no, 0, -1):
         verdict = (store.verdicts(round_no) or {}).get(site)
         if verdict is not None:
-            return f"round {round_no}: {verdict.status}, {verdict.reason}"
+            which = f"round {round_no}" if round_no <= run.rounds else "the closing round"
+            return f"{which}: {verdict.status}, {verdict.reason}"
     return None

@@ -51,7 +51,7 @@ def kept_password(path: Path, settings: str) -> Password:
     Args:
         settings: the file that names user and password file, as people should read it.
     """
-    remedy = f"correct user in {settings}, or write the right password into {path}"
+    remedy = f"correct user or url in {settings}, or write the right password into {path}"
     return Password(partial(read_password, path), remedy)
 
 

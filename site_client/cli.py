@@ -227,12 +227,12 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
     """Leave RUN for good, after this site agreed to it. What it contributed stays in the run."""
     from shared.exchange.records import sentence  # noqa: PLC0415  (keeps --help instant)
     from site_client.offer import standing  # noqa: PLC0415
-    from site_client.store import Decision, decision, is_paused, write_decision  # noqa: PLC0415
+    from site_client.store import Decision, decision, write_decision  # noqa: PLC0415
 
     now = standing(work, run)
     if now not in ("offered", "agreed"):
         raise ConfigurationError([f"{run}: {WHY_NOT[now]}: there is nothing to withdraw from"])
-    when = "once it is resumed: it is paused now" if is_paused(work) else "at its next look"
+    when = _when_told(work)
     decided = decision(work, run)
     if decided is not None and decided.answer == "withdraw":
         kept = f"for this reason: {decided.reason}" if decided.reason else "without a reason"
@@ -281,7 +281,14 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     if now != "offered":
         raise ConfigurationError([f"{run}: {WHY_NOT[now]}"])
     write_decision(work, run, Decision(answer))
-    click.echo(f"{run}: {answer}; the daemon says so in the folder at its next look")
+    click.echo(f"{run}: {answer}; the daemon says so in the folder {_when_told(work)}")
+
+
+def _when_told(work: Path) -> str:
+    """When the daemon tells the aggregator what a person decided, as the end of a sentence."""
+    from site_client.store import is_paused  # noqa: PLC0415  (keeps --help instant)
+
+    return "once it is resumed: it is paused now" if is_paused(work) else "at its next look"
 
 
 def _seconds(text: str) -> float:

@@ -97,7 +97,7 @@ def open_folder(
 def _password(path: Path) -> Password:
     """The password of the environment, or else of the password file."""
     if given := os.environ.get(PASSWORD_VARIABLE):
-        remedy = f"correct user in {FILE}, or set the right password in {PASSWORD_VARIABLE} and start again"
+        remedy = f"correct user or url in {FILE}, or set the right password in {PASSWORD_VARIABLE} and start again"
         return Password(lambda: given, remedy)
     if not path.exists():
         raise StandingError(

@@ -140,7 +140,8 @@ class Daemon:
         if not store.is_paused(self._work):
             return "outside hours" if self._is_kept_from_training() else self._resting
         if self._heartbeat.phase != "paused":
-            logger.info("paused: nothing is read, answered or sent until `dropfed-site resume --work %s`", self._work)
+            resume = f"`dropfed-site resume --work {self._work}`"
+            logger.info("paused: nothing is read or answered, and only the heartbeat sent, until %s", resume)
         return "paused"
 
     # --- facts ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShap
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
+from shared.folder.lock import demand_work
 from shared.learning.methods import method_named
 from site_client import store
 from site_client.configuration import read_configuration
@@ -28,8 +29,9 @@ def offer_folder(work: Path, run: str) -> Path:
     """Where an accepted offer lies.
 
     Raises:
-        ConfigurationError: no such run was offered here.
+        ConfigurationError: there is no such directory, or no such run was offered here.
     """
+    demand_work(work)
     place = work / "mirror" / Place("offer", run).path
     if not is_name(run) or not (place / names.MANIFEST).exists():
         raise ConfigurationError([f"{run}: no such run was offered to {work}; the log names the runs that were"])

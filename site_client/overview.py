@@ -39,13 +39,13 @@ def overview(work: Path) -> dict[str, Any]:
             [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {work}`"]
         ) from None
     configuration, channel = read_configuration(work), read_channel(work)
-    last, transfer = channel.last_from_peer(), read_transfer(work / TRANSFER)
+    transfer = read_transfer(work / TRANSFER)
     waits_for, then = _standing(work, configuration, channel, status)
     return status | {
         "work": str(work),
         "running": is_at_work(work),
         "waits_for": waits_for,
-        "since": time_text(channel.path(last.place, MANIFEST).stat().st_mtime) if last else None,
+        "since": _since(work, channel, status),
         "next": then,
         "paused": store.is_paused(work),
         "transfer": asdict(transfer) if transfer else None,
@@ -80,8 +80,18 @@ def _standing(
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is sealed here", "what is sealed is sent whole"
     if status["trouble"]:
-        return TROUBLE if waits_for == OWN_TURN else waits_for, "tries again until it works"
+        return TROUBLE, "tries again until it works"
     return waits_for, then
+
+
+def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | None:
+    """Since when it waits for that, in UTC; None if that is not known."""
+    if (paused_at := store.paused_at(work)) is not None:
+        return time_text(paused_at)
+    messages = [message for message in (channel.last_from_peer(), *channel.own_messages()[-1:]) if message]
+    if status["trouble"] or not messages:
+        return None
+    return time_text(max(channel.path(message.place, MANIFEST).stat().st_mtime for message in messages))
 
 
 def _waits_for(work: Path, configuration: SiteConfiguration, channel: Channel, last: Place | None) -> tuple[str, str]:

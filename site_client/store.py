@@ -69,7 +69,15 @@ def resume(work: Path) -> None:
 
 def is_paused(work: Path) -> bool:
     """Whether a person paused this site."""
-    return (work / PAUSED).exists()
+    return paused_at(work) is not None
+
+
+def paused_at(work: Path) -> float | None:
+    """When a person paused this site, in seconds since 1970; None if it is not paused."""
+    try:
+        return (work / PAUSED).stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:

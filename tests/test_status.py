@@ -233,7 +233,10 @@ def test_the_site_through_a_run(run: Played) -> None:
     assert "next, once it runs: looks again within 30 s, then trains" in said
     assert "limits: 1 thread" in said
     site_store.pause(work)
-    assert f"next, once it runs: nothing, until `dropfed-site resume --work {work}`" in site_says(run)
+    os.utime(work / site_store.PAUSED, (1e9, 1e9))
+    said = site_says(run)
+    assert "waits for: a person here, to end the pause, since 2001-09-09T01:46:40Z" in said
+    assert f"next, once it runs: nothing, until `dropfed-site resume --work {work}`" in said
     site_store.resume(work)
     run.finish()
     assert "waits for: the aggregator, to offer a run, since" in site_says(run)

@@ -28,7 +28,7 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     "truncated, no length": (None, "ended after|sent a listing that is not whole"),
     "duplicated": (None, None),
     "401": (
-        "refuses user 'north' or the password: correct user in site.yaml",
+        "refuses user 'north' or the password: correct user or url in site.yaml",
         "refuses user 'aggregator' or the password",
     ),
     "403": ("forbids PUT to user 'north': have the folder's owner permit it", "forbids GET to user 'aggregator'"),

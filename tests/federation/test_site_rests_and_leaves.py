@@ -80,12 +80,12 @@ def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
     before, hospital.folder.phases = hospital.folder.requests, []
     caplog.set_level("INFO")
     hospital.live()  # a restart changes nothing
-    assert "paused: nothing is read, answered or sent until `dropfed-site resume" in caplog.text
+    assert "and only the heartbeat sent, until `dropfed-site resume" in caplog.text
     assert hospital.folder.requests == before
     assert not hospital.is_sealed(Place("round", RUN, 1))
     shown = site(hospital, "status").output
     assert "waits for: a person here, to end the pause" in shown
-    assert f"next: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
+    assert f", once it runs: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
     assert site(hospital, "resume").exit_code == 0
     assert "to end the pause" not in site(hospital, "status").output
     hospital.live()
@@ -143,7 +143,10 @@ def test_a_pause_breaks_off_what_is_on_its_way(
     assert "what was on its way is put off while the site is paused" in caplog.text
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     shown = site(hospital, "status").output
-    assert "trouble" not in shown and f"next: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
+    assert (
+        "trouble" not in shown
+        and f", once it runs: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
+    )
     site(hospital, "resume")
     hospital.live()
     assert hospital.receive(Place("update", RUN, 1))
@@ -187,7 +190,7 @@ def test_trouble_that_begins_while_sending_is_told_at_once(hospital: Hospital) -
         assert said(here)["phase"] == said(there)["phase"] == "sending"
         assert "cannot be used" in str(said(here)["trouble"]) and said(there)["trouble"] == PUBLIC_TROUBLE
         shown = site(hospital, "status").output
-        assert "trouble: " in shown and "next: tries again until it works" in shown
+        assert "trouble: " in shown and ", once it runs: tries again until it works" in shown
     blocked.unlink()
     hospital.live()
     assert hospital.receive(Place("update", RUN, 1))
@@ -324,7 +327,7 @@ def test_status_tells_a_person_to_decide_only_where_a_person_must(
         hospital.wait_until(lambda: b'"phase":"trouble"' in here.read_bytes())
         said = site(hospital, "status").output
     assert "waits for: an end of the trouble told below" in said and "a person" not in said
-    assert "next: tries again until it works" in said and "\ntrouble: " in said
+    assert ", once it runs: tries again until it works" in said and "\ntrouble: " in said
 
 
 def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital) -> None:

@@ -109,7 +109,7 @@ def test_a_password_that_is_corrected_is_taken_up(
     path = tmp_path / "password"
     write_file(path, b"secret-word", private=True)
     folder = WebDavFolder(faulty.url, USER, kept_password(path, "site.yaml"))
-    remedy = f"correct user in site.yaml, or write the right password into {path}"
+    remedy = f"correct user or url in site.yaml, or write the right password into {path}"
     for _ in range(2):
         with pytest.raises(StandingError, match=f"refuses user '{USER}' or the password: {remedy}"):
             folder.check()
