@@ -7,12 +7,10 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
 from shared.errors import ConfigurationError
 from shared.exchange.names import AGGREGATOR, is_name
-from shared.exchange.reading import check_record, dump_yaml, parse_yaml
+from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
 from shared.folder.address import checked_url
@@ -95,7 +93,7 @@ def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping
     """
     new = {name: access.model_dump() for name, access in sites.items() if name not in configuration.sites}
     head, line, tail = path.read_bytes().partition(b"\nsites:\n")
-    entries = textwrap.indent(yaml.safe_dump(new, sort_keys=False, allow_unicode=True, width=1000), "  ").encode()
+    entries = textwrap.indent(dump_values(new).decode(), "  ").encode()
     content = head + line + entries + tail
     try:
         if parse_yaml(content, AggregatorConfiguration, str(path)) == configuration.model_copy(update={"sites": sites}):

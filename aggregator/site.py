@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from aggregator.store import withdrawal_of
-from shared.errors import ConfigurationError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
+from shared.errors import DropfedError, NotFoundError, PoisonError, StandingError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import AGGREGATOR, Place
-from shared.exchange.reading import problems_in
+from shared.exchange.reading import parse_json
 from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_record, open_site_card, open_yaml
@@ -353,7 +351,4 @@ def read_invite(work: Path, site: str) -> Invite:
         ConfigurationError: every problem in it.
     """
     path = work / "invites" / f"{site}.json"
-    try:
-        return Invite.model_validate_json(read_private(path))
-    except ValidationError as error:
-        raise ConfigurationError(problems_in(error, Invite, str(path))) from None
+    return parse_json(read_private(path), Invite, str(path))

@@ -63,8 +63,6 @@ def read_password(path: Path) -> str:
     Raises:
         StandingError: missing, readable by others, or not text.
     """
-    if path.is_dir():
-        raise StandingError(f"password_file: {path} is a folder: name the file that holds the password")
     try:
         return read_private(path).decode().strip("\r\n")
     except UnicodeDecodeError:

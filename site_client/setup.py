@@ -5,11 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from shared.errors import ConfigurationError
 from shared.exchange import names
-from shared.exchange.reading import check_record, dump_yaml, problems_in
+from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
 from shared.folder.durable import write_file
@@ -32,11 +30,10 @@ def read_invite(path: Path) -> Invite:
         ConfigurationError: every problem in it.
     """
     try:
-        return Invite.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); name the invite file"]) from None
-    except ValidationError as error:
-        raise ConfigurationError(problems_in(error, Invite, str(path))) from None
+    return parse_json(content, Invite, str(path))
 
 
 def join(

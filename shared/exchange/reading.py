@@ -67,6 +67,18 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
     return check_record(value, kind, file)
 
 
+def parse_json(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
+    """Read a JSON record that people hand on.
+
+    Raises:
+        ConfigurationError: every problem, each with file, key and what is expected.
+    """
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        raise ConfigurationError(problems_in(error, kind, file)) from None
+
+
 def check_record(value: Mapping[str, Any], kind: type[AnyRecord], file: str) -> AnyRecord:
     """Check parsed values against a record.
 
@@ -105,7 +117,12 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
 
 def dump_yaml(record: Record) -> bytes:
     """YAML bytes of a record, keys in the order in which the record declares them."""
-    text: str = yaml.dump(record.model_dump(), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
+    return dump_values(record.model_dump())
+
+
+def dump_values(values: Mapping[str, Any]) -> bytes:
+    """YAML bytes of plain values, as ``parse_yaml`` reads them back."""
+    text: str = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)
     return text.encode()
 
 

@@ -34,11 +34,11 @@ _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u
 def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array]) -> FileEntry:
     """Write a plain file one tensor at a time, all or nothing; the same tensors give the same bytes.
 
-    Returns:
-        What a manifest says of the file.
-
     Args:
         tensor: returns the float32 array of a name; called once per name, in sorted order.
+
+    Returns:
+        What a manifest says of the file.
 
     Raises:
         ValueError: an array has another shape or dtype than the list says.
@@ -56,13 +56,13 @@ def write_tensors(path: Path, tensors: TensorList, tensor: Callable[[str], Array
 def write_arrays(path: Path, dtype: str, largest: Mapping[str, Shape], array: Callable[[str], AnyArray]) -> FileEntry:
     """Write a safetensors file one array at a time, all or nothing.
 
-    Returns:
-        What a manifest says of the file. It was hashed while it was written, so that it need not be read for that.
-
     Args:
         dtype: of all arrays, as safetensors names it; an array's own only has to be as wide.
         largest: each array's shape; of a vector, the most elements that it may have.
         array: called once per name, in sorted order.
+
+    Returns:
+        What a manifest says of the file. It was hashed while it was written, so that it need not be read for that.
     """
     header = _header(dtype, largest)
     begin = struct.pack("<Q", len(header))

@@ -183,6 +183,9 @@ def test_init_again_adds_a_site_and_changes_nothing_else(tmp_path: Path) -> None
     assert path.read_bytes().replace(added + b"    ca_file: null\n", b"") == written
     assert {file: file.read_bytes() for file in kept} == kept
 
+    assert init(work, "1e3=https://host/like-a-number/").exit_code == 0
+    assert set(read_configuration(work).sites) == {"north", "south", "1e3"}
+
 
 def test_init_again_makes_no_second_key(tmp_path: Path) -> None:
     work, north = tmp_path / "a", "north=https://host/north/"
@@ -284,7 +287,10 @@ def test_check_says_what_is_wrong_with_password_server_and_address(federation: F
     missing = run(site, "check", "--work", work).output
     assert f"{work / 'password'} is missing and DROPFED_PASSWORD is not set" in missing
     (work / "password").mkdir(mode=0o700)
-    assert f"password_file: {work / 'password'} is a folder" in run(site, "check", "--work", work).output
+    assert (
+        f"{work / 'password'} is a folder where a file must be: correct the path"
+        in run(site, "check", "--work", work).output
+    )
     (work / "password").rmdir()
     write_file(work / "password", right, private=True)
 

@@ -260,7 +260,7 @@ def test_a_password_file_that_is_a_folder_is_told_with_its_site(federation: Fede
     result = check(aggregator, work)
     assert result.exit_code == 1
     assert of_grade("problem", result) == [
-        f"north: password_file: {work / 'passwords' / 'north'} is a folder: name the file that holds the password",
+        f"north: {work / 'passwords' / 'north'} is a folder where a file must be: correct the path",
     ]
 
 
