@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.configuration import AggregatorConfiguration
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import PLAIN, LearningRate, RunConfiguration, Wire
+from shared.exchange.records import PLAIN, Falling, RunConfiguration, Wire
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names, open_method
@@ -23,7 +23,7 @@ PAPERS = {
         "method": "mean",
         "rounds": 60,
         "batch_size": 8,
-        "learning_rate": LearningRate(initial=0.1, factor=0.1, period=3),
+        "learning_rate": Falling(initial=0.1, factor=0.1, period=3),
         "image_size": 304,
         "objective": CrossEntropy(),
     },
@@ -31,7 +31,7 @@ PAPERS = {
         "method": "feduaa",
         "rounds": 100,
         "batch_size": 32,
-        "learning_rate": LearningRate(initial=0.01, factor=1.0, period=1),
+        "learning_rate": Falling(initial=0.01, factor=1.0, period=1),
         "image_size": 256,
         "objective": Evidential(temperature=0.05, kl_weight=0.0),
     },

@@ -15,9 +15,11 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
     StringConstraints,
+    Tag,
     model_serializer,
     model_validator,
 )
@@ -200,12 +202,34 @@ class Invite(Record):
     enrolment_secret: Digest
 
 
-class LearningRate(Record):
-    """Cyclic schedule: initial · factor^(round index mod period) (Lo et al. 2021: 0.1, 0.1, 3)."""
+class Falling(Record):
+    """A learning rate that falls by a factor, over and over; ``shared/learning/schedules.py`` has the formulas."""
 
+    shape: Literal["cycle", "triangle"] = "cycle"
     initial: Annotated[float, Field(gt=0, le=10)] = 0.1
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
-    period: Annotated[int, Field(ge=1)] = 3
+    period: Annotated[int, Field(ge=1, description="rounds until it begins anew, or turns")] = 3
+
+
+class Line(Record):
+    """A learning rate that goes from ``initial`` towards ``final`` in equal steps, over and over."""
+
+    shape: Literal["line"]
+    initial: Annotated[float, Field(gt=0, le=10)]
+    final: Annotated[float, Field(gt=0, le=10)]
+    period: Annotated[int, Field(ge=1, description="rounds until it begins anew")]
+    hold: Annotated[int, Field(ge=1, description="rounds between two steps")] = 1
+
+
+def _shape_of(rate: Any) -> Any:
+    return rate.get("shape", "cycle") if isinstance(rate, dict) else getattr(rate, "shape", None)
+
+
+LearningRate = Annotated[
+    Annotated[Falling, Tag("cycle")] | Annotated[Falling, Tag("triangle")] | Annotated[Line, Tag("line")],
+    Discriminator(_shape_of),
+]
+"""How the learning rate goes from round to round."""
 
 
 class Mean(Record):
@@ -275,7 +299,7 @@ class RunConfiguration(Record):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     epochs: Annotated[int, Field(ge=1, le=1000, description="local epochs per round")] = 1
     batch_size: Annotated[int, Field(ge=2, le=4096)] = 8
-    learning_rate: LearningRate = LearningRate()
+    learning_rate: LearningRate = Falling()
     tolerance: Annotated[float, Field(ge=0, lt=1, description="a site's score must exceed it")] = 0.3
     sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
@@ -305,8 +329,9 @@ class RunConfiguration(Record):
                 f"sites_per_round: {self.sites_per_round} must be between the quorum, {self.quorum}, "
                 f"and the {len(self.sites)} sites; change it, or leave it out to ask all"
             )
-        falls = min(self.learning_rate.period - 1, self.rounds)
-        if self.learning_rate.initial * self.learning_rate.factor**falls == 0:
+        rate = self.learning_rate
+        falls = min(rate.period, self.rounds)
+        if isinstance(rate, Falling) and rate.initial * rate.factor**falls == 0:
             raise ValueError(f"learning_rate: falls to 0 within {self.rounds} rounds; raise factor or shorten period")
         return self
 

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shared.exchange.records import RoundConfiguration, RunConfiguration, Seeds
+from shared.exchange.records import LearningRate, Line, RoundConfiguration, RunConfiguration, Seeds
 from shared.learning.seeds import seed_for, split_seed
 
 
-def cyclic_learning_rate(round_index: int, *, initial: float = 0.1, factor: float = 0.1, period: int = 3) -> float:
-    """The learning rate of one round: initial · factor^(round mod period); by default 0.1, 0.01, 0.001, 0.1, ...
+def learning_rate(rate: LearningRate, round_index: int) -> float:
+    """The learning rate of one round r = ``round_index``.
 
-    Source: Lo et al. 2021, segmentation of OCTA.
+    cycle:    initial · factor^(r mod period), as published for OCTA's vessels: 0.1, 0.01, 0.001, 0.1, ...
+    triangle: initial · factor^(period − |r mod 2·period − period|), down and up again
+    line:     initial − (initial − final) · (⌊r / hold⌋ · hold mod period) / period; as published for referable
+              retinopathy, 3e-4 towards 1e-6 twice over 100 rounds: period 50. The released code's aggregator
+              falls once, every second round: period 100, hold 2.
+
+    Source: Lo et al. 2021, and the code released with it.
 
     Args:
         round_index: the round, counted from 0.
-        initial: the first rate of each cycle, > 0.
-        factor: what the rate is multiplied by from one round to the next, > 0.
-        period: rounds in a cycle, >= 1.
-
-    Raises:
-        ValueError: an argument is outside its range.
     """
-    if round_index < 0 or initial <= 0 or factor <= 0 or period < 1:
-        raise ValueError("cyclic_learning_rate needs round_index >= 0, initial > 0, factor > 0 and period >= 1")
-    return float(initial * factor ** (round_index % period))
+    if isinstance(rate, Line):
+        step = (round_index // rate.hold * rate.hold) % rate.period
+        return float(rate.initial - (rate.initial - rate.final) * step / rate.period)
+    falls = round_index % rate.period
+    if rate.shape == "triangle":
+        falls = rate.period - abs(round_index % (2 * rate.period) - rate.period)
+    return float(rate.initial * rate.factor**falls)
 
 
 def order_of_asking(run_seed: int, round_no: int, sites: Iterable[str]) -> list[str]:
@@ -41,11 +45,10 @@ def round_configuration(run: RunConfiguration, round_no: int, site: str) -> Roun
     Args:
         round_no: 1-based.
     """
-    rate = run.learning_rate
     return RoundConfiguration(
         round=round_no,
         epochs=run.epochs if round_no <= run.rounds else 0,
-        learning_rate=cyclic_learning_rate(round_no - 1, initial=rate.initial, factor=rate.factor, period=rate.period),
+        learning_rate=learning_rate(run.learning_rate, round_no - 1),
         batch_size=run.batch_size,
         seeds=Seeds(split=split_seed(run.seed, site), training=seed_for(run.seed, round_no, site, "training")),
         split=run.split,

@@ -23,6 +23,7 @@ from shared.exchange.trust import open_yaml
 from shared.exchange.weights import check_tensors, read_tensor, write_tensors
 from shared.folder.durable import hash_file
 from tests.federation.running import run_configuration
+from tests.learning.fixtures_file import cases
 
 # --- YAML -------------------------------------------------------------------------------------------------------
 
@@ -273,3 +274,15 @@ def test_a_key_is_its_owners_alone(tmp_path: Path) -> None:
 
 settings.register_profile("default", deadline=None)
 settings.load_profile("default")
+
+
+@pytest.mark.parametrize("case", cases("oct_csv_val_loss"))
+def test_a_column_is_found_by_its_name_wherever_it_stands(case):
+    """Sorted columns stand elsewhere in another task: who reads by position takes one score for another."""
+    places = case["expected"]
+    others = {"seg": ["accuracy"], "cls": ["accuracy", "auroc"]}
+    for task, before in others.items():
+        scores = dict.fromkeys([*before, "sensitivity"], 0.5) | {"kappa": 0.25 * places[task]}
+        content = write_metrics([MetricsRow(1, 0, "validation", "9", 0.1, 0.7, scores)])
+        assert content.split(b"\n")[0].split(b",").index(b"kappa") == 6 + len(before)
+        assert read_metrics(content, "metrics.csv")[0].scores["kappa"] == 0.25 * places[task]

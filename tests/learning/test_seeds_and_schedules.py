@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from shared.learning.schedules import cyclic_learning_rate
+from shared.exchange.records import RunConfiguration
+from shared.learning.schedules import round_configuration
 from shared.learning.seeds import seed_for
 from tests.learning.fixtures_file import cases
 
@@ -32,23 +34,54 @@ def test_parts_do_not_run_together():
     assert seed_for(1, 1) != seed_for(1, "1")
 
 
-def test_cyclic_learning_rate_follows_the_paper():
-    """Lo et al. 2021, segmentation: 0.1 · 0.1^(round mod 3)."""
-    rates = [cyclic_learning_rate(index) for index in range(6)]
-    assert rates == pytest.approx([0.1, 0.01, 0.001, 0.1, 0.01, 0.001], rel=1e-12)
+def rates(count=None, at=None, **rate):
+    """The learning rates of a run's rounds as sites are told them."""
+    run = RunConfiguration(run="r", task="t", method="m", sites=["north"], rounds=200, learning_rate=rate)
+    return [
+        round_configuration(run, index + 1, "north").learning_rate for index in (range(count) if at is None else at)
+    ]
+
+
+def test_the_learning_rate_by_default_is_that_published_for_segmentation():
+    assert rates(6) == pytest.approx([0.1, 0.01, 0.001, 0.1, 0.01, 0.001], rel=1e-12)
 
 
 @pytest.mark.parametrize("case", cases("oct_lr_seg"))
 def test_worked_rates_of_segmentation(case):
-    expected = case["expected"]["default"]
-    assert [cyclic_learning_rate(index) for index in range(len(expected))] == pytest.approx(expected, rel=1e-12)
+    cycle, triangle = case["expected"]["default"], case["expected"]["triangle"]
+    assert rates(len(cycle)) == pytest.approx(cycle, rel=1e-12)
+    assert rates(len(triangle), shape="triangle") == pytest.approx(triangle, rel=1e-12)
 
 
-def test_cyclic_learning_rate_takes_other_cycles():
-    assert [cyclic_learning_rate(index, initial=1.0, factor=0.5, period=2) for index in range(3)] == [1.0, 0.5, 1.0]
+@pytest.mark.parametrize("case", cases("oct_lr_cls"))
+def test_worked_rates_of_classification(case):
+    given, expected = case["input"], case["expected"]
+    line = {"shape": "line", "initial": given["max"], "final": given["min"]}
+    twice = rates(at=given["epochs"], period=given["T"] // 2, **line)
+    assert twice == pytest.approx(expected["sawtooth_n2"], rel=1e-12)
+    once = rates(at=given["epochs"], period=given["T"], hold=2, **line)
+    assert [round(rate, 7) for rate in once] == pytest.approx(expected["aggregator_n50"], rel=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [{"round_index": -1}, {"initial": 0}, {"factor": 0}, {"period": 0}])
-def test_cyclic_learning_rate_refuses(wrong):
-    with pytest.raises(ValueError, match="round_index >= 0"):
-        cyclic_learning_rate(**{"round_index": 0, **wrong})
+def test_other_cycles():
+    assert rates(3, initial=1.0, factor=0.5, period=2) == [1.0, 0.5, 1.0]
+    assert rates(3, shape="line", initial=1.0, final=2.0, period=2) == [1.0, 1.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"initial": 0},
+        {"factor": 0},
+        {"period": 0},
+        {"shape": "line", "initial": 1.0, "period": 3},
+        {"shape": "line", "initial": 1.0, "final": 0.0, "period": 3},
+        {"shape": "line", "initial": 1.0, "final": 0.1, "period": 3, "factor": 0.1},
+        {"shape": "cosine"},
+        {"final": 0.1},
+        {"factor": 1e-200, "period": 3},
+    ],
+)
+def test_a_wrong_learning_rate_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        rates(1, **wrong)

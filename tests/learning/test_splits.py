@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shared.errors import DataError
-from shared.learning.data.splits import SPLITS, SplitPlan, divide, split_images
+from shared.learning.data.splits import SPLITS, Folds, SplitPlan, divide, folds_of, split_images
+from tests.learning.fixtures_file import cases
+
+
+def alike(ids):
+    """Images of one class."""
+    return dict.fromkeys(ids, 0)
+
 
 group_sizes = st.lists(st.integers(1, 6), min_size=3, max_size=25)
 
@@ -40,26 +47,26 @@ def test_the_seed_decides():
 
 def test_group_pattern_keeps_patches_together(tmp_path):
     ids = [f"scan{scan}_q{quadrant}" for scan in range(5) for quadrant in range(4)]
-    parts = split_images(ids, tmp_path, SplitPlan(), 3, r"^(scan\d+)_")
+    parts = split_images(alike(ids), tmp_path, SplitPlan(), 3, r"^(scan\d+)_")
     scans = [{image.split("_")[0] for image in parts[name]} for name in SPLITS]
     assert sum(len(found) for found in scans) == 5
     assert [len(parts[name]) for name in SPLITS] == [12, 4, 4]
     with pytest.raises(DataError, match="images/other: group_pattern"):
-        split_images([*ids, "other"], tmp_path, SplitPlan(), 3, r"^(scan\d+)_")
+        split_images(alike([*ids, "other"]), tmp_path, SplitPlan(), 3, r"^(scan\d+)_")
 
 
 def test_the_file_decides_unless_told_otherwise(tmp_path):
     (tmp_path / "split.csv").write_text("\ufeffid,split\na,test\nb,train\nc,validation\n", encoding="utf-8")
-    parts = split_images(["a", "b", "c"], tmp_path, SplitPlan(), 1)
+    parts = split_images(alike("abc"), tmp_path, SplitPlan(), 1)
     assert parts == {"train": ("b",), "validation": ("c",), "test": ("a",)}
-    drawn = {tuple(split_images(["a", "b", "c"], tmp_path, SplitPlan(file=False), seed)["test"]) for seed in range(20)}
+    drawn = {tuple(split_images(alike("abc"), tmp_path, SplitPlan(file=False), seed)["test"]) for seed in range(20)}
     assert len(drawn) == 3
 
 
 def test_a_group_column_is_enough(tmp_path):
     rows = "".join(f"i{number},g{number // 2}\n" for number in range(10))
     (tmp_path / "split.csv").write_text("id,group\n" + rows)
-    parts = split_images([f"i{number}" for number in range(10)], tmp_path, SplitPlan(), 1)
+    parts = split_images(alike(f"i{number}" for number in range(10)), tmp_path, SplitPlan(), 1)
     groups = [{int(image[1:]) // 2 for image in parts[name]} for name in SPLITS]
     assert sum(len(found) for found in groups) == len(set.union(*groups)) == 5
 
@@ -77,16 +84,79 @@ def test_a_group_column_is_enough(tmp_path):
 def test_a_wrong_file_is_explained_completely(tmp_path, text, sentences):
     (tmp_path / "split.csv").write_text(text)
     with pytest.raises(DataError) as caught:
-        split_images(["a", "b", "c"], tmp_path, SplitPlan(), 1)
+        split_images(alike("abc"), tmp_path, SplitPlan(), 1)
     for sentence in sentences:
         assert sentence in str(caught.value)
 
 
 def test_too_few_images_leave_a_split_empty(tmp_path):
     with pytest.raises(DataError, match="there are 2 images in 2 groups"):
-        split_images(["a", "b"], tmp_path, SplitPlan(), 1)
+        split_images(alike("ab"), tmp_path, SplitPlan(), 1)
 
 
 def test_fractions_must_add_up():
     with pytest.raises(ValidationError, match="add up to 1"):
         SplitPlan(train=0.6, validation=0.3, test=0.2)
+
+
+@pytest.mark.parametrize("case", cases("oct_folds"))
+def test_worked_folds(case):
+    expected = case["expected"]
+    parts = expected["outer3_inner2"]
+    turn = Folds(outer=3, inner=2)
+    splits = {fold: turn.split_of(fold) for fold in range(5)}
+    assert splits[parts["test"]] == "test"
+    assert splits[parts["val"]] == "validation"
+    assert {fold for fold, split in splits.items() if split == "train"} == set(parts["train"])
+    images = {f"i{number}": f"i{number}" for number in range(sum(expected["sizes_for_157"]))}
+    dealt = list(folds_of(images, alike(images), 5, 1).values())
+    assert [dealt.count(fold) for fold in range(5)] == expected["sizes_for_157"]
+
+
+@given(
+    st.dictionaries(st.integers(0, 200), st.tuples(st.integers(0, 60), st.integers(0, 4)), min_size=1),
+    st.integers(3, 8),
+)
+def test_folds_are_stratified_and_keep_groups_whole(images, count):
+    groups = {f"i{number}": f"eye{group}" for number, (group, _) in images.items()}
+    classes = {f"i{number}": severity for number, (_, severity) in images.items()}
+    dealt = folds_of(groups, classes, count, 5)
+    of_group = {}
+    for image, group in groups.items():
+        of_group.setdefault(group, []).append(image)
+    assert all(len({dealt[image] for image in members}) == 1 for members in of_group.values())
+    for severity in range(5):
+        worst = [members for members in of_group.values() if max(classes[image] for image in members) == severity]
+        sizes = [sum(dealt[members[0]] == fold for members in worst) for fold in range(count)]
+        assert sum(sizes) == len(worst)
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_over_all_turns_every_image_is_tested_once_and_never_trained_on_meanwhile(tmp_path):
+    classes = {f"i{number}": number % 3 for number in range(45)}
+    tested = []
+    for outer in range(5):
+        turns = [
+            split_images(classes, tmp_path, SplitPlan(folds=Folds(outer=outer, inner=inner)), 7) for inner in range(4)
+        ]
+        for parts in turns:
+            assert sorted(image for name in SPLITS for image in parts[name]) == sorted(classes)
+            assert {classes[image] for image in parts["test"]} == {0, 1, 2}
+        assert len({parts["test"] for parts in turns}) == 1
+        assert len({parts["validation"] for parts in turns}) == 4
+        tested += turns[0]["test"]
+    assert sorted(tested) == sorted(classes)
+
+
+def test_a_file_with_splits_and_folds_contradict(tmp_path):
+    (tmp_path / "split.csv").write_text("id,split\na,test\nb,train\nc,validation\n")
+    turn = Folds(count=3, outer=0, inner=1)
+    with pytest.raises(DataError, match="take the column split out"):
+        split_images(alike("abc"), tmp_path, SplitPlan(folds=turn), 1)
+    assert len(split_images(alike("abc"), tmp_path, SplitPlan(folds=turn, file=False), 1)["test"]) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"outer": 5, "inner": 0}, {"outer": 0, "inner": 4}, {"outer": -1, "inner": 0}])
+def test_turns_that_there_are_not(wrong):
+    with pytest.raises(ValidationError):
+        Folds(**wrong)

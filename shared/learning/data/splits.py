@@ -1,7 +1,7 @@
 """Which images are for training, which for validation, which for testing.
 
-Either the site says so in a file, ``split.csv``, or seeded fractions decide. Images that belong together (patches of
-one scan, both eyes of one person) form a group, and a group is never divided.
+Either the site says so in a file, ``split.csv``, or seeded fractions decide, or folds for cross-validation. Images
+that belong together (patches of one scan, both eyes of one person) form a group, and a group is never divided.
 """
 
 from __future__ import annotations
@@ -23,6 +23,35 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 SPLIT_FILE = "split.csv"
 
 
+class Folds(BaseModel):
+    """One turn of a nested cross-validation; every run of it with one seed divides the images alike.
+
+    Fold ``outer`` is for testing, fold (outer + inner + 1) mod count for validation, the others for training.
+
+    Source: Lo et al. 2021, referable retinopathy: 5 outer folds, 4 inner ones in each.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int = Field(default=5, ge=3, le=20)
+    outer: int = Field(ge=0)
+    inner: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _exist(self) -> Folds:
+        if self.outer >= self.count or self.inner >= self.count - 1:
+            raise ValueError(
+                f"outer counts from 0 to {self.count - 1} and inner from 0 to {self.count - 2}, with {self.count} folds"
+            )
+        return self
+
+    def split_of(self, fold: int) -> SplitName:
+        """What the images of one fold are for."""
+        if fold == self.outer:
+            return "test"
+        return "validation" if fold == (self.outer + self.inner + 1) % self.count else "train"
+
+
 class SplitPlan(BaseModel):
     """How a site's images are divided. The fractions, of images, add up to 1."""
 
@@ -33,6 +62,8 @@ class SplitPlan(BaseModel):
     test: float = Field(default=0.2, gt=0, lt=1)
     file: bool = True
     """Whether ``split.csv`` decides where the site has one."""
+    folds: Folds | None = None
+    """Folds instead of the fractions."""
 
     @model_validator(mode="after")
     def _fractions_add_up(self) -> SplitPlan:
@@ -157,25 +188,58 @@ def divide(groups: Mapping[str, str], plan: SplitPlan, seed: int) -> dict[str, S
     return result
 
 
+def folds_of(groups: Mapping[str, str], classes: Mapping[str, int], count: int, seed: int) -> dict[str, int]:
+    """Deals images out to folds, class by class; a group stays whole, and counts as the highest class in it.
+
+    Of each class, in an order that the seed decides, the first group goes into fold 0, the second into fold 1, ...
+
+    Args:
+        groups: the group of each image.
+        classes: the class of each image.
+        count: how many folds.
+        seed: decides the order.
+
+    Returns:
+        The fold of each image, from 0.
+    """
+    class_of: dict[str, int] = {}
+    for image, group in groups.items():
+        class_of[group] = max(class_of.get(group, 0), classes[image])
+    fold: dict[str, int] = {}
+    for wanted in sorted(set(class_of.values())):
+        members = [group for group in class_of if class_of[group] == wanted]
+        members.sort(key=lambda group: (seed_for(seed, "fold", group), group))
+        fold.update((group, place % count) for place, group in enumerate(members))
+    return {image: fold[group] for image, group in groups.items()}
+
+
 def split_images(
-    ids: Sequence[str], root: Path, plan: SplitPlan, seed: int, group_pattern: str | None = None
+    classes: Mapping[str, int], root: Path, plan: SplitPlan, seed: int, group_pattern: str | None = None
 ) -> dict[SplitName, tuple[str, ...]]:
     """The images of each split, sorted by name.
 
     Args:
-        ids: the stems of all images.
+        classes: the class of every image by its stem, which folds are stratified by; all alike where there are none.
         root: the site's data folder, where ``split.csv`` may be.
         plan: the fractions, and whether the file counts.
         seed: decides the division where the file does not.
         group_pattern: see ``groups_by_pattern``; a ``group`` column in the file goes before it.
 
     Raises:
-        DataError: the file is wrong, a group is in two splits, or a split is empty.
+        DataError: the file is wrong, a group is in two splits, a split is empty, or the file says one for each image
+            where folds are asked for.
     """
+    ids = list(classes)
     path = root / SPLIT_FILE
     listed = read_split_file(path, ids) if plan.file and path.exists() else SplitFile(split={}, group={})
     groups = listed.group or groups_by_pattern(ids, group_pattern)
-    split = listed.split or divide(groups, plan, seed)
+    if plan.folds is None:
+        split = listed.split or divide(groups, plan, seed)
+    elif listed.split:
+        raise DataError([f"{SPLIT_FILE}: the run divides the images into folds; take the column split out of it."])
+    else:
+        dealt = folds_of(groups, classes, plan.folds.count, seed)
+        split = {image: plan.folds.split_of(fold) for image, fold in dealt.items()}
 
     problems: list[str] = []
     splits_of_group: dict[str, set[str]] = {}

@@ -9,7 +9,7 @@ To add a task, write one file with one class that keeps this contract and name i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol
@@ -86,15 +86,24 @@ class Dataset(Generic[SampleT]):
 
 
 def divided(
-    found: Collection[SampleT], root: Path, split: SplitPlan, seed: int, group_pattern: str | None
+    found: Collection[SampleT],
+    root: Path,
+    split: SplitPlan,
+    seed: int,
+    group_pattern: str | None,
+    *,
+    class_of: Callable[[SampleT], int] = lambda _: 0,
 ) -> Dataset[SampleT]:
     """A site's images, divided; see ``splits.split_images``.
+
+    Args:
+        class_of: what folds are stratified by.
 
     Raises:
         DataError: names every problem of the split.
     """
     samples = {sample.id: sample for sample in found.samples}
-    parts = split_images(list(samples), root, split, seed, group_pattern)
+    parts = split_images({name: class_of(sample) for name, sample in samples.items()}, root, split, seed, group_pattern)
     train, validation, test = (tuple(samples[image] for image in parts[name]) for name in SPLITS)
     return Dataset(train, validation, test, found.classes)
 

@@ -101,7 +101,8 @@ class DrStaging:
         return load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
 
     def open_dataset(self, root: Path, options: DrOptions, split: SplitPlan, seed: int) -> Dataset[GradedImage]:
-        dataset = divided(self.open_images(root, options), root, split, seed, options.group_pattern)
+        found = self.open_images(root, options)
+        dataset = divided(found, root, split, seed, options.group_pattern, class_of=lambda sample: sample.grade)
         if len(dataset.train) < 2:
             raise DataError(["the train split has a single image; training needs two or more: add images."])
         return dataset
