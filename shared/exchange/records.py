@@ -14,12 +14,11 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
     StringConstraints,
-    Tag,
     model_serializer,
     model_validator,
 )
@@ -221,14 +220,11 @@ class Line(Record):
     hold: Annotated[int, Field(ge=1, description="rounds between two steps")] = 1
 
 
-def _shape_of(rate: Any) -> Any:
-    return rate.get("shape", "cycle") if isinstance(rate, dict) else getattr(rate, "shape", None)
+def _by_default_a_cycle(rate: Any) -> Any:
+    return {"shape": "cycle", **rate} if isinstance(rate, dict) else rate
 
 
-LearningRate = Annotated[
-    Annotated[Falling, Tag("cycle")] | Annotated[Falling, Tag("triangle")] | Annotated[Line, Tag("line")],
-    Discriminator(_shape_of),
-]
+LearningRate = Annotated[Falling | Line, Field(discriminator="shape"), BeforeValidator(_by_default_a_cycle)]
 """How the learning rate goes from round to round."""
 
 
