@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -154,6 +154,26 @@ def resume(run: str, work: Path) -> None:
     """Go on with RUN after `pause`."""
     _open_run(work, run).resume()
     click.echo(f"{run} goes on; if the aggregator is not running, launch it once more")
+
+
+@main.command()
+@click.argument("study_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Where results go (default: beside it)."
+)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Processes, or Ray tasks."
+)
+@click.option("--at-a-time", type=click.IntRange(min=1), help="Cells at a time (default: what this machine bears).")
+def study(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"], at_a_time: int | None) -> None:
+    """Play the study that STUDY_YAML describes, or go on with it: every way, fold and seed, and their table.
+
+    Ctrl-C ends it; the same command goes on, and plays nothing twice.
+    """
+    from aggregator.studies.play import play_study  # noqa: PLC0415  (keeps --help instant)
+
+    if not play_study(study_yaml, output or study_yaml.with_suffix(""), engine, at_a_time):
+        sys.exit(1)
 
 
 def _find_run(work: Path, run: str) -> RunStore:

@@ -9,7 +9,7 @@ The references play by the same loop: each site as a federation of its own, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,7 @@ import yaml
 from aggregator.aggregation import Aggregation, Answer
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore, epsilon_in
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DataError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
@@ -30,9 +30,10 @@ from shared.learning.compute import EXACT
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
+from shared.learning.objectives import Objective
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import split_seed
+from shared.learning.seeds import seed_for, split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation
@@ -69,13 +70,31 @@ class Site:
 
 
 @dataclass(frozen=True)
+class Final:
+    """The chosen model as a site uses it.
+
+    Args:
+        network: makes it, with the site's own parts, while the run's folder is there.
+        objective: reads its answers.
+        dataset: the images that it was trained, and chosen, on.
+        tests: its test images by the site that they are of.
+    """
+
+    network: Callable[[], torch.nn.Module]
+    objective: Objective
+    dataset: Dataset
+    tests: Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a run came to.
 
     Args:
         chosen: by site, the aggregate with the best mean validation score; the newest where sites are asked in turn.
         rows: by aggregate and site, what the received model scored: the rows of epoch 0; of pooled sites, ``POOLED``'s.
-        tests: each site's scores on its test images of that aggregate with the site's own parts, ready for use.
+        finals: the chosen model at each site; of pooled sites, ``POOLED``'s.
+        tests: each site's scores on its test images of that model.
         thetas: by round and site, where the method has θ sent.
         weights: by round and site.
         sent_bytes: of one site's answer to the last training round; 0 where nothing would be sent.
@@ -85,6 +104,7 @@ class Outcome:
 
     chosen: dict[str, int]
     rows: dict[int, dict[str, list[MetricsRow]]]
+    finals: dict[str, Final]
     tests: dict[str, Evaluation]
     thetas: dict[int, dict[str, float]]
     weights: dict[int, dict[str, float]]
@@ -93,14 +113,17 @@ class Outcome:
     spent: dict[str, float | None]
 
 
-def open_sites(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> tuple[torch.nn.Module, dict[str, Site]]:
+def open_sites(
+    run: RunConfiguration, data: Mapping[str, Path], home: Path, *, images_per_site: int | None = None
+) -> tuple[torch.nn.Module, dict[str, Site]]:
     """The network that the aggregator begins with, and each site with its images.
 
     Args:
         home: where the sites' secrets go.
+        images_per_site: how many training images are taken of each site, drawn by the run's seed; None: all.
 
     Raises:
-        DataError: every problem of some site's images.
+        DataError: every problem of some site's images, or too few of them.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options, is_private = task.options(run.task_options), run.privacy is not None
@@ -110,16 +133,27 @@ def open_sites(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> t
     for name, folder in data.items():
         trainer = Trainer(run, listed, folder, EVERYONE, computing=EXACT, secret=home / "noise" / name)
         dataset = trainer.open_dataset(split_seed(run.seed, name))
+        if images_per_site is not None:
+            dataset = replace(dataset, train=_some(dataset.train, images_per_site, run.seed, name))
         sites[name] = Site(trainer, dataset, {name: dataset.test})
     return network, sites
 
 
-def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> Outcome:
+def _some(samples: Sequence[Any], count: int, seed: int, site: str) -> list[Any]:
+    if len(samples) < count:
+        raise DataError([f"images_per_site: {site} has {len(samples)} training images, not {count}; lower it."])
+    return sorted(samples, key=lambda sample: seed_for(seed, "some", site, sample.id))[:count]
+
+
+def run_rounds(
+    run: RunConfiguration, data: Mapping[str, Path], home: Path, *, images_per_site: int | None = None
+) -> Outcome:
     """Plays a run to its end.
 
     Args:
         data: each site's data folder.
         home: a new folder for what the aggregator and the sites keep.
+        images_per_site: see ``open_sites``.
 
     Raises:
         ConfigurationError: settings that do not fit together, or classes that differ where images are pooled.
@@ -128,7 +162,7 @@ def run_rounds(run: RunConfiguration, data: Mapping[str, Path], home: Path) -> O
     reference = open_method(run.method, run.method_options).reference
     if not reference:
         check_together(run)
-    network, sites = open_sites(run, data, home)
+    network, sites = open_sites(run, data, home, images_per_site=images_per_site)
     if reference == "pooled":
         return _play(_run_of_one(run, POOLED), network, {POOLED: pooled(sites)}, home)
     if reference == "alone":
@@ -175,10 +209,13 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
     best = max(rows, key=lambda aggregate: (_mean_validation(rows[aggregate], score), -aggregate))
     chosen = max(rows) if method.in_turn else best
     aggregation.choose(chosen)
+    finals = {name: _final(store, run, site, name, chosen) for name, site in sites.items()}
     tests: dict[str, Evaluation] = {}
-    for name, site in sites.items():
-        tests |= _test(store, run, site, name, chosen)
-    return Outcome(dict.fromkeys(tests, chosen), rows, tests, thetas, weights, *_exchanged(run, store, sites), spent)
+    for final in finals.values():
+        network = final.network()
+        tests |= {of: evaluate(task, network, images, final.objective) for of, images in final.tests.items()}
+    exchanged = _exchanged(run, store, sites)
+    return Outcome(dict.fromkeys(tests, chosen), rows, finals, tests, thetas, weights, *exchanged, spent)
 
 
 def _answer(
@@ -250,6 +287,7 @@ def _beside(outcomes: Sequence[Outcome]) -> Outcome:
             aggregate: {site: rows for outcome in outcomes for site, rows in outcome.rows[aggregate].items()}
             for aggregate in outcomes[0].rows
         },
+        finals={site: final for outcome in outcomes for site, final in outcome.finals.items()},
         tests={site: scores for outcome in outcomes for site, scores in outcome.tests.items()},
         thetas={},
         weights={
@@ -297,20 +335,21 @@ def _files(store: RunStore, site: Site, name: str, round_no: int) -> Files:
     )
 
 
-def _test(store: RunStore, run: RunConfiguration, site: Site, name: str, chosen: int) -> dict[str, Evaluation]:
-    """The chosen model on a site's test images, as the site would use it, by the site that they are of."""
+def _final(store: RunStore, run: RunConfiguration, site: Site, name: str, chosen: int) -> Final:
     earlier = [path for path in site.kept if int(path.name[:4]) <= chosen]
     trainer, listed = site.trainer, site.trainer.sharing
-    network = trainer.final_network(
-        site.dataset,
-        round_configuration(run, run.rounds, name),
-        received=store.aggregate_for(chosen, name),
-        state={group: store.settled_path(chosen + 1, group) for group in listed.with_final},
-        start=store.start if listed.start else None,
-        personal=earlier[-1] if earlier else None,
-    )
-    objective = trainer.method.objective(run.rounds, run.rounds)
-    return {of: evaluate(trainer.task, network, images, objective) for of, images in site.tests.items()}
+
+    def network() -> torch.nn.Module:
+        return trainer.final_network(
+            site.dataset,
+            round_configuration(run, run.rounds, name),
+            received=store.aggregate_for(chosen, name),
+            state={group: store.settled_path(chosen + 1, group) for group in listed.with_final},
+            start=store.start if listed.start else None,
+            personal=earlier[-1] if earlier else None,
+        )
+
+    return Final(network, trainer.method.objective(run.rounds, run.rounds), site.dataset, site.tests)
 
 
 def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path) -> Path:

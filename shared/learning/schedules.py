@@ -31,6 +31,19 @@ def learning_rate(rate: LearningRate, round_index: int) -> float:
     return float(rate.initial * rate.factor**falls)
 
 
+def rounds_of_equal_steps(images: int, sites: int, batch_size: int, pooled_epochs: int, steps_per_round: int) -> int:
+    """How many rounds let a site take as many steps as a training on all images: ⌊⌊⌊N / K⌋ / B⌋ · E / steps⌋.
+
+    Source: the code released with FedEE (Zhang et al.), with N images at K sites, batches of B and E pooled epochs.
+
+    Args:
+        images: training images of all sites, N.
+        pooled_epochs: E of the pooled training.
+        steps_per_round: of each site.
+    """
+    return images // sites // batch_size * pooled_epochs // steps_per_round
+
+
 def order_of_asking(run_seed: int, round_no: int, sites: Iterable[str]) -> list[str]:
     """Sites in the order in which one round asks them: each draws a number of its own, the lowest comes first.
 

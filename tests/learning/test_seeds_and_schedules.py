@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shared.exchange.records import RunConfiguration
-from shared.learning.schedules import round_configuration
+from shared.learning.schedules import round_configuration, rounds_of_equal_steps
 from shared.learning.seeds import seed_for
 from tests.learning.fixtures_file import cases
 
@@ -61,6 +61,13 @@ def test_worked_rates_of_classification(case):
     assert twice == pytest.approx(expected["sawtooth_n2"], rel=1e-12)
     once = rates(at=given["epochs"], period=given["T"], hold=2, **line)
     assert [round(rate, 7) for rate in once] == pytest.approx(expected["aggregator_n50"], rel=1e-12)
+
+
+@pytest.mark.parametrize("case", cases("fedee_rounds"))
+def test_worked_rounds_of_equal_steps(case):
+    expected = case["expected"]
+    worked = [expected["isic"], expected["pamap2"], expected["physionet"]]
+    assert [rounds_of_equal_steps(*given) for given in expected["inputs"]] == worked
 
 
 def test_other_cycles():

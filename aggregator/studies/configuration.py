@@ -1,0 +1,104 @@
+"""``STUDY.yaml``: what a study compares, on whose images, how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shared.errors import ConfigurationError
+from shared.exchange.names import Name
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records import Record
+from shared.learning.schedules import rounds_of_equal_steps
+
+Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f|]+$")]
+_DECIDED_BY_THE_STUDY = ("run", "task", "sites", "seed", "split.folds")
+
+
+class Turns(Record):
+    """A nested cross-validation: every outer fold is tested on once for every inner fold that it is validated on."""
+
+    outer: Annotated[int, Field(ge=3, le=20, description="folds")] = 5
+    inner: Annotated[int, Field(ge=1, le=19, description="of these, so many serve as validation in turn")] = 4
+
+    @model_validator(mode="after")
+    def _enough(self) -> Turns:
+        if self.inner >= self.outer:
+            raise ValueError(f"inner: {self.inner} must be less than the {self.outer} folds; lower it")
+        return self
+
+
+class EqualSteps(Record):
+    """As many rounds as let a site take the steps of a pooled training (FedEE's budget)."""
+
+    images: Annotated[int, Field(ge=1, description="training images of all sites")]
+    pooled_epochs: Annotated[int, Field(ge=1)]
+    steps_per_round: Annotated[int, Field(ge=1)]
+
+
+def _with_text_keys(ways: Any) -> Any:
+    return {str(label): way for label, way in ways.items()} if isinstance(ways, dict) else ways
+
+
+class StudyConfiguration(Record):
+    """One study. Paths are relative to the file's folder."""
+
+    study: Name
+    task: Name
+    data: Annotated[dict[Name, str], Field(min_length=1, description="each site's folder, laid out like a site's data")]
+    foreign: Annotated[str | None, Field(description="a folder of images that are no site's, without labels")] = None
+    run: Annotated[dict[str, Any], Field(description="what all runs have in common, as in RUN.yaml")] = {}
+    rounds_as: EqualSteps | None = None
+    ways: Annotated[
+        dict[Label, dict[str, Any]],
+        BeforeValidator(_with_text_keys),
+        Field(min_length=1, description="what is compared: by its name in the tables, what its runs say besides"),
+    ]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=1000)] = [0]
+    folds: Turns | None = None
+    noise: Annotated[
+        list[Annotated[float, Field(gt=0, le=1)]],
+        Field(max_length=20, description="variances of Gaussian noise on test images with levels from 0 to 1"),
+    ] = []
+    scores: Annotated[list[str], Field(description="columns shown in the tables, the main one first")] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyConfiguration:
+        for where, keys in (("run", self.run), *((f"ways.{label}", way) for label, way in self.ways.items())):
+            for key in _DECIDED_BY_THE_STUDY:
+                outer, _, inner = key.partition(".")
+                if outer in keys and (not inner or inner in keys[outer]):
+                    raise ValueError(f"{where}: {key} is decided by the study; take it out there")
+        if self.rounds_as is not None and "rounds" in self.run:
+            raise ValueError("rounds_as: run says rounds too; keep one of them")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: one is named twice; name each once")
+        return self
+
+    def common(self) -> dict[str, Any]:
+        """What all runs have in common."""
+        if self.rounds_as is None:
+            return dict(self.run)
+        rounds = rounds_of_equal_steps(
+            self.rounds_as.images,
+            len(self.data),
+            int(self.run.get("batch_size", 8)),
+            self.rounds_as.pooled_epochs,
+            self.rounds_as.steps_per_round,
+        )
+        return {**self.run, "rounds": rounds}
+
+
+def read_study(path: Path) -> StudyConfiguration:
+    """Read ``STUDY.yaml``.
+
+    Raises:
+        ConfigurationError: every problem in it.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); name the study's file"]) from None
+    return parse_yaml(content, StudyConfiguration, str(path))

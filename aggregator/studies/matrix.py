@@ -1,0 +1,133 @@
+"""From a study to its cells: one run each, known by a hash of all that decides it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+from aggregator.studies.configuration import StudyConfiguration
+from shared.errors import ConfigurationError
+from shared.exchange.reading import check_record
+from shared.exchange.records import Record, RunConfiguration
+from shared.exchange.signing import digest_of
+from shared.learning.data.splits import Folds
+from shared.learning.methods import open_method
+from shared.learning.run_checks import check_together
+
+IMAGES_PER_SITE = "images_per_site"
+"""A key of a way that no run has: training images that are taken of each site, drawn by the seed."""
+
+
+class CellConfiguration(Record):
+    """All that decides a cell's figures, on one machine.
+
+    Attributes:
+        data: each site's folder, absolute.
+        contents: by folder, a digest of the names and sizes of its files: images that were exchanged are a new cell.
+    """
+
+    run: RunConfiguration
+    data: dict[str, str]
+    foreign: str | None
+    images_per_site: int | None
+    noise: list[float]
+    contents: dict[str, str]
+    software: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study.
+
+    Args:
+        way: what people call it.
+        turn: of the cross-validation, or None.
+    """
+
+    way: str
+    configuration: CellConfiguration
+    turn: Folds | None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, hex, of all that decides the cell."""
+        return digest_of(json.dumps(self.configuration.model_dump(mode="json"), sort_keys=True).encode())
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.digest[:16]
+
+
+def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
+    """Every cell, ordered so that each seed is complete before the next begins.
+
+    Args:
+        root: the folder that the study's paths are relative to.
+
+    Raises:
+        ConfigurationError: every problem of every way, each told once, and folders that are not there.
+    """
+    data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
+    foreign = str((root / study.foreign).resolve()) if study.foreign else None
+    folders = [*data.values(), *([foreign] if foreign else [])]
+    problems = [
+        f"data: there is no folder {folder}; correct the path" for folder in folders if not Path(folder).is_dir()
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+    contents = {folder: contents_of(Path(folder)) for folder in folders}
+    software = f"dropfed {version('dropfed')}"
+    cells: list[Cell] = []
+    for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
+        settings = {**study.common(), **{key: value for key, value in way.items() if key != IMAGES_PER_SITE}}
+        if turn is not None:
+            settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
+        values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
+        try:
+            run = check_record(values, RunConfiguration, f"ways: {label}")
+            configuration = check_record(
+                {
+                    "run": run,
+                    "data": data,
+                    "foreign": foreign,
+                    IMAGES_PER_SITE: way.get(IMAGES_PER_SITE),
+                    "noise": study.noise,
+                    "contents": contents,
+                    "software": software,
+                },
+                CellConfiguration,
+                f"ways: {label}",
+            )
+            _check(run)
+        except ConfigurationError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+            continue
+        cells.append(Cell(label, configuration, turn))
+    if problems:
+        raise ConfigurationError(problems)
+    return cells
+
+
+def contents_of(folder: Path) -> str:
+    """A digest of what files there are and how large they are."""
+    found = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    return digest_of(json.dumps(found).encode())
+
+
+def _check(run: RunConfiguration) -> None:
+    method = open_method(run.method, run.method_options)
+    if not method.reference:
+        check_together(run)
+
+
+def _turns(study: StudyConfiguration) -> Iterator[Folds | None]:
+    if study.folds is None:
+        yield None
+        return
+    for outer, inner in product(range(study.folds.outer), range(study.folds.inner)):
+        yield Folds(count=study.folds.outer, outer=outer, inner=inner)

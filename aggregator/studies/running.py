@@ -1,0 +1,142 @@
+"""Playing a study's cells, each in a process of its own; what is finished is never played again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from aggregator.studies.matrix import Cell
+from aggregator.studies.results import CONFIGURATION, folder_of, result_of
+from shared.errors import ConfigurationError
+from shared.folder.durable import write_file
+from shared.folder.lock import work_lock
+
+Engine = Literal["local", "ray"]
+LOG = "log.txt"
+MEMORY_OF_A_CELL_BYTES = 2 << 30
+"""What a cell is taken to need where nobody says how many may go on at a time."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell that has ended.
+
+    Args:
+        seconds: how long it took.
+        trouble: the last line that it said, where it failed.
+    """
+
+    cell: Cell
+    seconds: float
+    trouble: str | None
+
+
+def as_many_as_fit() -> int:
+    """How many cells this machine bears at a time: one for each core that we may use, while memory allows."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not hasattr(os, "sysconf"):
+        return cores
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores, memory // MEMORY_OF_A_CELL_BYTES))
+
+
+def run_cells(
+    cells: Sequence[Cell], home: Path, *, engine: Engine, at_a_time: int, on_finished: Callable[[Finished], None]
+) -> list[Finished]:
+    """Play what is not finished yet.
+
+    Args:
+        home: the study's folder.
+        on_finished: told of each cell as it ends.
+
+    Returns:
+        The cells that failed.
+
+    Raises:
+        ConfigurationError: another process plays this study,
+            or ``engine`` is not installed.
+    """
+    with work_lock(home):
+        missing = {cell.name: cell for cell in cells if result_of(home, cell) is None}
+        for cell in missing.values():
+            settings = cell.configuration.model_dump(mode="json")
+            write_file(folder_of(home, cell) / CONFIGURATION, json.dumps(settings, indent=1).encode())
+        play = _by_ray if engine == "ray" else _by_processes
+        failed = []
+        for finished in play([*missing.values()], home, at_a_time):
+            on_finished(finished)
+            if finished.trouble is not None:
+                failed.append(finished)
+        return failed
+
+
+def command_of(folder: Path) -> list[str]:
+    """What plays a cell; another program, so that a cell that fails takes nothing with it."""
+    return [sys.executable, "-m", "deploy.local.cell", str(folder)]
+
+
+def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
+    processes: set[subprocess.Popen[bytes]] = set()
+    stopping = threading.Event()
+
+    def play(cell: Cell) -> Finished | None:
+        if stopping.is_set():
+            return None
+        folder, began = folder_of(home, cell), time.monotonic()
+        with (folder / LOG).open("wb") as log:
+            process = subprocess.Popen(command_of(folder), stdout=log, stderr=log)  # noqa: S603  (our own program)
+            processes.add(process)
+            process.wait()
+        return finished_of(cell, home, time.monotonic() - began)
+
+    with ThreadPoolExecutor(at_a_time) as pool:
+        try:
+            for future in as_completed([pool.submit(play, cell) for cell in cells]):
+                if (finished := future.result()) is not None:
+                    yield finished
+        finally:  # Ctrl-C, for instance: a cell that is cut off is played anew
+            stopping.set()
+            for process in processes:
+                process.kill()
+
+
+def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
+    try:
+        import ray  # noqa: PLC0415  (an extra)
+    except ImportError:
+        raise ConfigurationError(
+            ["--engine ray: ray is not installed; `pip install 'dropfed[ray]'` brings it"]
+        ) from None
+    ray.init(ignore_reinit_error=True, num_cpus=None if "RAY_ADDRESS" in os.environ else at_a_time, log_to_driver=False)
+
+    @ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
+    def play(folder: str) -> float:
+        began = time.monotonic()
+        with (Path(folder) / LOG).open("wb") as log:
+            subprocess.run(command_of(Path(folder)), stdout=log, stderr=log, check=False)  # noqa: S603  (our own)
+        return time.monotonic() - began
+
+    try:
+        waiting = {play.remote(str(folder_of(home, cell))): cell for cell in cells}
+        while waiting:
+            (done,), _ = ray.wait([*waiting], num_returns=1)
+            yield finished_of(waiting.pop(done), home, ray.get(done))
+    finally:
+        ray.shutdown()
+
+
+def finished_of(cell: Cell, home: Path, seconds: float) -> Finished:
+    """How a cell ended, by what it left."""
+    if result_of(home, cell) is not None:
+        return Finished(cell, seconds, None)
+    lines = (folder_of(home, cell) / LOG).read_text(errors="replace").strip().splitlines()
+    return Finished(cell, seconds, lines[-1] if lines else "it was stopped")

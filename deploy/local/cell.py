@@ -1,0 +1,156 @@
+"""One cell of a study, in a process of its own: ``python -m deploy.local.cell DIR`` plays what ``DIR/cell.json`` says.
+
+``DIR/result.json`` comes last, so a cell that has it is done. ``DIR/predictions/MODEL_OF/TESTED_ON.SPLIT.csv`` holds
+what a classification's model said about each image: all lies on one machine, and nothing of it is exchanged.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aggregator.studies.matrix import Cell, CellConfiguration
+from aggregator.studies.results import CONFIGURATION, PREDICTIONS, RESULT
+from deploy.local.rounds import Final, Outcome, run_rounds
+from shared.errors import DropfedError
+from shared.exchange.reading import parse_json
+from shared.folder.durable import write_file
+from shared.learning.cost import model_cost
+from shared.learning.data.noise import with_noise
+from shared.learning.metrics import ood_auroc
+from shared.learning.reliability import image_uncertainty
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Task
+from shared.learning.training import answers, evaluate, tame
+
+FOREIGN = "foreign"
+
+Row = dict[str, Any]
+
+
+def play(home: Path) -> None:
+    """Play the cell whose folder is ``home``.
+
+    Raises:
+        DropfedError: the data or the settings do not allow it.
+    """
+    cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
+    configuration = cell.configuration
+    torch.set_num_threads(1)  # cells go on side by side; and the same figures come out on another day
+    data = {site: Path(folder) for site, folder in configuration.data.items()}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dropfed-cell-") as scratch:
+        outcome = run_rounds(configuration.run, data, Path(scratch), images_per_site=configuration.images_per_site)
+        rows = list(_rows(home, configuration, outcome))
+    result = {
+        "configuration": cell.digest,
+        "rows": rows,
+        "cost": {
+            "bytes_to_site": outcome.received_bytes,
+            "bytes_from_site": outcome.sent_bytes,
+            "seconds": round(time.monotonic() - began, 1),
+        },
+    }
+    write_file(home / RESULT, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Iterator[Row]:
+    """How each site's final model does on every site's images that have its classes."""
+    task = task_named(configuration.run.task)
+    options = task.options(configuration.run.task_options)
+    foreign = task.open_unlabelled(Path(configuration.foreign), options) if configuration.foreign else ()
+    tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
+    for model_of, final in outcome.finals.items():
+        asked = _Asked(task, final.network(), final, home / PREDICTIONS / model_of)
+        fixed = {"model_of": model_of, "chosen_round": outcome.chosen[next(iter(final.tests))], **asked.cost()}
+        own = [image for images in final.tests.values() for image in images]
+        yield fixed | asked.row(model_of, "validation", final.dataset.validation)
+        for site, (of, images) in tests.items():
+            if of.dataset.classes != final.dataset.classes:
+                continue
+            row = asked.row(site, "test", images)
+            if site not in final.tests:
+                row["scores"]["ood_auroc"] = asked.ood_auroc(own, images)
+            yield fixed | row
+            for variance in configuration.noise:
+                noisy = [with_noise(image, variance, configuration.run.seed) for image in images]
+                yield fixed | asked.row(site, f"noise-{variance:g}", noisy)
+        if foreign:
+            scores = {"ood_auroc": asked.ood_auroc(own, foreign)}
+            counted = {"tested_on": FOREIGN, "split": FOREIGN, "images": len(foreign), "loss": None, "scores": scores}
+            yield fixed | counted
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A final model that is asked about images.
+
+    Args:
+        folder: where its predictions go.
+    """
+
+    task: Task
+    network: torch.nn.Module
+    final: Final
+    folder: Path
+
+    def row(self, tested_on: str, split: str, images: Sequence[Any]) -> Row:
+        evaluation = evaluate(self.task, self.network, images, self.final.objective)
+        content = self._predictions(images)
+        if content is not None:
+            write_file(self.folder / f"{tested_on}.{split}.csv", content)
+        scores = {name: score.value for name, score in evaluation.scores.items()}
+        counted = {"images": evaluation.images, "loss": evaluation.loss, "scores": scores}
+        return {"tested_on": tested_on, "split": split, **counted}
+
+    def _predictions(self, images: Sequence[Any]) -> bytes | None:
+        """What a classification says about each image, as CSV; None of a segmentation, whose pixels are too many."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        classes = range(len(self.final.dataset.classes))
+        writer.writerow(["image", "class", "uncertainty", *(f"probability_{k}" for k in classes)])
+        for batch, logits, targets in answers(self.task, self.network, images):
+            if targets.ndim > 1:
+                return None
+            flat = tame(logits).double()
+            probabilities = self.final.objective.probabilities(flat).tolist()
+            uncertainty = self.final.objective.uncertainty(flat).tolist()
+            for sample, target, of_sample, row in zip(batch, targets.tolist(), uncertainty, probabilities, strict=True):
+                writer.writerow([sample.id, target, of_sample, *row])
+        return text.getvalue().encode()
+
+    def ood_auroc(self, inside: Sequence[Any], outside: Sequence[Any]) -> float | None:
+        """Whether the model is less sure of images from elsewhere."""
+        of_inside, of_outside = (
+            image_uncertainty(self.task, self.network, images, self.final.objective) for images in (inside, outside)
+        )
+        return ood_auroc(of_inside, of_outside).value
+
+    def cost(self) -> Row:
+        image, _ = self.task.collate(self.final.dataset.validation[:1])
+        cost = model_cost(self.network, image)
+        return {"parameters": cost.parameters, "flops": cost.flops}
+
+
+def main() -> int:
+    """Play one cell; what stands in the way is one sentence on standard error."""
+    try:
+        play(Path(sys.argv[1]))
+    except DropfedError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
