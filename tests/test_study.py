@@ -1,0 +1,168 @@
+"""Studies: a matrix is expanded, played in processes, resumed without repeating anything, and tabled."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from aggregator.studies.configuration import read_study
+from aggregator.studies.matrix import expand
+from aggregator.studies.results import result_of
+from shared.errors import ConfigurationError
+from shared.learning.data import synthetic_fundus
+
+SITES = ("north", "south")
+STUDY = {
+    "study": "small",
+    "task": "dr_staging",
+    "data": {site: f"data/{site}" for site in SITES},
+    "run": {
+        "rounds": 1,
+        "batch_size": 8,
+        "learning_rate": {"initial": 0.05, "period": 1},
+        "task_options": {"encoder": "small", "weights": "random", "image_size": 48},
+    },
+    "ways": {
+        "internal": {"method": "single_site"},
+        "FedAvg": {"method": "fedavg"},
+        "combined, equal": {"method": "centralised", "images_per_site": 10},
+    },
+    "noise": [0.01],
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    for number, site in enumerate(SITES):
+        synthetic_fundus.write_graded_site(
+            root / "data" / site,
+            style=synthetic_fundus.STYLES[number],
+            images=40,
+            size=48,
+            seed=number,
+            grades=4,
+            label_noise=0.0,
+        )
+    return root
+
+
+def written(root, name="small", **changes):
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
+    return path
+
+
+def command(path):
+    return [sys.executable, "-m", "aggregator.cli", "study", str(path), "--at-a-time", "2"]
+
+
+def cells_of(path):
+    return expand(read_study(path), path.parent)
+
+
+def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
+    path, home = written(data), data / "small"
+    process = subprocess.Popen(command(path), stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 240
+    while not [cell for cell in cells_of(path) if result_of(home, cell)] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    finished = [home / "cells" / cell.name / "result.json" for cell in cells_of(path) if result_of(home, cell)]
+    early = {result: result.stat().st_mtime_ns for result in finished}
+    assert early
+
+    again = subprocess.run(command(path), capture_output=True, text=True, check=True)
+    assert f"3 cells, {len(early)} of them finished before" in again.stdout
+    for result, written_at in early.items():
+        assert result.stat().st_mtime_ns == written_at
+
+    rows = list(csv.DictReader((home / "results.csv").open()))
+    tested = {(row["way"], row["model_of"], row["tested_on"]) for row in rows if row["split"] == "test"}
+    both = {(model, site) for model in SITES for site in SITES}
+    assert tested == {(way, *pair) for way in ("internal", "FedAvg") for pair in both} | {
+        ("combined, equal", "all-sites", site) for site in SITES
+    }
+    by_name = {cell.digest: cell for cell in cells_of(path)}
+    for row in rows:
+        assert by_name[row["configuration"]].way == row["way"]
+        assert row["split"] in {"validation", "test", "noise-0.01"}
+        result = result_of(home, by_name[row["configuration"]])
+        (found,) = [
+            each for each in result["rows"] if all(each[key] == row[key] for key in ("model_of", "tested_on", "split"))
+        ]
+        assert float(row["auroc"]) == found["scores"]["auroc"]
+    predictions = home / "cells" / next(cell for cell in cells_of(path) if cell.way == "internal").name / "predictions"
+    for row in csv.DictReader((predictions / "north" / "south.test.csv").open()):
+        assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
+    ways = {"too many": {"method": "centralised", "images_per_site": 1000}, "internal": {"method": "single_site"}}
+    path = written(data, "failing", ways=ways, noise=[])
+    found = subprocess.run(command(path), capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "too many, seed 0 failed: images_per_site: north has" in found.stdout
+    assert "Traceback" not in found.stdout + found.stderr
+    assert [result_of(data / "failing", cell) is not None for cell in cells_of(path)] == [False, True]
+
+
+def test_folds_and_seeds_multiply_and_every_cell_has_a_name_of_its_own(data):
+    cells = cells_of(written(data, "folds", folds={"outer": 5, "inner": 4}, seeds=[1, 2]))
+    assert len(cells) == len({cell.digest for cell in cells}) == 5 * 4 * 2 * 3
+    assert {cell.configuration.run.split["folds"]["outer"] for cell in cells} == set(range(5))
+
+
+def test_what_decides_a_cell_is_in_its_name(data):
+    before = [cell.digest for cell in cells_of(written(data))]
+    assert before == [cell.digest for cell in cells_of(written(data))]
+    renamed = {f"{way}!": settings for way, settings in STUDY["ways"].items()}
+    assert before == [cell.digest for cell in cells_of(written(data, ways=renamed))]
+    assert not set(before) & {cell.digest for cell in cells_of(written(data, run=STUDY["run"] | {"rounds": 2}))}
+    extra = data / "data" / "north" / "extra.txt"
+    extra.write_text("one more file")
+    try:
+        assert not set(before) & {cell.digest for cell in cells_of(written(data))}
+    finally:
+        extra.unlink()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"data": {"north": "nowhere"}}, "there is no folder"),
+        ({"ways": {"a": {"method": "fedavgg"}}}, "there is no method fedavgg"),
+        ({"ways": {"a": {"method": "scaffold", "task_options": {"optimizer": "adam"}}}}, "optimizer: sgd"),
+        ({"ways": {"a": {"method": "fedavg", "seed": 3}}}, "seed is decided by the study"),
+        ({"run": STUDY["run"] | {"split": {"folds": {"outer": 0, "inner": 0}}}}, "split.folds is decided by the study"),
+        ({"folds": {"outer": 3, "inner": 3}}, "must be less than the 3 folds"),
+        ({"rounds_as": {"images": 60, "pooled_epochs": 2, "steps_per_round": 1}}, "run says rounds too"),
+        ({"seeds": [1, 1]}, "one is named twice"),
+        ({"wayz": {}}, "wayz: is not a known key"),
+    ],
+)
+def test_a_wrong_study_is_explained(data, changes, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        cells_of(written(data, "wrong", **changes))
+
+
+def test_rounds_of_equal_steps(data):
+    run = {key: value for key, value in STUDY["run"].items() if key != "rounds"}
+    equal = {"images": 64, "pooled_epochs": 6, "steps_per_round": 4}
+    cells = cells_of(written(data, "equal", run=run, rounds_as=equal))
+    assert {cell.configuration.run.rounds for cell in cells} == {64 // 2 // 8 * 6 // 4}
+
+
+def test_results_that_are_damaged_are_played_anew(data):
+    cell = cells_of(written(data))[0]
+    folder = data / "damaged" / "cells" / cell.name
+    folder.mkdir(parents=True)
+    for content in ("{", json.dumps({"configuration": "another"})):
+        (folder / "result.json").write_text(content)
+        assert result_of(data / "damaged", cell) is None
