@@ -184,4 +184,4 @@ def _home(work: Path, run: str) -> Path:
 
 
 def _all_tensors(listed: Sharing, stays: TensorList) -> TensorList:
-    return TensorList(tensors=listed.tensors | stays.tensors)
+    return TensorList(tensors=listed.tensors | listed.start | stays.tensors)

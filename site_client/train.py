@@ -195,11 +195,11 @@ class Trainer:
             StandingError: what stayed here does not fit: the site's grades are others now.
         """
         network = self._untrained(classes)
+        if start is not None:
+            load_tensors(network, self.sharing.beginning, start)
         if personal is not None:
             self._check_kept(network, personal)
             load_tensors(network, self.stays(network), personal)
-        elif start is not None:
-            load_tensors(network, self.sharing.beginning, start)
         load_tensors(network, self.sharing.shared, received)
         return self.computing.place(network)
 
@@ -303,7 +303,11 @@ class Trainer:
         phases: list[list[nn.Parameter]] = []
         if configuration.epochs:
             method.begin(local)
-            phases = method.phases(network, configuration.epochs)
+            learning = {parameter for parameter in network.parameters() if parameter.requires_grad}
+            phases = [
+                [parameter for parameter in moving if parameter in learning]  # a task's frozen layers stay as they are
+                for moving in method.phases(network, configuration.epochs)
+            ]
         with self._private(network, dataset, configuration, len(phases)) as private:
             train = private.train_epoch if private else train_epoch
             for number, moving in enumerate(phases, 1):
@@ -318,7 +322,7 @@ class Trainer:
                     local,
                     optimizer,
                     dataset.train,
-                    epoch=self._epoch(configuration, number),
+                    epoch=self._epoch(configuration, dataset, number),
                     objective=objective,
                     on_batch=on_batch,
                     computing=self.computing,
@@ -373,7 +377,7 @@ class Trainer:
                 Local(network),
                 optimizer,
                 dataset.train,
-                epoch=self._epoch(configuration, "fine-tuning", number),
+                epoch=self._epoch(configuration, dataset, "fine-tuning", number),
                 objective=objective,
                 on_batch=on_batch,
                 computing=self.computing,
@@ -411,12 +415,13 @@ class Trainer:
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         return self.task.optimizer(network, self.options, self.run.learning_rate.initial)
 
-    def _epoch(self, configuration: RoundConfiguration, *purpose: int | str) -> Epoch:
+    def _epoch(self, configuration: RoundConfiguration, dataset: Dataset, *purpose: int | str) -> Epoch:
         return Epoch(
             learning_rate=configuration.learning_rate,
             batch_size=configuration.batch_size,
             seed=seed_for(configuration.seeds.training, *purpose),
             augmentation=self.task.augmentation(configuration.augmentation),
+            repeats=dataset.repeats,
         )
 
     def _local(self, network: nn.Module, dataset: Dataset, round_no: int, files: Files) -> Local:

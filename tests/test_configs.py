@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.configuration import AggregatorConfiguration
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import PLAIN, Falling, RunConfiguration, Wire
+from shared.exchange.records import PLAIN, Falling, Line, RunConfiguration, Wire
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names, open_method
@@ -34,6 +34,22 @@ PAPERS = {
         "learning_rate": Falling(initial=0.01, factor=1.0, period=1),
         "image_size": 256,
         "objective": Evidential(temperature=0.05, kl_weight=0.0),
+    },
+    "rdr_classification": {
+        "method": "mean",
+        "rounds": 100,
+        "batch_size": 8,
+        "learning_rate": Line(shape="line", initial=3e-4, final=1e-6, period=50),
+        "image_size": 512,
+        "objective": CrossEntropy(),
+    },
+    "fundus_disease": {
+        "method": "dataweightedfed",
+        "rounds": 100,
+        "batch_size": 16,
+        "learning_rate": Falling(initial=0.001, factor=1.0, period=1),
+        "image_size": 224,
+        "objective": CrossEntropy(),
     },
 }
 """What the papers say, beside the tasks' and methods' own defaults."""

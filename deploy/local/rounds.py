@@ -275,7 +275,11 @@ def pooled(sites: Mapping[str, Site]) -> Site:
         ]
 
     first = next(iter(sites.values()))
-    dataset = Dataset(of_all("train"), of_all("validation"), of_all("test"), first.dataset.classes)
+    repeats = {
+        f"{name}/{image}": often for name, site in sites.items() for image, often in site.dataset.repeats.items()
+    }
+    images = of_all("train"), of_all("validation"), of_all("test")
+    dataset = Dataset(*images, first.dataset.classes, repeats=repeats)
     return Site(first.trainer, dataset, {name: site.dataset.test for name, site in sites.items()})
 
 

@@ -356,6 +356,7 @@ class Sharing(Record):
         tensors: travel every round, both ways.
         buffers: those of ``tensors`` that no gradient moves: BatchNorm's statistics.
         start: come once, with the offer, so that all sites begin alike; from then on they stay at each site.
+        frozen: those of ``start`` that never change, and so are the same everywhere.
         personal: names of tensors that never leave a site; each begins with its own, whose shapes may be its own too.
         to_site: come with every round.
         measured: leave with every answer: what was measured with the received model.
@@ -366,6 +367,7 @@ class Sharing(Record):
     tensors: dict[str, TensorShape]
     buffers: list[str] = []
     start: dict[str, TensorShape]
+    frozen: list[str] = []
     personal: list[str]
     to_site: Groups = {}
     measured: Groups = {}
@@ -395,8 +397,8 @@ class Sharing(Record):
 
     @property
     def has_whole_model(self) -> bool:
-        """Whether a model file of a round is a whole model: nothing stays at the sites."""
-        return not self.start and not self.personal
+        """Whether a model file of a round is, with what is frozen, a whole model: nothing changes but what travels."""
+        return self.start.keys() == set(self.frozen) and not self.personal
 
 
 class Seeds(Record):

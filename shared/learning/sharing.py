@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from shared.errors import ConfigurationError
 from shared.exchange.records import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.methods.contract import Method, TensorLists
@@ -49,16 +50,22 @@ def build_network(
 def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     """The parts of a network's state, and what travels beside them, as a run's offer lists them.
 
-    ``tensors`` travels every round; ``start`` stays at a site, but all sites begin with the aggregator's; ``personal``
+    ``tensors`` travels every round; ``start`` stays at a site, but all sites begin with the aggregator's: what the
+    method says, and a task's frozen layers, which never change; ``personal``
     (a head whose shape depends on a site's classes, and what the method says) never leaves a site, and each begins with
     its own. BatchNorm's step counters are in none: they are no quantity that can be averaged, and with a fixed momentum
     nothing reads them.
+
+    Raises:
+        ConfigurationError: nothing that learns is left to travel.
     """
+    unmoved = {module for module in network.modules() if _never_learns(module)}
     own = [*(cast(Network, network).heads if task.head_is_local else ()), *method.personal(network)]
     never, stays = _below(own), _below(method.stays(network))
     travels: dict[str, TensorShape] = {}
     buffers: list[str] = []
     start: dict[str, TensorShape] = {}
+    frozen: list[str] = []
     personal: list[str] = []
     state = network.state_dict().keys()
     for path, module in network.named_modules():
@@ -67,13 +74,16 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
                 continue
             if module in never:
                 personal.append(key)
-            elif module in stays:
+            elif module in stays or module in unmoved:
                 start[key] = shape
+                frozen += [key] if module in unmoved else []
             else:
                 travels[key] = shape
                 if key.rpartition(".")[2] not in dict(module.named_parameters(recurse=False)):
                     buffers.append(key)
-    plain = Sharing(tensors=travels, buffers=buffers, start=start, personal=personal)
+    plain = Sharing(tensors=travels, buffers=buffers, start=start, frozen=frozen, personal=personal)
+    if not plain.parameters.tensors:
+        raise ConfigurationError([f"method: {method.name} shares nothing that learns of {task.name}; take another"])
     groups = method.groups(network, plain)
     return plain.model_copy(
         update={
@@ -89,9 +99,10 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
 
 
 def staying(listed: Sharing, network: nn.Module) -> TensorList:
-    """The tensors of this network that stay at its site, with the shapes that they have there."""
+    """The tensors of this network that become a site's own, with the shapes that they have there."""
     state = network.state_dict()
-    return TensorList(tensors={key: _shape(state[key].shape) for key in (*listed.start, *listed.personal)})
+    own = [*(key for key in listed.start if key not in listed.frozen), *listed.personal]
+    return TensorList(tensors={key: _shape(state[key].shape) for key in own})
 
 
 def grouped(groups: TensorLists) -> TensorList:
@@ -99,6 +110,11 @@ def grouped(groups: TensorLists) -> TensorList:
     return TensorList(
         tensors={f"{group}/{name}": shape for group, listed in groups.items() for name, shape in listed.tensors.items()}
     )
+
+
+def _never_learns(module: nn.Module) -> bool:
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
 
 
 def _below(modules: Iterable[nn.Module]) -> set[nn.Module]:

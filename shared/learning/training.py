@@ -7,10 +7,10 @@ bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,7 +26,7 @@ from shared.learning.methods.contract import Local, Method
 from shared.learning.metrics import Score
 from shared.learning.objectives import LOSS, Objective, image_losses
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import Evaluation, SampleT, Scoring, Task
+from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, Task
 
 OnBatch = Callable[[int, int], None]
 """Called after each batch with (batches done, batches in all); what it raises stops the epoch and passes through."""
@@ -34,12 +34,23 @@ OnBatch = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Epoch:
-    """Everything that decides one local epoch, beside the weights, the images and the objective."""
+    """Everything that decides one local epoch, beside the weights, the images and the objective.
+
+    Args:
+        repeats: by id, how often an image is taken where it is more than once.
+    """
 
     learning_rate: float
     batch_size: int
     seed: int
     augmentation: Augmentation
+    repeats: Mapping[str, int] = field(default_factory=dict)
+
+    def views(self, sample: Sample) -> Iterator[int]:
+        """The copies of an image that the model sees; copy 0 is the original."""
+        once = self.augmentation.copies + self.augmentation.originals
+        first = 0 if self.augmentation.originals else 1
+        yield from range(first, first + once * self.repeats.get(sample.id, 1))
 
 
 def train_epoch(
@@ -97,7 +108,7 @@ def train_epoch(
                     record.add(its_logits, its_targets, dict(zip(loss_of_image, its_losses, strict=True)))
                 on_batch(done + 1, len(batches))
         _measure(model, (inputs for inputs, _ in coming), computing, len(own_part) / max(len(as_they_are), 1))
-        return record.evaluation(len(samples))
+        return record.evaluation(len(samples), max(len([*epoch.views(sample)]) for sample in samples))
 
 
 def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) -> None:
@@ -230,8 +241,7 @@ def plan_batches(samples: Sequence[SampleT], epoch: Epoch) -> list[list[tuple[Sa
         raise ValueError(
             f"an epoch needs samples and a batch size of 1 or more; got {len(samples)}, {epoch.batch_size}"
         )
-    first = 0 if epoch.augmentation.originals else 1
-    views = [(sample, copy) for sample in samples for copy in range(first, epoch.augmentation.copies + 1)]
+    views = [(sample, copy) for sample in samples for copy in epoch.views(sample)]
     views.sort(key=lambda view: seed_for(epoch.seed, "order", view[0].id, view[1]))
     return even_parts(views, epoch.batch_size)
 
@@ -276,17 +286,17 @@ class _Record:
         of_images: dict[str, list[float]] = {name: of_image.tolist() for name, of_image in losses.items()}
         return of_images, self._scoring.look(tame(logits), targets)
 
-    def evaluation(self, images: int) -> Evaluation:
+    def evaluation(self, images: int, most_views: int = 1) -> Evaluation:
+        """Of so many different images, each of which was seen so often at most."""
         if not self._looks:
             raise ValueError("there are no images to look at")
         looks = [look() for look in self._looks]
         values = {name: [value for of_images, _ in looks for value in of_images[name]] for name in looks[0][0]}
         losses = {name: math.fsum(of_images) / len(of_images) for name, of_images in values.items()}
         terms = {name: Score(value, images) for name, value in losses.items() if name != LOSS}
-        # Copies of an image make no score one over more images, so each image's views count as one.
-        views_per_image = len(values[LOSS]) // images
+        # Copies of an image make no score one over more images, so the views of the one most seen count as one.
         scores = {
-            name: Score(score.value, score.images // views_per_image)
+            name: Score(score.value, score.images // most_views)
             for name, score in self._scoring.scores([seen for _, seen in looks]).items()
         }
         return Evaluation(images=images, loss=losses[LOSS], scores=terms | scores)

@@ -4,12 +4,19 @@ import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shared.learning.methods import open_method
+from shared.learning.methods import method_names, open_method
 from shared.learning.models.encoders import ENCODERS
 from shared.learning.sharing import sharing, staying
 from shared.learning.tasks import TASK_NAMES, task_named
 
-OPTIONS = {"dr_staging": {"encoder": "small"}, "octa_segmentation": {"widths": (4, 8)}}
+OPTIONS = {
+    "dr_staging": {"encoder": "small"},
+    "octa_segmentation": {"widths": (4, 8)},
+    "rdr_classification": {"encoder": "plain", "hidden": (8,)},
+    "fundus_disease": {"encoder": "plain", "hidden": (8, 8)},
+}
+WITH_BATCH_NORM = ("dr_staging", "octa_segmentation")
+FROZEN_BASE = ("fundus_disease", "rdr_classification")
 METHODS = ("fedavg", "fedbn", "feduaa", "mean")
 COUNTER = "num_batches_tracked"
 LEAKED = ("layer1.0.downsample.1", "layer2.0.downsample.1", "layer3.0.downsample.1", "layer4.0.downsample.1")
@@ -48,7 +55,7 @@ def test_the_three_parts_are_the_whole_model_without_counters(task, method):
     listed = [*found.tensors, *found.start, *found.personal]
     assert len(set(listed)) == len(listed)
     counters = {name for name in model.state_dict() if name.endswith(COUNTER)}
-    assert counters
+    assert bool(counters) == (task in WITH_BATCH_NORM)
     assert set(listed) | counters == set(model.state_dict())
     assert not set(listed) & counters
     for name, shape in (found.tensors | found.start).items():
@@ -57,7 +64,7 @@ def test_the_three_parts_are_the_whole_model_without_counters(task, method):
 
 
 @pytest.mark.parametrize("method", ["fedbn", "feduaa"])
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", WITH_BATCH_NORM)
 def test_no_batchnorm_travels_under_fedbn_and_feduaa(task, method):
     model = model_of(task)
     found = parts(task, method, model)
@@ -68,7 +75,7 @@ def test_no_batchnorm_travels_under_fedbn_and_feduaa(task, method):
 
 
 @pytest.mark.parametrize("method", ["mean", "fedavg"])
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", WITH_BATCH_NORM)
 def test_batchnorm_travels_with_its_statistics_under_the_mean_and_fedavg(task, method):
     model = model_of(task)
     found = parts(task, method, model)
@@ -133,7 +140,18 @@ def test_a_whole_model_travels_only_where_nothing_stays():
     assert {pair for pair, is_whole in whole.items() if is_whole} == {
         ("octa_segmentation", "mean"),
         ("octa_segmentation", "fedavg"),
+        *((task, method) for task in FROZEN_BASE for method in METHODS),
     }
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if name not in {"fedee", "fedrep", "mdt"}])
+@pytest.mark.parametrize("task", FROZEN_BASE)
+def test_a_frozen_base_comes_once_and_is_never_a_sites_own(task, method):
+    model = model_of(task)
+    found = parts(task, method, model)
+    base = {name for name in model.state_dict() if name.startswith("encoder.")}
+    assert set(found.frozen) == base <= set(found.start)
+    assert not base & (set(found.tensors) | set(staying(found, model).tensors))
 
 
 def test_a_submodule_whose_name_only_begins_like_the_local_part_travels():

@@ -25,6 +25,8 @@ from shared.learning.models.torchvision_import import import_models
 
 _WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
 ENCODERS = (*_WIDTHS, "small")
+WITHOUT_BATCH_NORM = ("vgg19", "plain")
+"""Encoders that a frozen base may be of: nothing in them changes with the images; ``plain`` is for quick trials."""
 
 _IMAGENET_URL = "https://download.pytorch.org/models/"
 IMAGENET_FILES = {
@@ -48,6 +50,7 @@ _EXITS: dict[str, dict[str, int]] = {
     "resnet50": dict(zip(_RESNET_EXITS, (256, 512, 1024, 2048), strict=True)),
     "vgg19": {"features.4": 64, "features.9": 128, "features.18": 256, "features.27": 512},
     "efficientnet_b0": {"features.3.0": 40, "features.4.1": 80, "features.5.1": 112, "features.6.2": 192},
+    "plain": {},
     "small": {"stage1.pool": 16, "stage2.pool": 32, "stage3.pool": 64},
 }
 _CLASSIFIERS = ("fc.", "classifier.")
@@ -105,17 +108,17 @@ def build_encoder(name: str) -> Encoder:
     Convolutions start from He's normal distribution over the outgoing connections, as torchvision's do.
 
     Args:
-        name: one of ``ENCODERS``.
+        name: one of ``ENCODERS``, or of ``WITHOUT_BATCH_NORM``.
 
     Raises:
         ConfigurationError: there is no such encoder.
         DropfedError: torchvision cannot be imported.
     """
-    if name not in ENCODERS:
+    if name not in (*ENCODERS, *WITHOUT_BATCH_NORM):
         raise ConfigurationError([f"encoder: there is no '{name}'; choose one of {', '.join(ENCODERS)}."])
     # Sizes without values at first: VGG-19's classifier, thrown away here, would take half a gigabyte.
     with torch.device("meta"):
-        encoder = _small() if name == "small" else _torchvision(name)
+        encoder = _small(name) if name in {"small", "plain"} else _torchvision(name)
     encoder.to_empty(device="cpu")
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
@@ -178,18 +181,21 @@ def _torchvision(name: str) -> Encoder:
     return Encoder(OrderedDict(layers), _WIDTHS[name], _EXITS[name])
 
 
-def _small() -> Encoder:
-    """Four times 3×3 convolution, BatchNorm, ReLU and max-pool: 97,000 parameters, for tests and demonstrations."""
+def _small(name: str) -> Encoder:
+    """Four times 3×3 convolution, BatchNorm, ReLU and max-pool: 97,000 parameters, for tests and demonstrations.
+
+    ``plain`` has no BatchNorm, and a bias in its place.
+    """
     layers: dict[str, nn.Module] = {}
     for level, (above, width) in enumerate(zip((3, *_SMALL_WIDTHS), _SMALL_WIDTHS, strict=False), start=1):
         stage: OrderedDict[str, nn.Module] = OrderedDict(
-            conv=nn.Conv2d(above, width, kernel_size=3, padding=1, bias=False),  # the BatchNorm has a bias
-            norm=nn.BatchNorm2d(width),
+            conv=nn.Conv2d(above, width, kernel_size=3, padding=1, bias=name == "plain"),  # the BatchNorm has a bias
+            norm=nn.Identity() if name == "plain" else nn.BatchNorm2d(width),
             relu=nn.ReLU(),
             pool=nn.MaxPool2d(2),
         )
         layers[f"stage{level}"] = nn.Sequential(stage)
-    return Encoder(layers, _SMALL_WIDTHS[-1], _EXITS["small"])
+    return Encoder(layers, _SMALL_WIDTHS[-1], _EXITS[name])
 
 
 def _digits(file_name: str) -> str:

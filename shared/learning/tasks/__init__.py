@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 _CLASSES = {
     "dr_staging": ("shared.learning.tasks.dr_staging", "DrStaging"),
+    "fundus_disease": ("shared.learning.tasks.fundus_disease", "FundusDisease"),
     "octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation"),
+    "rdr_classification": ("shared.learning.tasks.rdr_classification", "RdrClassification"),
 }
 
 TASK_NAMES = tuple(sorted(_CLASSES))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
@@ -76,6 +76,7 @@ class Dataset(Generic[SampleT]):
 
     Args:
         foreign: images unlike the site's own, without labels, to see whether a model is less sure of them.
+        repeats: by id, how often an image is trained on in an epoch, where it is more than once.
     """
 
     train: Sequence[SampleT]
@@ -83,6 +84,7 @@ class Dataset(Generic[SampleT]):
     test: Sequence[SampleT]
     classes: tuple[str, ...]
     foreign: Sequence[SampleT] = ()
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
 
 def divided(

@@ -11,40 +11,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
-import numpy as np
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor, nn
+from torch import nn
 
 from shared.errors import DataError
 from shared.exchange.reading import check_record
-from shared.learning.batches import even_parts
-from shared.learning.data.augmentation import Augmentation, augment_photograph
+from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour, read_graded
 from shared.learning.data.images import list_images
 from shared.learning.data.splits import SplitPlan
-from shared.learning.metrics import Score, grading_scores
 from shared.learning.models.encoders import ENCODERS, load_imagenet_weights
 from shared.learning.models.grading_network import GradingNetwork
-from shared.learning.objectives import Objective
 from shared.learning.seeds import seed_for
+from shared.learning.tasks.classification import FLIPPED_AND_TURNED, Classification
 from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
-
-_AUGMENTATION = {
-    "copies": 1,
-    "originals": False,
-    "pixel_dropout": (0.0, 0.0),
-    "contrast": (1.0, 1.0),
-    "gamma": (1.0, 1.0),
-    "rotation_degrees": (-30.0, 30.0),
-    "horizontal_flip": 0.5,
-    "vertical_flip": 0.0,
-}
-_EVALUATION_BATCH = 32
-
-# Of the red, green and blue of ImageNet's photographs, on the range 0 to 1: what the encoders were trained with.
-_MEAN = torch.tensor([0.485, 0.456, 0.406])
-_STD = torch.tensor([0.229, 0.224, 0.225])
 
 
 class DrOptions(Options):
@@ -76,19 +57,17 @@ class DrOptions(Options):
         return valid_pattern(pattern)
 
 
-class DrStaging:
+class DrStaging(Classification):
     """The task ``dr_staging``; see ``contract.Task`` for what each method promises."""
 
     name = "dr_staging"
-    selection_score = "auroc"
-    tolerance_score = "balanced_accuracy"
     head_is_local = True
 
     def options(self, raw: Mapping[str, object]) -> DrOptions:
         return check_record(raw, DrOptions, "task_options")
 
     def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
-        return check_record(_AUGMENTATION | dict(raw), Augmentation, "augmentation")
+        return check_record({**FLIPPED_AND_TURNED, **raw}, Augmentation, "augmentation")
 
     def build_model(self, options: DrOptions, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -119,38 +98,3 @@ class DrStaging:
         if options.optimizer == "adam":
             return torch.optim.Adam(model.parameters(), lr=learning_rate)
         return torch.optim.SGD(model.parameters(), lr=learning_rate)
-
-    def vary(self, sample: GradedImage, augmentation: Augmentation, seed: int) -> GradedImage:
-        return GradedImage(sample.id, augment_photograph(sample.image, augmentation, seed), sample.grade)
-
-    def collate(self, samples: Sequence[GradedImage]) -> tuple[Tensor, Tensor]:
-        levels = torch.from_numpy(np.stack([sample.image for sample in samples]))  # (B, S, S, 3) uint8
-        # Row by row, colours repeated along it: with three numbers at a time it takes five times as long.
-        rows, width = levels.float().flatten(2).div_(255), levels.shape[2]  # (B, S, S, 3) -> (B, S, 3 S)
-        images = rows.sub_(_MEAN.repeat(width)).div_(_STD.repeat(width)).view(levels.shape)
-        return images.movedim(3, 1), torch.tensor([sample.grade for sample in samples])  # (B, S, S, 3) -> (B, 3, S, S)
-
-    def batches(self, samples: Sequence[GradedImage]) -> list[Sequence[GradedImage]]:
-        return [*even_parts(list(samples), _EVALUATION_BATCH)]
-
-    def scoring(self, objective: Objective) -> GradingScoring:
-        return GradingScoring(objective)
-
-
-class GradingScoring:
-    """Scores all images of a split together."""
-
-    def __init__(self, objective: Objective) -> None:
-        self._objective = objective
-
-    def look(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return logits.double().cpu(), targets.cpu()
-
-    def scores(self, looks: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Score]:
-        logits = torch.cat([logits for logits, _ in looks])  # (N, K), or (N, M, K): members have no logits in common
-        return grading_scores(
-            torch.cat([grades for _, grades in looks]).numpy(),
-            self._objective.probabilities(logits).numpy(),
-            self._objective.uncertainty(logits).numpy(),
-            logits.softmax(dim=1).numpy() if logits.ndim == 2 else None,
-        )

@@ -1,0 +1,132 @@
+"""Photographs with the name of one class each: cropped to the retina, its contrast evened out.
+
+A data folder holds ``images/`` and ``labels.csv`` with the columns ``id`` (a file's stem) and ``label``, or one folder
+for each class, called by the class's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from shared.errors import DataError
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
+from shared.learning.data.images import files_by_stem
+from shared.learning.data.tables import read_table
+from shared.visible import visible
+
+_DARK = 12  # of 255: what lies outside the retina is darker than this in every channel
+_CLIP_LIMIT, _TILES = 2.0, (8, 8)  # of the contrast-limited histograms; OpenCV's usual ones
+_READ_SIDE = 1024  # in pixels; what is larger is scaled down before it is cropped
+
+
+def read_labelled(root: Path, classes: Sequence[str], side: int) -> list[GradedImage]:
+    """Reads every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
+
+    Raises:
+        DataError: names every file, folder and line that is missing, wrong or unreadable.
+    """
+    if not root.is_dir():
+        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
+    problems: list[str] = []
+    files, class_of = (
+        _listed(root, classes, problems) if (root / LABELS_FILE).exists() else _folders(root, classes, problems)
+    )
+    images = []
+    for name in sorted(files.keys() & class_of.keys()):
+        try:
+            images.append(GradedImage(name, read_retina(files[name], side), class_of[name]))
+        except DataError as error:
+            problems += error.problems
+    if not images and not problems:
+        problems.append(f"{root.name}: has no image in it; put {GRADED_FORMATS} files there.")
+    if problems:
+        raise DataError(problems)
+    return images
+
+
+def read_retina(path: Path, side: int) -> NDArray[np.uint8]:
+    """One photograph: cropped to the square around the retina, scaled, each channel's contrast evened out.
+
+    Source: Jiang et al. 2025 (CLAHE, the bounding square of the retina).
+
+    Returns:
+        (side, side, 3) uint8.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    square = retina_square(read_colour(path, _READ_SIDE))
+    scaled = np.asarray(Image.fromarray(square).resize((side, side), Image.Resampling.BOX))
+    even = cv2.createCLAHE(clipLimit=_CLIP_LIMIT, tileGridSize=_TILES)
+    return np.stack([even.apply(np.ascontiguousarray(scaled[..., channel])) for channel in range(3)], axis=2)
+
+
+def retina_square(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The smallest square that holds all that is not dark, filled up with black where it leaves the image.
+
+    Args:
+        image: (H, W, 3).
+
+    Returns:
+        (S, S, 3); the image itself, filled up, where all of it is dark.
+    """
+    bright = image.max(axis=2) > _DARK  # (H, W, 3) -> (H, W)
+    rows, columns = np.flatnonzero(bright.any(axis=1)), np.flatnonzero(bright.any(axis=0))
+    if not rows.size:
+        rows, columns = np.arange(image.shape[0]), np.arange(image.shape[1])
+    found = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    height, width = found.shape[:2]
+    side = max(height, width)
+    square = np.zeros((side, side, 3), dtype=np.uint8)
+    top, left = (side - height) // 2, (side - width) // 2
+    square[top : top + height, left : left + width] = found
+    return square
+
+
+_Listed = tuple[dict[str, Path], dict[str, int]]
+
+
+def _listed(root: Path, classes: Sequence[str], problems: list[str]) -> _Listed:
+    files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
+    columns, rows = read_table(root / LABELS_FILE)
+    if sorted(columns) != ["id", "label"]:
+        found = ", ".join(visible(str(column)) for column in columns) or "none"
+        raise DataError([f"{LABELS_FILE}: the columns must be id and label, with commas between; found: {found}."])
+    class_of: dict[str, int] = {}
+    for line, row in rows:
+        name, label = ((row[column] or "").strip() for column in ("id", "label"))
+        if name in class_of or name not in files:
+            problems.append(f"{LABELS_FILE}, line {line}: {visible(name)!r} is there twice, or no image's name.")
+        elif label not in classes:
+            told = ", ".join(classes)
+            problems.append(f"{LABELS_FILE}, line {line}: label must be one of {told}, not {visible(label)!r}.")
+        else:
+            class_of[name] = classes.index(label)
+    if not problems:
+        problems += [
+            f"{LABELS_FILE}: the image '{name}' has no line; add one." for name in sorted(files.keys() - class_of)
+        ]
+    return files, class_of
+
+
+def _folders(root: Path, classes: Sequence[str], problems: list[str]) -> _Listed:
+    files: dict[str, Path] = {}
+    class_of: dict[str, int] = {}
+    if not any((root / name).is_dir() for name in classes):
+        told = ", ".join(classes)
+        raise DataError(
+            [f"{root.name}: holds neither {LABELS_FILE} nor a folder called {told}; give the labels one way."]
+        )
+    for number, name in enumerate(classes):
+        if (root / name).is_dir():
+            for stem, path in files_by_stem(root / name, problems, GRADED_EXTENSIONS, GRADED_FORMATS).items():
+                if stem in files:
+                    problems.append(f"{name}/{path.name}: another class has a file of that name; rename one.")
+                files[stem], class_of[stem] = path, number
+    return files, class_of

@@ -1,0 +1,137 @@
+"""Scans of several pictures each: superficial and deep OCTA, and two structural projections, listed in a table.
+
+A data folder holds ``scans.csv`` with the columns ``id``, ``superficial``, ``deep``, ``structural_superficial``,
+``structural_deep`` and ``severity``. The four in the middle are paths of PNG, JPEG or TIFF files within the folder. The
+severity is a name from the run's list, or its number from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from shared.errors import DataError
+from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.images import SMALLEST_SIDE, read_image
+from shared.learning.data.tables import read_table
+from shared.visible import visible
+
+SCANS_FILE = "scans.csv"
+PICTURES = ("superficial", "deep", "structural_superficial", "structural_deep")
+_COLUMNS = ("id", *PICTURES, "severity")
+
+
+@dataclass(frozen=True)
+class Scan(GradedImage):
+    """One eye's scan.
+
+    Args:
+        severity: in [0, severities); ``grade`` is the class that follows from it.
+    """
+
+    severity: int
+
+
+def read_scans(root: Path, severities: Sequence[str], referable_from: int, side: int) -> list[Scan]:
+    """Reads every scan of a folder, sorted by id.
+
+    The three channels are superficial OCTA, deep OCTA, and the greater of the two structural projections; each is
+    scaled to [0, 1] by its own least and greatest value, and kept in 8 bits.
+
+    Source: Lo et al. 2021, referable diabetic retinopathy.
+
+    Args:
+        severities: their names, from the slightest upwards.
+        referable_from: the first severity of class 1.
+        side: of each image, in pixels.
+
+    Raises:
+        DataError: names every line that is wrong and every file that is missing or unreadable.
+    """
+    columns, rows = read_table(root / SCANS_FILE)
+    if sorted(columns) != sorted(_COLUMNS):
+        found = ", ".join(str(column) for column in columns) or "none"
+        raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {visible(found)}."])
+    problems: list[str] = []
+    scans: dict[str, Scan] = {}
+    for line, row in rows:
+        where = f"{SCANS_FILE}, line {line}"
+        cells = {column: (row.get(column) or "").strip() for column in _COLUMNS}
+        name = cells["id"]
+        severity = _severity(cells["severity"], severities)
+        if not name or name in scans or "/" in name or "\\" in name:
+            problems.append(f"{where}: id {visible(name)!r} is empty, there twice, or has a slash; correct it.")
+        elif severity is None:
+            shown = visible(cells["severity"])
+            problems.append(f"{where}: severity must be one of {', '.join(severities)}, or its number, not {shown!r}.")
+        else:
+            try:
+                image = _read(root, where, [cells[picture] for picture in PICTURES], side)
+                scans[name] = Scan(name, image, int(severity >= referable_from), severity)
+            except DataError as error:
+                problems += error.problems
+    if not rows:
+        problems.append(f"{SCANS_FILE}: lists no scan; write a line for each.")
+    if problems:
+        raise DataError(problems)
+    return [scans[name] for name in sorted(scans)]
+
+
+def three_channels(pictures: Sequence[NDArray[np.float32]], side: int) -> NDArray[np.uint8]:
+    """Superficial, deep and structural channel of one scan.
+
+    Args:
+        pictures: the four of ``PICTURES``, (H, W) float32 each, of any sizes.
+
+    Returns:
+        (side, side, 3) uint8; each channel's least value is 0 and its greatest 255, of a constant one all are 0.
+    """
+    scaled = [_scaled(picture, side) for picture in pictures]
+    channels = scaled[0], scaled[1], np.maximum(scaled[2], scaled[3])
+    return np.stack([_stretched(channel) for channel in channels], axis=2)  # 3 of (S, S) -> (S, S, 3)
+
+
+def _read(root: Path, where: str, paths: Sequence[str], side: int) -> NDArray[np.uint8]:
+    problems: list[str] = []
+    pictures = []
+    for text in paths:
+        path = (root / text).resolve()
+        if not text or not path.is_relative_to(root.resolve()):
+            problems.append(f"{where}: {visible(text)!r} is no path within the data folder; correct it.")
+            continue
+        try:
+            picture = read_image(path)
+        except DataError as error:
+            problems += [f"{where}: {problem}" for problem in error.problems]
+            continue
+        if min(picture.shape) < SMALLEST_SIDE:
+            problems.append(f"{where}: {visible(text)} is too small; each side needs {SMALLEST_SIDE} pixels.")
+        pictures.append(picture)
+    if problems:
+        raise DataError(problems)
+    return three_channels(pictures, side)
+
+
+def _severity(text: str, severities: Sequence[str]) -> int | None:
+    names = {name.lower(): number for number, name in enumerate(severities)}
+    if text.lower() in names:
+        return names[text.lower()]
+    return int(text) if text.isdecimal() and text.isascii() and int(text) < len(severities) else None
+
+
+def _scaled(picture: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    if picture.shape == (side, side):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BILINEAR), dtype=np.float32)
+
+
+def _stretched(channel: NDArray[np.float32]) -> NDArray[np.uint8]:
+    low, high = float(channel.min()), float(channel.max())
+    if high == low:
+        return np.zeros(channel.shape, dtype=np.uint8)
+    return np.asarray(np.rint((channel - low) * (255 / (high - low))), dtype=np.uint8)

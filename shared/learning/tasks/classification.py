@@ -1,0 +1,98 @@
+"""What the tasks have in common that name one class for each image."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shared.learning.batches import even_parts
+from shared.learning.data.augmentation import Augmentation, augment_photograph
+from shared.learning.data.graded_images import GradedImage
+from shared.learning.metrics import Score, grading_scores
+from shared.learning.objectives import Objective
+
+FLIPPED_AND_TURNED: Mapping[str, object] = {
+    "copies": 1,
+    "originals": False,
+    "pixel_dropout": (0.0, 0.0),
+    "contrast": (1.0, 1.0),
+    "gamma": (1.0, 1.0),
+    "rotation_degrees": (-30.0, 30.0),
+    "horizontal_flip": 0.5,
+    "vertical_flip": 0.0,
+}
+"""Each image once an epoch, turned by up to 30 degrees and perhaps flipped."""
+
+_EVALUATION_BATCH = 32
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the red, green and blue of ImageNet's photographs, on the range 0 to 1: what the encoders were trained with."""
+
+ImageT = TypeVar("ImageT", bound=GradedImage)
+
+
+class Classification:
+    """The part of ``contract.Task`` that these tasks share: from an image of three channels to scores.
+
+    Attributes:
+        mean, std: of each channel on the range 0 to 1, taken off and divided by.
+    """
+
+    selection_score = "auroc"
+    tolerance_score = "balanced_accuracy"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def vary(self, sample: ImageT, augmentation: Augmentation, seed: int) -> ImageT:
+        return replace(sample, image=augment_photograph(sample.image, augmentation, seed))
+
+    def collate(self, samples: Sequence[GradedImage]) -> tuple[Tensor, Tensor]:
+        levels = torch.from_numpy(np.stack([sample.image for sample in samples]))  # (B, S, S, 3) uint8
+        # Row by row, channels repeated along it: with three numbers at a time it takes five times as long.
+        rows, width = levels.float().flatten(2).div_(255), levels.shape[2]  # (B, S, S, 3) -> (B, S, 3 S)
+        mean, std = torch.tensor(self.mean).repeat(width), torch.tensor(self.std).repeat(width)
+        images = rows.sub_(mean).div_(std).view(levels.shape)
+        return images.movedim(3, 1), torch.tensor([sample.grade for sample in samples])  # (B, S, S, 3) -> (B, 3, S, S)
+
+    def batches(self, samples: Sequence[ImageT]) -> list[Sequence[ImageT]]:
+        return [*even_parts(list(samples), _EVALUATION_BATCH)]
+
+    def scoring(self, objective: Objective) -> ClassScoring:
+        return ClassScoring(objective)
+
+
+class ClassScoring:
+    """Scores all images of a split together."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def look(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return logits.double().cpu(), targets.cpu()
+
+    def scores(self, looks: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Score]:
+        logits = torch.cat([logits for logits, _ in looks])  # (N, K), or (N, M, K): members have no logits in common
+        return grading_scores(
+            torch.cat([grades for _, grades in looks]).numpy(),
+            self._objective.probabilities(logits).numpy(),
+            self._objective.uncertainty(logits).numpy(),
+            logits.softmax(dim=1).numpy() if logits.ndim == 2 else None,
+        )
+
+
+def balancing(samples: Sequence[GradedImage]) -> dict[str, int]:
+    """How often each image is taken so that every class is seen about as often as the largest.
+
+    Returns:
+        By id, only where it is more than once: the largest class's size over the image's own, rounded.
+    """
+    of_class = Counter(sample.grade for sample in samples)
+    largest = max(of_class.values(), default=0)
+    often = {grade: round(largest / count) for grade, count in of_class.items()}
+    return {sample.id: often[sample.grade] for sample in samples if often[sample.grade] > 1}

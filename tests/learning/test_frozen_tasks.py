@@ -1,0 +1,212 @@
+"""Referable retinopathy and diseases of the fundus: what is read, a base that never changes, and balanced classes."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from deploy.local.rounds import run_rounds
+from shared.errors import ConfigurationError, DataError
+from shared.exchange.records import RunConfiguration
+from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.labelled_photographs import read_labelled, read_retina, retina_square
+from shared.learning.data.scans import PICTURES, read_scans, three_channels
+from shared.learning.data.splits import Folds, SplitPlan
+from shared.learning.tasks import task_named
+from shared.learning.tasks.classification import balancing
+from shared.learning.training import Epoch, plan_batches
+from tests.learning.small_sites import LABELS, SEVERITIES, write_small
+
+TASKS = ("rdr_classification", "fundus_disease")
+OPTIONS = {"encoder": "plain", "weights": "random", "image_size": 32, "hidden": [8]}
+SITES = ("north", "south")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("frozen")
+    for task in TASKS:
+        for number, site in enumerate(SITES):
+            write_small(task, root / task / site, images=30, size=40, seed=number, site=number)
+    return root
+
+
+def opened(task, folder, split=None, **options):
+    found = task_named(task)
+    return found.open_dataset(folder, found.options(OPTIONS | options), split or SplitPlan(), 1)
+
+
+def test_a_scan_has_three_channels_each_between_its_own_least_and_greatest():
+    ramp = np.linspace(0.25, 0.5, 40 * 40, dtype=np.float32).reshape(40, 40)
+    high, low = np.full((40, 40), 0.75, np.float32), np.zeros((40, 40), np.float32)
+    high[:20] = 0
+    channels = three_channels([ramp, ramp.T, high, ramp], 40)
+    assert channels.shape == (40, 40, 3)
+    for channel in range(3):
+        assert (channels[..., channel].min(), channels[..., channel].max()) == (0, 255)
+    # The third is the greater of two: the ramp above, 0.75 below.
+    assert (channels[20:, :, 2] == 255).all()
+    assert (channels[:20, :, 2] < 255).all()
+    assert (channels[..., 1] == channels[..., 0].T).all()
+    assert (three_channels([low] * 4, 40) == 0).all()
+
+
+def test_severities_become_two_classes_and_folds_are_stratified_by_all_of_them(data):
+    scans = read_scans(data / "rdr_classification" / "north", SEVERITIES, 2, 32)
+    assert {(scan.severity, scan.grade) for scan in scans} == {(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)}
+    for outer in range(3):
+        split = SplitPlan(folds=Folds(count=3, outer=outer, inner=1))
+        dataset = opened("rdr_classification", data / "rdr_classification" / "north", split)
+        assert sorted(scan.severity for scan in dataset.test) == sorted([0, 1, 2, 3, 4] * 2)
+
+
+def listed(root, rows):
+    root.mkdir(parents=True, exist_ok=True)
+    for name in "abcd":
+        Image.fromarray(np.full((40, 40), 9, np.uint8)).save(root / f"{name}.png")
+    with (root / "scans.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *PICTURES, "severity"])
+        writer.writerows(rows)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([["x", "a.png", "b.png", "c.png", "d.png", "worst"]], "severity must be one of normal"),
+        ([["x", "a.png", "b.png", "c.png", "d.png", "5"]], "severity must be one of normal"),
+        ([["x", "../a.png", "b.png", "c.png", "d.png", "0"]], "no path within the data folder"),
+        ([["x", "/etc/passwd", "b.png", "c.png", "d.png", "0"]], "no path within the data folder"),
+        ([["x", "e.png", "b.png", "c.png", "d.png", "0"]], "e.png"),
+        ([["x", "a.png", "b.png", "c.png", "d.png", "0"]] * 2, "there twice"),
+        ([["", "a.png", "b.png", "c.png", "d.png", "0"]], "is empty"),
+        ([], "lists no scan"),
+    ],
+)
+def test_a_wrong_table_of_scans_is_explained(tmp_path, rows, sentence):
+    with pytest.raises(DataError, match=sentence):
+        read_scans(listed(tmp_path / "site", rows), SEVERITIES, 2, 32)
+
+
+def test_columns_that_are_missing_are_named(tmp_path):
+    (tmp_path / "scans.csv").write_text("id,superficial,severity\n")
+    with pytest.raises(DataError, match="the columns must be id, superficial, deep"):
+        read_scans(tmp_path, SEVERITIES, 2, 32)
+    with pytest.raises(DataError, match=r"scans\.csv"):
+        read_scans(tmp_path / "nowhere", SEVERITIES, 2, 32)
+
+
+def test_a_photograph_is_cropped_to_the_square_around_its_retina():
+    image = np.zeros((100, 160, 3), np.uint8)
+    image[20:80, 50:130] = 100
+    square = retina_square(image)
+    assert square.shape == (80, 80, 3)
+    assert (square[10:70] == 100).all()
+    assert (square[:10] == 0).all()
+    assert (square[70:] == 0).all()
+    assert retina_square(np.zeros((30, 50, 3), np.uint8)).shape == (50, 50, 3)
+
+
+def test_contrast_is_evened_out(tmp_path):
+    rng = np.random.default_rng(1)
+    dull = rng.integers(100, 110, (64, 64, 3)).astype(np.uint8)
+    Image.fromarray(dull).save(tmp_path / "dull.png")
+    seen = read_retina(tmp_path / "dull.png", 64)
+    assert seen.shape == (64, 64, 3)
+    assert seen.std() > 2 * dull.std()
+
+
+def test_labels_come_from_a_table_or_from_folders(data, tmp_path):
+    folder = data / "fundus_disease" / "north"
+    found = read_labelled(folder, LABELS, 32)
+    labels = {row["id"]: row["label"] for row in csv.DictReader((folder / "labels.csv").open())}
+    assert {image.id: LABELS[image.grade] for image in found} == labels
+    for image, label in labels.items():
+        (tmp_path / label).mkdir(exist_ok=True)
+        (source,) = (folder / "images").glob(f"{image}.*")
+        (tmp_path / label / source.name).write_bytes(source.read_bytes())
+    again = read_labelled(tmp_path, LABELS, 32)
+    assert [(image.id, image.grade) for image in again] == [(image.id, image.grade) for image in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("id,label\na,normal\n", "'b' has no line"),
+        ("id,label\na,normal\nb,drusen\n", "label must be one of normal, glaucoma, cataract"),
+        ("id,label\na,normal\na,normal\n", "there twice"),
+        ("id,grade\na,1\n", "must be id and label"),
+    ],
+)
+def test_wrong_labels_are_explained(tmp_path, text, sentence):
+    (tmp_path / "images").mkdir()
+    for name in "ab":
+        Image.fromarray(np.full((40, 40, 3), 90, np.uint8)).save(tmp_path / "images" / f"{name}.png")
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        read_labelled(tmp_path, LABELS, 32)
+
+
+def test_images_of_rare_classes_are_seen_more_often_and_count_once(data):
+    dataset = opened("rdr_classification", data / "rdr_classification" / "north", referable_from=4)
+    often = dataset.repeats
+    rare = [scan for scan in dataset.train if scan.grade == 1]
+    common = [scan for scan in dataset.train if scan.grade == 0]
+    assert often == balancing(dataset.train)
+    assert set(often) == {scan.id for scan in rare}
+    epoch = Epoch(0.1, 4, 1, Augmentation(copies=1, originals=False), often)
+    seen = [(sample.id, copy) for batch in plan_batches(dataset.train, epoch) for sample, copy in batch]
+    assert len(set(seen)) == len(seen)
+    views = len(rare) * often[rare[0].id]
+    assert abs(views - len(common)) <= len(rare)
+    assert len(seen) == len(common) + views
+    assert opened("rdr_classification", data / "rdr_classification" / "north", balance=False).repeats == {}
+
+
+def task_base(file):
+    return [name for name in file.keys() if name.startswith("encoder.")]  # noqa: SIM118  (it is no dictionary)
+
+
+@pytest.mark.parametrize("method", ["mean", "fedrep", "moon", "fedee"])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_base_never_changes_and_never_travels_after_the_offer(task, method, data, tmp_path):
+    run = RunConfiguration(
+        run="frozen",
+        task=task,
+        method=method,
+        sites=list(SITES),
+        rounds=2,
+        batch_size=8,
+        learning_rate={"initial": 0.01, "period": 1},
+        task_options=OPTIONS,
+    )
+    if method in {"fedee", "fedrep"}:
+        with pytest.raises(ConfigurationError, match=method):
+            run_rounds(run, {site: data / task / site for site in SITES}, tmp_path / "home")
+        return
+    outcome = run_rounds(run, {site: data / task / site for site in SITES}, tmp_path / "home")
+    with safe_open(tmp_path / "home" / "runs" / "frozen" / "start.safetensors", "pt") as start:
+        base = {name: start.get_tensor(name) for name in task_base(start)}
+    assert base
+    head_before = task_named(task).build_model(task_named(task).options(OPTIONS), 2, 1).head.state_dict()
+    for final in outcome.finals.values():
+        network = final.network()
+        state = network.state_dict()
+        assert all(torch.equal(state[name], tensor) for name, tensor in base.items())
+        assert not all(torch.equal(network.head.state_dict()[name], tensor) for name, tensor in head_before.items())
+    sent = next((tmp_path / "home").rglob("0001.trained.safetensors"))
+    with safe_open(sent, "pt") as file:
+        assert not set(file.keys()) & set(base)
+
+
+def test_the_labels_of_a_run_are_the_classes_of_its_network(data):
+    task = task_named("fundus_disease")
+    options = task.options(OPTIONS | {"labels": ["healthy", "ill"]})
+    assert task.build_model(options, 7, 1).classes == 2
+    for labels in (["a"], ["a", "a"], ["a/b", "c"], [".a", "b"], ["a", ""]):
+        with pytest.raises(ConfigurationError):
+            task.options({"labels": labels})
