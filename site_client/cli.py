@@ -110,10 +110,12 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     from shared.folder.lock import work_lock  # noqa: PLC0415  (keeps --help instant)
     from shared.learning.compute import prepare_compute  # noqa: PLC0415
     from shared.logs import log_to  # noqa: PLC0415
+    from shared.service import find_manager  # noqa: PLC0415
     from site_client.configuration import computing_of, open_folder, read_configuration  # noqa: PLC0415
     from site_client.daemon import Daemon  # noqa: PLC0415
     from site_client.limits import be_nice  # noqa: PLC0415
 
+    find_manager()
     work = work.absolute()
     with work_lock(work):
         stop = _stop_event(duration)
@@ -290,6 +292,38 @@ def resume(work: Path) -> None:
     store.resume(work)
     start = f"`dropfed-site run --work {work}`"
     click.echo(f"the daemon goes on at its next look; if it is not running, start it with {start}")
+
+
+@main.command("install-service")
+@WORK
+@click.option("--user", help="Who runs the daemon; else the owner of WORK, or in /var/lib a user of systemd's making.")
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
+    help="What systemd hands the password from; readable by root alone. Default: the file in WORK.",
+)
+@click.option("--print", "only_print", is_flag=True, help="Show the unit; change nothing.")
+def install_service(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:
+    """Have systemd run the daemon, from now on and after each start of this machine."""
+    from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from site_client.installation import install, unit_name, unit_text  # noqa: PLC0415
+
+    configuration = read_configuration(work)
+    unit, text = unit_name(configuration), unit_text(work, configuration, user=user, password_file=password_file)
+    if only_print:
+        click.echo(text, nl=False)
+        return
+    click.echo(f"the daemon runs, and is started with this machine: {install(unit, text)}; `systemctl status {unit}`")
+
+
+@main.command("uninstall-service")
+@WORK
+def uninstall_service(work: Path) -> None:
+    """Undo `install-service`. The work directory stays as it is."""
+    from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from site_client.installation import uninstall, unit_name  # noqa: PLC0415
+
+    click.echo(f"stopped, and removed: {uninstall(unit_name(read_configuration(work)))}")
 
 
 def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:

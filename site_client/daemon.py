@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
+from shared import service
 from shared.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -114,8 +115,10 @@ class Daemon:
         """
         polling = Polling(self._configuration.poll_seconds)
         self._heartbeat.begin(self._channel)
+        service.ready()
         try:
             while not self._stop.is_set():
+                service.alive()
                 action = rounds.decide(self._facts())
                 if self._act_or_tell(action, must_succeed=once):
                     if not self._looked:
@@ -125,10 +128,11 @@ class Daemon:
                     if once:
                         break
                     self._heartbeat.beat(resting, self._channel)
-                    self._stop.wait(polling.pause_s())
+                    service.wait(self._stop, polling.pause_s())
                     self._looked = False
         except Stopped:
             pass
+        service.stopping()
         self._heartbeat.beat("stopped", self._channel, now=True)
         logger.info("stopped; the next start goes on from here")
 
@@ -436,7 +440,7 @@ class Daemon:
     def _resting_until(self, is_time: IsTime) -> OnProgress:
         def on_progress(percent: int) -> None:
             while not is_time(percent):  # what is trained so far is not thrown away
-                self._stop.wait(REST_S)
+                service.wait(self._stop, REST_S)
 
         return on_progress
 

@@ -12,10 +12,11 @@ import logging
 import time
 from pathlib import Path
 
+from shared import service
 from shared.errors import DropfedError, PassingError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import STATUS, Place
-from shared.exchange.records import Phase, Status, now_text, sentence
+from shared.exchange.records import Phase, Status, now_text, sentence, status_text
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
@@ -69,6 +70,7 @@ class Heartbeat:
         self, phase: Phase, channel: Channel, place: Place | None = None, *, percent: int = 0, now: bool = False
     ) -> None:
         """Say where we stand."""
+        service.alive()
         time_s = time.monotonic()
         if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:
             return
@@ -97,13 +99,14 @@ class Heartbeat:
         self._last = status
         if self.trouble and status.phase in ("waiting", "asked for consent"):
             status = status.model_copy(update={"phase": "trouble"})
+        public = status.model_copy(update={"trouble": self._public_trouble})
+        service.show(f"{status_text(public.model_dump())}{f': {public.trouble}' if public.trouble else ''}")
         try:
             write_file(self._path, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump()))
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
         if sends:
             self._sent_at = time.monotonic()
-            public = status.model_copy(update={"trouble": self._public_trouble})
             try:
                 self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
             except (DropfedError, OSError) as error:

@@ -48,6 +48,7 @@ from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Options, Task
 from shared.learning.training import Epoch, evaluate, train_epoch
 from shared.learning.uncertainty import youden_threshold
+from shared.service import alive
 from site_client import store
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
 from site_client.policy import count_text
@@ -427,6 +428,7 @@ class Trainer:
     def _local(self, network: nn.Module, dataset: Dataset, round_no: int, files: Files) -> Local:
         def batches(split: Literal["train", "validation"]) -> Iterator[tuple[Tensor, Tensor]]:
             for batch in self.task.batches(getattr(dataset, split)):
+                alive()
                 inputs, targets = self.task.collate(batch)
                 yield inputs.to(self.device), targets.to(self.device)
 

@@ -13,6 +13,7 @@ from typing import Literal
 from shared.durations import duration_text
 from shared.folder.contract import SMALL_BYTES
 from shared.folder.durable import write_file
+from shared.service import alive
 
 Direction = Literal["up", "down"]
 TRANSFER = "transfer.json"
@@ -75,6 +76,7 @@ class Meter:
 
         def note(count: int) -> None:
             nonlocal moved, told_at
+            alive()
             self._permit(direction)
             moved += count
             if limit is not None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, stop_never
 from tenacity import wait_random_exponential as full_jitter
 
+from shared import service
 from shared.errors import DropfedError, NotFoundError, PassingError, StandingError, Stopped
 from shared.folder.contract import Entry, Folder
 from shared.trouble import Trouble
@@ -134,7 +135,7 @@ class RetryingFolder(Folder):
         return max(self._jitter(attempt), min(asked_s or 0.0, LONGEST_RETRY_AFTER_S))
 
     def _sleep(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
+        if service.wait(self._stop, seconds):
             raise Stopped(f"{self._name}: asked to stop while waiting for the folder.")
 
     def _say_trouble(self, attempt: RetryCallState) -> None:

@@ -26,6 +26,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from shared.service import alive
+
 logger = logging.getLogger(__name__)
 
 ItemT = TypeVar("ItemT")
@@ -73,6 +75,7 @@ def prepared(
 
         def batches() -> Iterator[Batch]:
             for number, item in enumerate(items):
+                alive()
                 batch = processes[number % workers].take(device) if processes else None
                 if batch is None:
                     inputs, targets = prepare(item)

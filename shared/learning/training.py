@@ -27,6 +27,7 @@ from shared.learning.metrics import Score
 from shared.learning.objectives import LOSS, Objective, image_losses
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, Task
+from shared.service import alive
 
 OnBatch = Callable[[int, int], None]
 """Called after each batch with (batches done, batches in all); what it raises stops the epoch and passes through."""
@@ -165,6 +166,7 @@ def answers(
     """
     batches, processes = task.batches(samples), computing.processes
     for first in range(0, len(batches), processes.count):
+        alive()
         at_once = batches[first : first + processes.count]
         # The last ones may be fewer than the processes: who has none of its own answers another's, and nobody looks.
         inputs, targets = task.collate(at_once[min(processes.rank, len(at_once) - 1)])

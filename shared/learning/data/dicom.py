@@ -12,6 +12,7 @@ from PIL import Image
 
 from shared.errors import DropfedError
 from shared.learning.data.images import short_name, unreadable
+from shared.service import alive
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -47,6 +48,7 @@ def read_dicom_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16
         raise DropfedError(
             f"{short_name(path)}: DICOM files need pydicom; run `pip install 'dropfed[dicom]'`, or convert them to PNG."
         ) from error
+    alive()
     try:
         with warnings.catch_warnings(), path.open("rb") as file:
             warnings.simplefilter("ignore")  # about values of other tags, which nobody here shall see

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
@@ -201,6 +202,7 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.
     """
+    alive()
     try:
         with warnings.catch_warnings():
             # Pillow warns where a file claims to be huge, and refuses only at twice that; here both are refused.

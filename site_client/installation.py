@@ -1,0 +1,171 @@
+"""The site's daemon as a service of systemd: one unit for each site of a machine, written from a template."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from string import Template
+
+from shared.errors import ConfigurationError, StandingError
+from shared.folder.durable import write_file
+from site_client.configuration import SiteConfiguration
+
+UNITS = Path("etc/systemd/system")
+MARK = b"# Written by `dropfed-site install-service`"
+_STATE = (Path("/var/lib"), Path("/var/lib/private"))
+"""Where systemd keeps the directories of users that exist only while their service runs."""
+_HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+
+
+def unit_name(configuration: SiteConfiguration) -> str:
+    """What systemd calls the service of this site."""
+    return f"dropfed-{configuration.site}.service"
+
+
+def unit_text(
+    work: Path, configuration: SiteConfiguration, *, user: str | None = None, password_file: Path | None = None
+) -> str:
+    """The unit of a site.
+
+    Args:
+        work: absolute.
+        user: who runs the daemon; None: see ``_identity``.
+        password_file: what systemd hands the password from; None: the file that ``site.yaml`` names.
+
+    Raises:
+        ConfigurationError: no password, a path that no unit can name, or no user whom the daemon may run as.
+    """
+    identity = _identity(work, user)
+    password = password_file or work / configuration.password_file
+    if not password.exists():
+        raise ConfigurationError([f"{password}: is missing: put the folder's password there, readable by you alone"])
+    images = [work / folder for folder in (*configuration.data.values(), *configuration.foreign.values())]
+    needed = [work, *images, Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
+    needs_home = any(path.is_relative_to(home) for path in needed for home in _HOMES)
+    has_gpu = configuration.device != "cpu"
+    command = [sys.executable, "-m", "site_client.cli", "run", "--work", str(work)]
+    return _template().substitute(
+        unit=unit_name(configuration),
+        site=configuration.site,
+        federation=configuration.federation,
+        mounts=" ".join(_quoted(path) for path in (work, *images)),
+        command=" ".join(_quoted(part).replace("$", "$$") for part in command),
+        work=_escaped(work),
+        work_quoted=_quoted(work),
+        password=_escaped(password),
+        identity=identity,
+        home="read-only" if needs_home else "yes",
+        data="\n".join(f"ReadOnlyPaths={_quoted(f'-{folder}')}" for folder in images),
+        devices="DevicePolicy=closed\nDeviceAllow=char-nvidia* rw" if has_gpu else "PrivateDevices=yes",
+    )
+
+
+def install(unit: str, text: str, root: Path = Path("/")) -> Path:
+    """Write the unit of a site, enable it and start it anew; return where it is.
+
+    Args:
+        root: of the system it is for; one that does not run, as an image of a disk, is not asked to start it.
+
+    Raises:
+        StandingError: we may not, or systemd refuses.
+    """
+    path = root / UNITS / unit
+    _demand_rights(root)
+    if path.exists() and not path.read_bytes().startswith(MARK):
+        raise StandingError(f"{path} is there and was not written by this command: move it away first")
+    write_file(path, text.encode())
+    if _runs(root):
+        _systemctl(root, "daemon-reload")
+    _systemctl(root, "enable", unit)
+    if _runs(root):
+        _systemctl(root, "restart", unit, remedy=f"`journalctl -u {unit}` says why")
+    return path
+
+
+def uninstall(unit: str, root: Path = Path("/")) -> Path:
+    """Stop and disable the service of a site and remove its unit. The work directory stays as it is.
+
+    Raises:
+        StandingError: there is none of ours, or systemd refuses.
+    """
+    path = root / UNITS / unit
+    _demand_rights(root)
+    if not path.exists() or not path.read_bytes().startswith(MARK):
+        raise StandingError(f"{path} is not there, or was not written by `dropfed-site install-service`: left as it is")
+    _systemctl(root, "disable", *(["--now"] if _runs(root) else []), unit)
+    path.unlink()
+    if _runs(root):
+        _systemctl(root, "daemon-reload")
+    return path
+
+
+def _runs(root: Path) -> bool:
+    return root == Path("/")
+
+
+def _demand_rights(root: Path) -> None:
+    if sys.platform != "linux":
+        raise StandingError("services are installed for systemd only; docs/service.md describes Windows and macOS")
+    if _runs(root) and os.geteuid() != 0:
+        raise StandingError("only root installs services: put `sudo` before this, or look at the unit with --print")
+
+
+def _systemctl(root: Path, *arguments: str, remedy: str = "its own words are above") -> None:
+    systemctl = shutil.which("systemctl")
+    if systemctl is None:
+        raise StandingError("systemd is not on this machine; docs/service.md describes Windows, macOS and containers")
+    options = [] if _runs(root) else [f"--root={root}"]
+    if subprocess.run([systemctl, *options, *arguments], check=False).returncode:  # noqa: S603  (nothing of others)
+        raise StandingError(f"systemd refused `systemctl {' '.join(arguments)}`: {remedy}")
+
+
+def _identity(work: Path, user: str | None) -> str:
+    """Who runs the daemon: whom a person names; or the owner of the work directory; or, where that is root, and the
+    directory lies in /var/lib, a user that systemd makes for the time it runs.
+
+    Raises:
+        ConfigurationError: none of them.
+    """
+    if user is None and work.parent in _STATE and (work.parent == _STATE[1] or _owner(work) == "root"):
+        return f"DynamicUser=yes\nStateDirectory={_quoted(work.name)}\nStateDirectoryMode=0700"
+    owner = _owner(work)
+    user = user or owner
+    if user == "root":
+        raise ConfigurationError(
+            [f"{work}: belongs to root, whose rights no daemon should have: `chown -R USER`, or move it into /var/lib"]
+        )
+    if user != owner:
+        raise ConfigurationError([f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {work}` first"])
+    return f"User={user}"
+
+
+def _owner(work: Path) -> str:
+    try:
+        return work.owner()
+    except KeyError:
+        return str(work.stat().st_uid)
+
+
+def _template() -> Template:
+    return Template((importlib.resources.files("deploy") / "systemd" / "dropfed-site.service").read_text("utf-8"))
+
+
+def _escaped(text: str | Path) -> str:
+    """A value of a unit that ends with its line.
+
+    Raises:
+        ConfigurationError: it holds what units give a meaning to.
+    """
+    value = str(text)
+    if not value.isprintable() or value != value.strip() or set(value) & set("\\\"'"):
+        raise ConfigurationError([f"{value!r}: no service can be given this path; rename it"])
+    return value.replace("%", "%%")
+
+
+def _quoted(text: str | Path) -> str:
+    """A value of a unit that is one word of several."""
+    return f'"{_escaped(text)}"'
