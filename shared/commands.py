@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -23,6 +24,9 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand; print our errors, one sentence a line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # what a file on Windows cannot hold, as θ, is escaped
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except ConfigurationError as error:

@@ -136,7 +136,7 @@ def _identity(work: Path, user: str | None) -> str:
     user = user or owner
     if user == "root":
         raise ConfigurationError(
-            [f"{work}: belongs to root, whose rights no daemon should have: `chown -R USER`, or move it into /var/lib"]
+            [f"{work}: belongs to root, whose rights the daemon may not have: `chown -R USER`, or use /var/lib"]
         )
     if user != owner:
         raise ConfigurationError([f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {work}` first"])

@@ -55,7 +55,7 @@ def decision(work: Path, run: str) -> Decision | None:
     path = work / "decisions" / run
     if not path.exists():
         return None
-    answer, _, reason = path.read_text(errors="replace").partition("\n")
+    answer, _, reason = path.read_text("utf-8", errors="replace").partition("\n")
     return next((Decision(known, reason) for known in get_args(Answer) if known == answer), None)
 
 

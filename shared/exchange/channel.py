@@ -45,7 +45,7 @@ from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent, Message, check_file, open_record, open_yaml
 from shared.exchange.weights import entry_of
 from shared.folder.contract import SMALL_BYTES, Folder
-from shared.folder.durable import link_file, write_file
+from shared.folder.durable import link_file, put_in_place, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Channel:
     def refusal(self, place: Place) -> str | None:
         """Why the message at ``place`` was refused for good, or None."""
         try:
-            return (self._quarantine / place.path / "reason.txt").read_text().strip()
+            return (self._quarantine / place.path / "reason.txt").read_text("utf-8").strip()
         except FileNotFoundError:
             return None
 
@@ -361,7 +361,7 @@ class Channel:
         fetched = self.mirror / place.path
         home.mkdir(parents=True, exist_ok=True)
         for path in fetched.iterdir() if fetched.is_dir() else ():
-            path.replace(home / path.name)
+            put_in_place(path, home / path.name)
         write_file(home / MANIFEST, manifest)
         write_file(home / "reason.txt", str(error).encode())
         logger.error("%s: refused %s: %s", self._me.site, place.path, error)

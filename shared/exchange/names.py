@@ -56,12 +56,15 @@ MAX_START_BYTES = 64 << 20  # of what sites begin with and keep: it comes with t
 MAX_ROUND = 9999
 
 Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "final"]
-NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+_DEVICES = r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)"
+"""What Windows takes for a device, with any suffix; nor does it keep a dot at the end of a name."""
+NAME_PATTERN = rf"^(?!{_DEVICES})[a-z0-9](?:[a-z0-9._-]{{0,62}}[a-z0-9_-])?$"
 Name = Annotated[
     str,
     text_like(
         NAME_PATTERN,
-        "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit",
+        "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit and the "
+        "last no '.'; and not a name of Windows's own, such as con or nul",
     ),
 ]
 
@@ -127,7 +130,7 @@ class Place:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters, no leading '.'."""
+    """Whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters; see ``NAME_PATTERN``."""
     return re.fullmatch(NAME_PATTERN[1:-1], text) is not None
 
 

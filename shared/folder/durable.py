@@ -7,7 +7,8 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,7 @@ from typing import BinaryIO
 from shared.errors import PassingError, StandingError
 
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
+IN_USE_S = 5.0  # how long a file may be looked into by another process where nobody can replace it meanwhile
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -36,11 +38,35 @@ def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        put_in_place(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def put_in_place(complete: Path, path: Path) -> None:
+    """Make a file on the same disk ``path``, in place of what is there."""
+    _patiently(lambda: complete.replace(path))
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file that others may look into; one that is not there counts as removed."""
+    _patiently(lambda: path.unlink(missing_ok=True))
+
+
+def _patiently(step: Callable[[], object]) -> None:
+    """Do what Windows refuses while another process has the file open: a virus scanner, or a person's `status`."""
+    deadline = time.monotonic() + (IN_USE_S if sys.platform == "win32" else 0.0)
+    while True:
+        try:
+            step()
+        except PermissionError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def begin_to_store(file: BinaryIO, start: int) -> int:
@@ -128,7 +154,8 @@ def disk_trouble(error: OSError, path: Path) -> StandingError | PassingError:
     if error.errno in _FULL:
         return StandingError(f"The disk with {where} is full: free some space there.")
     if error.errno in _REFUSED:
-        return StandingError(f"{where} may not be read or written here ({error.strerror}): change its owner or rights.")
+        remedy = "change its rights, or end what has it open" if sys.platform == "win32" else "change its owner or rights"
+        return StandingError(f"{where} may not be read or written here ({error.strerror}): {remedy}.")
     if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
         return StandingError(f"{where} cannot be used ({error.strerror}): check the path.")
     return PassingError(f"{where} cannot be read or written now: {error.strerror or error}.")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from shared.durations import duration_text
 from shared.folder.contract import SMALL_BYTES
-from shared.folder.durable import write_file
+from shared.folder.durable import remove_file, write_file
 from shared.service import alive
 
 Direction = Literal["up", "down"]
@@ -92,7 +92,7 @@ class Meter:
             yield note
         finally:
             if self._told is not None:
-                self._told.unlink(missing_ok=True)
+                remove_file(self._told)
 
 
 def transfer_text(transfer: Transfer) -> str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.folder.durable import BLOCK, sync_folder
+from shared.folder.durable import BLOCK, put_in_place, sync_folder
 
 _TAG = r"[0-9a-f]{16}"
 
@@ -70,7 +70,7 @@ class Partial:
             self._path.touch()
         with self._path.open("ab") as file:
             os.fsync(file.fileno())
-        self._path.replace(self._target)
+        put_in_place(self._path, self._target)
         self._path, self.size = None, 0
         sync_folder(self._target.parent)
 
