@@ -154,7 +154,9 @@ def disk_trouble(error: OSError, path: Path) -> StandingError | PassingError:
     if error.errno in _FULL:
         return StandingError(f"The disk with {where} is full: free some space there.")
     if error.errno in _REFUSED:
-        remedy = "change its rights, or end what has it open" if sys.platform == "win32" else "change its owner or rights"
+        remedy = (
+            "change its rights, or end what has it open" if sys.platform == "win32" else "change its owner or rights"
+        )
         return StandingError(f"{where} may not be read or written here ({error.strerror}): {remedy}.")
     if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
         return StandingError(f"{where} cannot be used ({error.strerror}): check the path.")
