@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -15,10 +16,24 @@ from shared.commands import Commands, show_status, status_options, values_by_nam
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from aggregator.daemon import Daemon
+    from aggregator.provision_plan import Login
     from aggregator.store import RunStore
 
 WORK = work_option()
+PASSWORD_VARIABLE = "DROPFED_AGGREGATOR_PASSWORD"  # noqa: S105  (the variable's name, not a password)
+ADMIN_VARIABLE = "DROPFED_ADMIN_PASSWORD"
+SECRET = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def _admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    file = click.option(
+        "--admin-password-file", type=SECRET, help=f"Its password; else {ADMIN_VARIABLE}, or it is asked. Never kept."
+    )(command)
+    return click.option("--admin", metavar="ACCOUNT", help="An administrator of the server.")(file)
 
 
 @click.group(cls=Commands)
@@ -50,6 +65,108 @@ def init(work: Path, federation: str, sites: tuple[str, ...], user: str) -> None
         return
     click.echo("next: put each folder's password into the password_file that aggregator.yaml names (owner-only),")
     click.echo("      name the held-out images in aggregator.yaml, and give each site its file from invites/")
+
+
+@main.command()
+@click.argument("server")
+@WORK
+@click.option("--federation", required=True, help="Name of the federation: lower-case letters, digits, '-', '_', '.'.")
+@click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    required=True,
+    metavar="NAME[=ACCOUNT]",
+    help="A site, and its account if that has another name; once per site.",
+)
+@click.option(
+    "--by",
+    "way",
+    type=click.Choice(["account", "share", "link"]),
+    help="How sites enter: by accounts made here, by accounts that are there already, by public links.",
+)
+@click.option(
+    "--user", default="aggregator", show_default=True, help="The aggregator's account, which owns the folders."
+)
+@click.option(
+    "--password-file", type=SECRET, help=f"Its password; else as kept in WORK, {PASSWORD_VARIABLE}, or it is asked."
+)
+@_admin_options
+@click.option("--quota", metavar="AMOUNT", help="What all folders may hold together, as in '50 GB'.")
+@click.option("--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Trust this authority.")
+@click.option("--passwords-in-invites", is_flag=True, help="Put each site's password into its invite.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+def provision(
+    server: str,
+    *,
+    work: Path,
+    federation: str,
+    sites: tuple[str, ...],
+    way: Literal["account", "share", "link"] | None,
+    user: str,
+    password_file: Path | None,
+    admin: str | None,
+    admin_password_file: Path | None,
+    quota: str | None,
+    ca_file: Path | None,
+    passwords_in_invites: bool,
+    dry_run: bool,
+) -> None:
+    """Make folders, the sites' ways into them, and their invites. SERVER: ownCloud, Nextcloud, or any other WebDAV.
+
+    What is there already stays as it is: run it again to add a site, or to go on where it was broken off.
+    """
+    from aggregator.hosts import OWN_PASSWORD  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.provision import provision as carry_out  # noqa: PLC0415
+    from aggregator.provision_plan import Login, Wish  # noqa: PLC0415
+
+    accounts = {name: account or name for name, _, account in (site.partition("=") for site in sites)}
+    if len(accounts) < len(sites):
+        raise ConfigurationError(["--site: names a site twice; keep one"])
+    wish = Wish(server, federation, accounts, way, quota, tells_passwords=passwords_in_invites, ca_file=ca_file)
+    kept = work / OWN_PASSWORD
+    if password_file is None and kept.exists():
+        password_file = kept
+    owner = Login(user, _password(password_file, PASSWORD_VARIABLE, user))
+    for line in carry_out(work, wish, owner, _admin(admin, admin_password_file, owner), is_dry=dry_run):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("site")
+@WORK
+@click.option("--disable-account", is_flag=True, help="Disable the site's account as well; needs --admin.")
+@_admin_options
+def revoke(
+    site: str, *, work: Path, disable_account: bool, admin: str | None, admin_password_file: Path | None
+) -> None:
+    """Take SITE's way into its folder back, on ownCloud or Nextcloud. The folder stays, and all that is in it."""
+    from aggregator.provision import revoke as carry_out  # noqa: PLC0415  (keeps --help instant)
+
+    if disable_account != (admin is not None):
+        raise ConfigurationError(["--disable-account and --admin: go together; give both or neither"])
+    for line in carry_out(work, site, _admin(admin, admin_password_file, None)):
+        click.echo(line)
+
+
+def _admin(name: str | None, file: Path | None, owner: Login | None) -> Login | None:
+    """The administrator, if one is named; it may be the aggregator's account itself."""
+    from aggregator.provision_plan import Login  # noqa: PLC0415  (keeps --help instant)
+
+    if name is None:
+        return None
+    if owner is not None and name == owner.user:
+        return owner
+    return Login(name, _password(file, ADMIN_VARIABLE, name))
+
+
+def _password(file: Path | None, variable: str, user: str) -> str:
+    """A password from a file, from the environment, or from the keyboard, without echo."""
+    from shared.settings import read_password  # noqa: PLC0415  (keeps --help instant)
+
+    if file is not None:
+        return read_password(file)
+    return os.environ.get(variable) or click.prompt(f"password of {user}", hide_input=True, err=True)
 
 
 @main.command()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
@@ -26,6 +27,19 @@ _HEAD = b"""\
 """
 
 
+@dataclass(frozen=True)
+class Entrance:
+    """How a site enters its folder.
+
+    Args:
+        password: None if it is to reach the site by another way than its invite.
+    """
+
+    url: str
+    user: str
+    password: str | None = field(default=None, repr=False)
+
+
 def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) -> list[Path]:
     """Make what is missing in a work directory; of what a person wrote, nothing is changed.
 
@@ -39,16 +53,7 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
         ConfigurationError: a name or an address that is not allowed, a directory that belongs to another federation
             or has another address for a site, or an ``aggregator.yaml`` that a person has to extend.
     """
-    path = work / FILE
-    configuration = read_configuration(work) if path.exists() else None
-    known = configuration.sites if configuration else {}
-    problems = [
-        f"{name}: is not a name: use lower-case letters, digits, '-', '_' and '.', at most 64"
-        for name in (federation, *urls)
-        if not is_name(name) or name == AGGREGATOR
-    ]
-    if configuration is not None and configuration.federation != federation:
-        problems.append(f"{path}: belongs to federation {configuration.federation}; take another --work")
+    problems = misnamed((federation, *urls))
     wanted: dict[str, SiteAccess] = {}
     for name, url in urls.items():
         values = {"url": url, "user": user, "password_file": f"passwords/{name}"}
@@ -56,15 +61,67 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
             wanted[name] = check_record(values, SiteAccess, f"--site {name}")
         except ConfigurationError as error:
             problems += error.problems
-    problems += [
+    problems += misfits(work, federation, wanted)
+    if problems:
+        raise ConfigurationError(problems)
+    sites = wanted | (read_configuration(work).sites if (work / FILE).exists() else {})
+    entrances = {
+        name: Entrance(access.url, name) for name, access in sites.items() if not invite_path(work, name).exists()
+    }
+    return settle(work, federation, wanted, entrances, {})
+
+
+def misnamed(names: Iterable[str]) -> list[str]:
+    """What is wrong with these names of federations and sites, a sentence for each."""
+    return [
+        f"{name}: is not a name: use lower-case letters, digits, '-', '_' and '.', at most 64"
+        for name in names
+        if not is_name(name) or name == AGGREGATOR
+    ]
+
+
+def misfits(work: Path, federation: str, wanted: Mapping[str, SiteAccess]) -> list[str]:
+    """What in a work directory stands against these sites, a sentence for each."""
+    path = work / FILE
+    if not path.exists():
+        return []
+    configuration = read_configuration(work)
+    known = configuration.sites
+    problems = [
         f"--site {name}: {path} has another address for it; change it there, under sites: {name}: url, "
-        f"and in {_invite_path(work, name)}"
+        f"and in {invite_path(work, name)}"
         for name in sorted(wanted.keys() & known.keys())
         if checked_url(wanted[name].url) != checked_url(known[name].url)
     ]
-    if problems:
-        raise ConfigurationError(problems)
-    sites = wanted | known
+    if configuration.federation != federation:
+        problems.insert(0, f"{path}: belongs to federation {configuration.federation}; take another --work")
+    return problems
+
+
+def settle(
+    work: Path,
+    federation: str,
+    wanted: Mapping[str, SiteAccess],
+    entrances: Mapping[str, Entrance],
+    invites: Mapping[str, Invite],
+) -> list[Path]:
+    """Write what is missing in a work directory: the sites into ``aggregator.yaml``, the key, and the invites.
+
+    Args:
+        wanted: the aggregator's way to each site's folder, as ``misfits`` finds nothing against.
+        entrances: the sites' own ways, which their invites are to say.
+        invites: those that were written before, of these sites. What says otherwise is changed, and keeps its secret.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ConfigurationError: an ``aggregator.yaml`` that a person has to extend.
+    """
+    path = work / FILE
+    configuration = read_configuration(work) if path.exists() else None
+    known = configuration.sites if configuration else {}
+    sites = {**wanted, **known}  # of what a person wrote, nothing is changed
     settings = check_record({"federation": federation, "sites": sites}, AggregatorConfiguration, "init")
     content: bytes | None = None
     if configuration is None:
@@ -78,10 +135,13 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
         write_file(path, content)
         made.append(path)
     (work / "passwords").mkdir(mode=0o700, exist_ok=True)
-    for name, access in sites.items():
-        if not (invite := _invite_path(work, name)).exists():
-            write_file(invite, _invite(federation, name, access.url, key.public), private=True)
-            made.append(invite)
+    for name, entrance in entrances.items():
+        old = invites.get(name)
+        new = led(old, entrance) if old else _invite(federation, name, entrance, key.public)
+        if new != old:
+            content = new.model_dump_json(indent=2, exclude_none=True).encode()
+            write_file(invite_path(work, name), content, private=True)
+            made.append(invite_path(work, name))
     return made
 
 
@@ -109,17 +169,25 @@ def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping
     )
 
 
-def _invite_path(work: Path, site: str) -> Path:
+def invite_path(work: Path, site: str) -> Path:
+    """Where a site's invite is kept."""
     return work / "invites" / f"{site}.json"
 
 
-def _invite(federation: str, site: str, url: str, aggregator_key: str) -> bytes:
-    invite = Invite(
+def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str) -> Invite:
+    return Invite(
         federation=federation,
         site=site,
-        url=url,
-        user=site,
+        url=entrance.url,
+        user=entrance.user,
+        password=entrance.password,
         aggregator_key=aggregator_key,
         enrolment_secret=secrets.token_hex(32),
     )
-    return invite.model_dump_json(indent=2).encode()
+
+
+def led(invite: Invite, entrance: Entrance) -> Invite:
+    """The invite as it leads to ``entrance``; a password in it stays as long as the user is the same."""
+    kept = invite.password if invite.user == entrance.user else None
+    password = entrance.password or kept
+    return invite.model_copy(update={"url": entrance.url, "user": entrance.user, "password": password})

@@ -61,7 +61,7 @@ def join(
 ) -> None:
     """Set this site up from INVITE, the file the aggregator's people sent.
 
-    Asks for the folder's password without echo, unless --password-file or DROPFED_PASSWORD gives it.
+    Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD or INVITE gives it.
     """
     from site_client.configuration import PASSWORD_VARIABLE  # noqa: PLC0415  (keeps --help instant)
     from site_client.setup import join as make_site  # noqa: PLC0415
@@ -77,7 +77,8 @@ def join(
     if password_file is not None:
         password = password_file.read_text().strip("\r\n")
     elif not os.environ.get(PASSWORD_VARIABLE):
-        password = click.prompt(f"password of {user or content.user}", hide_input=True)
+        is_told = content.password is not None and user in (None, content.user)
+        password = content.password if is_told else click.prompt(f"password of {user or content.user}", hide_input=True)
     make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
     click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
     _check(work)

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 CANARY = secrets.token_hex(16)
-PLACES = ("password", "passwords", "signing.key", "server.json", "invites")  # files for secrets, and folders for them
+PLACES = (
+    "password",
+    "passwords",
+    "passwords-for-sites",
+    "signing.key",
+    "server.json",
+    "invites",
+)  # files for secrets, and folders for them
 
 
 def password_of(user: str) -> str:

@@ -190,13 +190,17 @@ class Status(Record):
 
 
 class Invite(Record):
-    """The file with which IT joins: where, who, the aggregator's key, a one-time enrolment secret."""
+    """The file with which IT joins: where, who, the aggregator's key, a one-time enrolment secret.
+
+    ``password``: the folder's, if the aggregator's people want it to travel in this file.
+    """
 
     protocol: Literal[1] = 1
     federation: Name
     site: Name
     url: str
     user: str
+    password: Annotated[str | None, Field(repr=False)] = None
     aggregator_key: Digest
     enrolment_secret: Digest
 

@@ -19,8 +19,9 @@ from urllib3.exceptions import HTTPError
 
 from shared.errors import DropfedError, NotFoundError, PassingError, StandingError
 
-MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body says nothing we need
+MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
 _PASSING = (408, 409, 412, 423, 425, 429)
+_TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
 
 
 class RangeError(PassingError):
@@ -29,13 +30,14 @@ class RangeError(PassingError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said besides the body.
+    """What the server said besides a file.
 
     Attributes:
         retry_after_s: seconds the server asks to wait, or None.
         location: where a redirect leads, or None.
         is_page: the body is a web page.
         headers: all of them, by name in any case.
+        body: as far as it has been read: empty if it was not, or was longer than ``MAX_REMARK_BYTES``.
     """
 
     status: int
@@ -43,31 +45,33 @@ class Answer:
     location: str | None = None
     is_page: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def of(cls, response: requests.Response) -> Answer:
-        """Read the status line and the headers of ``response``."""
+    def of(cls, response: requests.Response, body: bytes | None = None) -> Answer:
+        """Read the status line and the headers of ``response``; ``body`` was read before."""
         return cls(
             response.status_code,
             _seconds(response.headers.get("Retry-After", ""), response.headers.get("Date", "")),
             response.headers.get("Location"),
             response.headers.get("Content-Type", "").lower().startswith(("text/html", "application/xhtml")),
             response.headers,
+            body or b"",
         )
 
 
-def drain(response: requests.Response) -> bool:
-    """Read a short body to its end, for only then is the connection used again; return whether it has ended.
+def drain(response: requests.Response) -> bytes | None:
+    """Read a short body to its end, for only then is the connection used again; return it.
 
-    A long one costs the connection.
+    A long one costs the connection, and is not returned.
     """
-    received = 0
+    received = b""
     with suppress(HTTPError):  # the status has arrived and counts; a cut remark after it changes nothing
         for block in response.raw.stream(MAX_REMARK_BYTES, decode_content=False):
-            received += len(block)
-            if received > MAX_REMARK_BYTES:
-                return False
-    return True
+            received += block
+            if len(received) > MAX_REMARK_BYTES:
+                return None
+    return received
 
 
 def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> DropfedError:
@@ -80,6 +84,11 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     """
     status = answer.status
     said = f"{status} {_phrase(status)}"
+    if status == 401 and _TOKENS_ALONE in answer.body.lower():
+        return StandingError(
+            f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
+            "and use it as the password."
+        )
     if status == 401:
         return StandingError(f"{where} refuses user {user!r} or the password: {remedy}.")
     if status == 403:

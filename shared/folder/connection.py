@@ -35,7 +35,7 @@ from shared.folder.login import Password, PasswordLogin
 from shared.folder.multistatus import QUESTION, Listing, parse
 
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
-METHODS = ("GET", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
+METHODS = ("GET", "POST", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
 
 
 class FileBody:
@@ -173,10 +173,14 @@ class Connection:
         method: str,
         path: str,
         *,
+        query: str = "",
         body: bytes | FileBody | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Make a request whose answer's body does not matter; return the answer, whatever its status.
+        """Make a request whose answer's body is short, or does not matter; return the answer, whatever its status.
+
+        Args:
+            query: what follows the path, percent-encoded, beginning with '?'.
 
         Raises:
             PassingError, StandingError: there was no answer.
@@ -187,9 +191,8 @@ class Connection:
             if small.status == 401:
                 return small
         try:
-            with self._answered(method, path, body, headers or {}) as response:
-                drain(response)
-                return Answer.of(response)
+            with self._answered(method, path, body, headers or {}, query) as response:
+                return Answer.of(response, drain(response))
         except _RefusalError as refusal:
             return refusal.answer
 
@@ -248,14 +251,14 @@ class Connection:
 
     @contextmanager
     def _answered(
-        self, method: str, path: str, body: bytes | FileBody | None, headers: Mapping[str, str]
+        self, method: str, path: str, body: bytes | FileBody | None, headers: Mapping[str, str], query: str = ""
     ) -> Iterator[requests.Response]:
         """Yield the open answer of a request; whatever goes wrong on the network becomes an error of ours."""
         lines = [f"{name}: {text}" for name, text in headers.items()]
         if isinstance(body, FileBody) and len(body) == 0:
             body = b""  # requests would send an empty iterable chunked, and some servers then store nothing
         try:
-            with closing(self._client.execute_request(method, self.quoted(path), body, lines)) as response:
+            with closing(self._client.execute_request(method, self.quoted(path) + query, body, lines)) as response:
                 yield response
         except _RefusalError as refusal:
             self._login.is_refused |= refusal.answer.status == 401
@@ -282,5 +285,4 @@ def _stop_at_refusal(response: requests.Response, **_: object) -> None:
     """Raise before requests follows a redirect and before webdavclient3 drops the headers and the body."""
     if not 200 <= response.status_code < 300:
         with closing(response):
-            drain(response)
-            raise _RefusalError(Answer.of(response))
+            raise _RefusalError(Answer.of(response, drain(response)))

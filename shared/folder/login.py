@@ -85,7 +85,7 @@ class _Digest(HTTPDigestAuth):
 
     def handle_401(self, r: Response, **kwargs: Any) -> Response:
         """Make the request once more, with what the refusal asks for."""
-        if r.status_code != 401 or not drain(r):
+        if r.status_code != 401 or drain(r) is None:
             return r
         response: Response = super().handle_401(r, **kwargs)  # type: ignore[no-untyped-call]  # requests' stubs lack it
         return response

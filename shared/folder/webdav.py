@@ -89,7 +89,7 @@ class WebDavFolder(Folder):
                 if size <= SMALL_BYTES:
                     self._put(path, FileBody(file, size))
                 else:
-                    self._make_folder(_parent(path))  # rather than learn after a long upload that it is missing
+                    self.make_folder(_parent(path))  # rather than learn after a long upload that it is missing
                     self._bring(path, file, size, sha256)
         except PassingError:
             self._folders.clear()  # perhaps somebody removed what was there before
@@ -216,11 +216,11 @@ class WebDavFolder(Folder):
     def _put(self, path: str, body: bytes | FileBody, headers: dict[str, str] | None = None) -> None:
         parent = _parent(path)
         if parent:
-            self._make_folder(parent)
+            self.make_folder(parent)
         answer = self._connection.send("PUT", path, body=body, headers=headers)
         if answer.status in _MAYBE_NO_PARENT:
             self._folders.clear()  # somebody may have removed what was there before
-            if self._make_folder(parent):
+            if self.make_folder(parent):
                 answer = self._connection.send("PUT", path, body=body, headers=headers)
         self._demand(answer, (201, 204) if answer.is_page else (200, 201, 204), "PUT", path)
         self._folders.add(parent)
@@ -231,7 +231,7 @@ class WebDavFolder(Folder):
             self._connection.send("DELETE", source)
         self._demand(answer, (201, 204), "MOVE", source)
 
-    def _make_folder(self, path: str) -> bool:
+    def make_folder(self, path: str) -> bool:
         """Make sure that a folder and all above it are there; return whether it had to be made.
 
         Raises:
@@ -244,9 +244,9 @@ class WebDavFolder(Folder):
             self._folders.add(path)
             return False
         if _parent(_parent(path)) in self._folders:
-            self._make_folder(_parent(path))  # not known, so most likely not there
+            self.make_folder(_parent(path))  # not known, so most likely not there
         answer = self._connection.send("MKCOL", f"{path}/")
-        if answer.status in _MAYBE_NO_PARENT and self._make_folder(_parent(path)):
+        if answer.status in _MAYBE_NO_PARENT and self.make_folder(_parent(path)):
             answer = self._connection.send("MKCOL", f"{path}/")
         made = answer.status == 201
         if not made and not self._is_folder(path, answer):

@@ -1,10 +1,13 @@
-"""A stand-in for ownCloud's file API, over real sockets, with the files on disk.
+"""A stand-in for ownCloud's interfaces for files and, in ``owncloud_ocs.py``, accounts and shares.
+
+It speaks over real sockets, and keeps the files on disk.
 
     /status.php                        what it is, and whether it is under maintenance
     /remote.php/webdav/                the user's files
     /remote.php/dav/files/USER/        the same
     /remote.php/dav/uploads/USER/      large uploads in chunks, put together by a MOVE
     /public.php/webdav/                a public link: the user is the link's token
+    /ocs/v2.php/                       accounts and shares
 
 It does what exchanges with a real ownCloud were seen to do, also where that is odd: a chunk cut half way counts as
 stored, a wrong user's folder looks empty, an overwrite within one second keeps the ETag.
@@ -28,11 +31,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from defusedxml.ElementTree import fromstring
 
+from tests.folder.owncloud_ocs import UNAUTHORISED, Ocs, OcsRefusal, Shared, document
 from tests.folder.owncloud_store import (
     UPLOADS,
     Refusal,
@@ -58,6 +62,7 @@ USUAL_PROPERTIES = [
         "quota-used-bytes",
     )
 ]
+UPDATE, CREATE, DELETE = 2, 4, 8  # rights, as shares have them
 ASSEMBLED = ".file"  # in an upload's folder: what its chunks will be together
 
 
@@ -69,6 +74,14 @@ class OwnCloud:
 
     Attributes:
         requests: (method, decoded path, bytes of the body that arrived) of every request that has ended.
+        addresses: method, path and query of every request, as a server's log has them.
+        shares: those made through OCS, by id.
+        admins: who may make accounts.
+        disabled: accounts that nobody may enter.
+        accepts_shares: what is shared with somebody need not be accepted first.
+        tokens_alone: accounts that passwords do not open.
+        least_password: characters that a new account's password must have.
+        is_nextcloud: it says so, and tells of accounts and links as Nextcloud does.
         is_maintained: everything but status.php answers 503.
         store: the files; ``store.quotas`` limits owners.
     """
@@ -77,7 +90,16 @@ class OwnCloud:
         self.users = dict(users)
         self.links: dict[str, tuple[Path, str]] = {}
         self.requests: list[tuple[str, str, int]] = []
+        self.addresses: list[str] = []
+        self.shares: dict[str, Shared] = {}
+        self.admins: set[str] = set()
+        self.disabled: set[str] = set()
+        self.accepts_shares = True
+        self.tokens_alone: set[str] = set()
+        self.least_password = 0
+        self.is_nextcloud = False
         self.is_maintained = False
+        self.ocs = Ocs(self)
         self.store = Store(root)
         self.port = port
         self.sockets: set[socket.socket] = set()
@@ -228,8 +250,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         finally:
             self.world.requests.append((self.command, path, self.body.received))
+            self.world.addresses.append(f"{self.command} {self.path}")
 
     do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = do_MOVE = do_COPY = do_PROPFIND = do_OPTIONS = handle_any  # noqa: N815
+    do_POST = handle_any  # noqa: N815
 
     def _respond(self, path: str) -> None:
         if path == "/status.php":
@@ -237,6 +261,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.world.is_maintained:
             raise Refusal(503, "Sabre\\DAV\\Exception\\ServiceUnavailable", "System in maintenance mode.")
+        if path.startswith("/ocs/v2.php/"):
+            self._ocs(path.removeprefix("/ocs/v2.php"))
+            return
         place = self._place(path)
         if place is None:
             self._in_nobodys_folder(path)
@@ -252,9 +279,22 @@ class _Handler(BaseHTTPRequestHandler):
             "version": "11.0.0.0",
             "versionstring": "11.0.0",
             "edition": "Community",
-            "productname": "ownCloud",
+            "productname": "Nextcloud" if self.world.is_nextcloud else "ownCloud",
             "product": "ownCloud",
         }
+
+    def _ocs(self, path: str) -> None:
+        form = dict(parse_qsl(b"".join(self.body.blocks()).decode()))
+        query = dict(parse_qsl(urlsplit(self.path).query))
+        user, password = self._login()
+        try:
+            if not self._may_enter(user, password) or self.headers.get("OCS-APIRequest") != "true":
+                raise UNAUTHORISED
+            self._answer(200, self.world.ocs.answer(self.command, path, query, form, user), _JSON)
+        except OcsRefusal as refusal:
+            content = document("failure", refusal.code, refusal.message, [])
+            login = {"WWW-Authenticate": 'Basic realm="Authorisation Required"'} if refusal.status == 401 else {}
+            self._answer(refusal.status, content, _JSON | login)
 
     # --- who and where -------------------------------------------------------------------------------------
 
@@ -275,10 +315,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._demand_login(password == right)
                 return self._inside("/public.php/webdav", "/public.php/webdav", tree, segments)
             case ["", "remote.php", "webdav", *segments]:
-                self._demand_login(self.world.users.get(user) == password)
+                self._demand_user(user, password)
                 return self._inside("/remote.php/webdav", "/remote.php/webdav", self.store.root / user, segments)
             case ["", "remote.php", "dav", "files" | "uploads" as kind, name, *segments]:
-                self._demand_login(self.world.users.get(user) == password)
+                self._demand_user(user, password)
                 if name != user:
                     return None
                 tree = self.store.root / user if kind == "files" else self.store.root / UPLOADS / user
@@ -289,9 +329,25 @@ class _Handler(BaseHTTPRequestHandler):
     def _inside(self, endpoint: str, prefix: str, tree: Path, segments: list[str]) -> _Place:
         return _Place(endpoint, prefix, tree, "/".join(checked_name(segment) for segment in segments if segment))
 
+    def _may_enter(self, user: str, password: str) -> bool:
+        return self.world.users.get(user) == password and user not in self.world.disabled | self.world.tokens_alone
+
+    def _demand_user(self, user: str, password: str) -> None:
+        if user in self.world.tokens_alone:
+            raise Refusal(
+                401, "OCA\\DAV\\Connector\\Sabre\\Exception\\PasswordLoginForbidden", "password login forbidden"
+            )
+        self._demand_login(self._may_enter(user, password))
+        self.world.ocs.mount_for(user)
+
     def _demand_login(self, is_right: bool) -> None:
         if not is_right:
             raise Refusal(401, "Sabre\\DAV\\Exception\\NotAuthenticated", "Username or password was incorrect")
+
+    def _demand_right(self, place: _Place, right: int) -> None:
+        token = self._login()[0] if place.endpoint.startswith("/public.php") else ""
+        if not self.world.ocs.permissions(place.tree, place.inside, token) & right:
+            raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Permission denied")
 
     def _in_nobodys_folder(self, path: str) -> None:
         """Answer as if it were an empty folder, or refuse."""
@@ -363,6 +419,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", "Content-Range on PUT requests are forbidden.")
         if disk.is_dir() or not disk.parent.is_dir() or (place.is_upload and "/" not in place.inside):
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict")
+        self._demand_right(place, UPDATE if disk.exists() else CREATE)
         self.store.demand_room(disk, self.body.length or 0)
         part = self.store.new_part()
         with self.store.held(disk):
@@ -385,6 +442,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
         if not disk.parent.is_dir():
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "Parent node does not exist")
+        self._demand_right(place, CREATE)
         self.store.make_folder(disk)
         self._answer(201)
 
@@ -396,6 +454,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not place.inside:
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
         self._demand_existing(doomed)
+        self._demand_right(place, DELETE)
         with self.store.held(doomed):
             self.store.remove(doomed)
         self._answer(204)
@@ -419,6 +478,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Destination is out of this tree")
         source, destination = place.disk, target.disk
         self._demand_existing(source.parent if place.is_assembled else source)
+        self._demand_right(target, CREATE)
         if source == destination or destination.is_relative_to(source):
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Source and destination uri are identical.")
         if not destination.parent.is_dir():
@@ -567,6 +627,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _XML = {"Content-Type": "application/xml; charset=utf-8"}
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
 def _multistatus(responses: list[str]) -> bytes:
