@@ -78,7 +78,7 @@ class Host:
             return False
 
     def warnings(self, facts: Mapping[str, Facts]) -> Iterator[str]:
-        """What people should know before anything is done."""
+        """What people should know, besides what is missing."""
         yield from ()
 
     def do(self, step: Step) -> None:
@@ -86,7 +86,7 @@ class Host:
         assert step.verb == "make folder"
         self._files.make_folder(step.target)
 
-    def entrance(self, site: str, *, is_new: bool) -> Entrance:
+    def entrance(self, site: str) -> Entrance:
         """How the site enters, now that all is done.
 
         Raises:
@@ -231,21 +231,20 @@ class Cloud(Host):
     def _way_in(self, site: str) -> Share:
         share = self.look(site).share
         if share is None:
-            raise StandingError(
-                f"{self._server} does not show the share of {self.path(site)} any more: run this again."
-            )
+            raise self._vanished(site)
         return share
+
+    def _vanished(self, site: str) -> StandingError:
+        return StandingError(f"{self._server} does not show the share of {self.path(site)} any more: run this again.")
 
     def _accept(self, site: str, share: Share) -> None:
         self._as(Login(self.wish.accounts[site], self._password(site) or "")).accept(share.id)
 
-    def entrance(self, site: str, *, is_new: bool) -> Entrance:
+    def entrance(self, site: str) -> Entrance:
         found = self.look(site)
-        if found.share is None or found.entrance is None:
-            raise StandingError(
-                f"{self._server} does not show the share of {found.path} that was made: run this again."
-            )
-        if is_new and (found.invite is None or site in self._has_new_password):
+        if found.entrance is None:
+            raise self._vanished(site)
+        if found.invite is None or site in self._has_new_password:  # else the site may have changed its password
             self._try(site, found.entrance)
         return found.entrance
 

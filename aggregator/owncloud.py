@@ -44,6 +44,7 @@ _SHARES = "apps/files_sharing/api/v1/shares"
 _NO_STATUS_PAGE = (403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
 _STALL_S = 60.0
+MAX_REASON = 300  # characters shown of what a server says
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -296,7 +297,7 @@ class OwnCloud:
             raise StandingError(f"{self.server} does not let {self.user} {doing}: name an administrator with --admin.")
         if reply is None or answer.status not in _WITH_REASON:
             raise self._connection.error(answer, method, where)
-        reason = visible(reply.meta.message or f"{answer.status}, without a reason")
+        reason = visible(reply.meta.message or f"{answer.status}, without a reason")[:MAX_REASON]
         raise RefusedError(f"{self.server} was asked to {doing} and refuses: {reason}", answer.status)
 
 

@@ -49,15 +49,16 @@ def provision(work: Path, wish: Wish, owner: Login, admin: Login | None, *, is_d
     steps = plan(host.wish, facts, host.quota())
     if kept(work / OWN_PASSWORD) != owner.password:
         steps.insert(0, Step("write", OWN_PASSWORD))
-    yield from host.warnings(facts)
     if is_dry:
         yield "this would be done:" if steps else "nothing is missing"
         yield from (f"  {step}" for step in steps)
     elif steps:
         yield from _carry_out(work, host, steps, accesses, owner)
         yield from host.left_to_people()
+        facts = {site: host.look(site) for site in wish.accounts}
     else:
         yield "nothing was missing, and nothing was changed"
+    yield from host.warnings(facts)
 
 
 def _carry_out(
@@ -73,12 +74,12 @@ def _carry_out(
             write_file(work / OWN_PASSWORD, owner.password.encode(), private=True)
             yield f"wrote {work / OWN_PASSWORD}"
         elif site is not None and its:
-            entrance = host.entrance(site, is_new=bool(on_server))
+            entrance = host.entrance(site)
             invites = {site: read_invite(work, site)} if invite_path(work, site).exists() else {}
             for path in settle(work, host.wish.federation, {site: accesses[site]}, {site: entrance}, invites):
                 yield f"wrote {path}"
-                if path == invite_path(work, site) and invites:
-                    yield f"{site}: its invite has changed; if it has joined, its site.yaml and password have to follow"
+            if site in invites and (invites[site].url, invites[site].user) != (entrance.url, entrance.user):
+                yield f"{site}: its invite has changed; if it has joined, its site.yaml and password have to follow"
 
 
 def revoke(work: Path, site: str, admin: Login | None) -> Iterator[str]:

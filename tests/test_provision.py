@@ -289,6 +289,9 @@ def test_passwords_travel_in_invites_if_asked(work: Path, cloud: OwnCloud, tmp_p
     exchange(work, tmp_path / "north")
     assert (tmp_path / "north" / "password").read_text() == password_for(work, "north")
     assert (tmp_path / "north" / "password").stat().st_mode & 0o777 == 0o600
+    other = ["join", str(path), "--work", str(tmp_path / "other"), "--user", "clinic"]
+    assert "password of clinic" in CliRunner().invoke(site, other, input="typed\n").output
+    assert (tmp_path / "other" / "password").read_text() == "typed"
 
 
 def test_a_quota_is_corrected_and_only_then(work: Path, cloud: OwnCloud) -> None:
@@ -346,6 +349,12 @@ def test_a_link_that_permits_too_little_is_corrected(work: Path, cloud: OwnCloud
     made = provision(work, cloud.url, "--by", "link", sites=("--site", "north"))
     assert "done: north: permit everything to public link dropfed retina/north" in made.output
     enter(work, "north").create("mark", b"x")
+
+
+def test_a_way_in_that_the_server_ends_by_itself_is_told_of(work: Path, cloud: OwnCloud) -> None:
+    cloud.shares_end = "2031-01-31 00:00:00"
+    made = provision(work, cloud.url, "--by", "link", sites=("--site", "north"))
+    assert "warning: north: its way in ends on 2031-01-31 00:00:00; have it prolonged" in made.output
 
 
 def test_other_ways_into_a_folder_are_told_of(work: Path, cloud: OwnCloud) -> None:

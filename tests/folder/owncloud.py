@@ -81,6 +81,7 @@ class OwnCloud:
         accepts_shares: what is shared with somebody need not be accepted first.
         tokens_alone: accounts that passwords do not open.
         least_password: characters that a new account's password must have.
+        shares_end: until when shares may be used, as the administrator will have it.
         is_nextcloud: it says so, and tells of accounts and links as Nextcloud does.
         is_maintained: everything but status.php answers 503.
         store: the files; ``store.quotas`` limits owners.
@@ -97,6 +98,7 @@ class OwnCloud:
         self.accepts_shares = True
         self.tokens_alone: set[str] = set()
         self.least_password = 0
+        self.shares_end: str | None = None
         self.is_nextcloud = False
         self.is_maintained = False
         self.ocs = Ocs(self)

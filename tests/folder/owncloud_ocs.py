@@ -156,7 +156,7 @@ class Ocs:
         # where sharing with other servers is on, Nextcloud's links say that they may be shared on
         permissions = share.permissions | 16 if of_link and self._world.is_nextcloud else share.permissions
         told = {"id": share.id, "share_type": share.kind, "permissions": permissions, "uid_owner": share.owner}
-        told |= {"token": share.token, "expiration": None, "file_target": f"/{share.target}"}
+        told |= {"token": share.token, "expiration": self._world.shares_end, "file_target": f"/{share.target}"}
         if of_link:
             return told | {"label" if self._world.is_nextcloud else "name": share.name, "share_with": "***redacted***"}
         return told | {"share_with": share.account}

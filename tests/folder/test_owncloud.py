@@ -258,3 +258,59 @@ def test_a_public_link_is_a_folder_with_the_token_as_user(cloud: OwnCloud) -> No
 )
 def test_names(cloud: OwnCloud, name: str, code: int) -> None:
     assert ask(cloud, "PUT", f"{FILES}/aggregator/{name}", b"x").status_code == code
+
+
+def ocs(
+    cloud: OwnCloud, method: str, path: str, form: dict[str, str] | None = None, user: tuple[str, str] = AGGREGATOR
+) -> tuple[int, int, object]:
+    """Ask about accounts or shares; return the HTTP status, the code in the answer, and what it tells."""
+    answer = requests.request(
+        method,
+        f"{cloud.url}/ocs/v2.php/{path}",
+        params={"format": "json"},
+        data=form,
+        auth=user,
+        headers={"OCS-APIRequest": "true"},
+        timeout=60,
+    )
+    told = answer.json()["ocs"]
+    return answer.status_code, told["meta"]["statuscode"], told["data"]
+
+
+def test_accounts_are_for_administrators(cloud: OwnCloud) -> None:
+    new = {"userid": "west", "password": "a password"}
+    assert ocs(cloud, "POST", "cloud/users", new)[:2] == (401, 997)
+    cloud.admins.add("aggregator")
+    assert ocs(cloud, "POST", "cloud/users", new) == (200, 200, [])
+    assert ocs(cloud, "POST", "cloud/users", new)[0] == 400
+    assert ocs(cloud, "PUT", "cloud/users/west", {"key": "quota", "value": "5 GB"})[0] == 200
+    assert cloud.store.quotas["west"] == 5 << 30
+    west = ("west", "a password")
+    assert ask(cloud, "PROPFIND", f"{FILES}/west/", user=west).status_code == 207
+    assert ocs(cloud, "PUT", "cloud/users/west/disable")[0] == 200
+    assert ask(cloud, "PROPFIND", f"{FILES}/west/", user=west).status_code == 401
+    assert ocs(cloud, "GET", "cloud/users/nobody")[0] == 404
+    assert ocs(cloud, "GET", "cloud/users/west", user=("aggregator", "wrong"))[:2] == (401, 997)
+
+
+def test_folders_are_shared_and_taken_back(cloud: OwnCloud) -> None:
+    shares = "apps/files_sharing/api/v1/shares"
+    ask(cloud, "MKCOL", f"{FILES}/north/x", user=NORTH)
+    ask(cloud, "MKCOL", f"{FILES}/aggregator/x")
+    form = {"path": "/x", "shareType": "0", "shareWith": "north", "permissions": "5"}
+    assert ocs(cloud, "POST", shares, form | {"permissions": "0"})[0] == 400
+    assert ocs(cloud, "POST", shares, form | {"path": "/y"})[0] == 404
+    assert ocs(cloud, "POST", shares, form | {"shareWith": "nobody"})[0] == 404
+    status, _, share = ocs(cloud, "POST", shares, form)
+    assert isinstance(share, dict)
+    assert (status, share["permissions"]) == (200, 5)
+    assert ocs(cloud, "POST", shares, form)[0] == 403
+    there = f"{FILES}/north/x%20(2)/f"  # the name was taken
+    assert ask(cloud, "PUT", there, b"x", NORTH).status_code == 201
+    assert ask(cloud, "PUT", there, b"y", NORTH).status_code == 403
+    assert ocs(cloud, "PUT", f"{shares}/{share['id']}", {"permissions": "15"})[0] == 200
+    assert ask(cloud, "PUT", there, b"y", NORTH).status_code == 204
+    assert ocs(cloud, "DELETE", f"{shares}/{share['id']}", user=NORTH)[0] == 404
+    assert [ocs(cloud, "DELETE", f"{shares}/{share['id']}")[0] for _ in range(2)] == [200, 404]
+    assert ask(cloud, "GET", there, user=NORTH).status_code == 404
+    assert ask(cloud, "GET", f"{FILES}/aggregator/x/f").content == b"y"
