@@ -21,6 +21,7 @@ from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
 from shared.exchange.weights import write_tensors
 from shared.folder.local import LocalFolder
+from shared.learning.schedules import round_configuration
 from site_client.configuration import read_configuration
 from site_client.heartbeat import Heartbeat
 from site_client.setup import join
@@ -35,6 +36,7 @@ class Played:
     """Both ends of one folder below ``home``; the folder itself is ``drop``."""
 
     def __init__(self, home: Path) -> None:
+        self.run = RUN
         self.drop = home / "drop"
         self.drop.mkdir()
         folder = LocalFolder(self.drop)
@@ -43,6 +45,7 @@ class Played:
         join(north, read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
         folder.create(names.SITE_CARD, (north / "mirror" / names.SITE_CARD).read_bytes())
         key = SigningKey.at(work / "signing.key")
+        self._configuration = run_configuration(run=RUN, sites=["north"], quorum=1)
         self.stop = threading.Event()
         site = Site(
             work / "sites" / "north",
@@ -67,10 +70,10 @@ class Played:
 
     def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
         """One side seals and publishes a message, the other accepts it, and the site's heart beats."""
-        place = Place(kind, RUN, round_no)
+        place = Place(kind, self.run, round_no)
         sender, reader = (self.site, self.aggregator) if place.is_from_site else (self.aggregator, self.site)
         of_round = round_no if answered in ("round", "update") else 0
-        message = reader.message(Place(answered, RUN, of_round)) if answered else None
+        message = reader.message(Place(answered, self.run, of_round)) if answered else None
         in_reply_to = message.digest if message else self.card_digest
         sender.seal(place, files, in_reply_to=in_reply_to)
         sender.publish()
@@ -83,7 +86,7 @@ class Played:
         self, kind: Kind, round_no: int, files: dict[str, bytes | Path], *, answers_nothing: bool = False
     ) -> Place:
         """One side puts a message into the folder; the other has not looked yet."""
-        place = Place(kind, RUN, round_no)
+        place = Place(kind, self.run, round_no)
         sender = self.site if place.is_from_site else self.aggregator
         answered = sender.message(place.answers) if place.answers else None
         sender.seal(place, files, in_reply_to=answered.digest if answered and not answers_nothing else None)
@@ -107,14 +110,10 @@ class Played:
             groups: what travels beside the model, by the part of ``tensors.yaml``.
         """
         sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[], **(groups or {}))
-        run = dump_yaml(run_configuration(run=RUN, sites=["north"], quorum=1, keep=keep, wire=wire))
-        self.send(
-            "offer",
-            0,
-            {names.RUN_CONFIGURATION: run, names.TENSORS: dump_yaml(sharing)},
-            None,
-        )
-        consent = Consent(run=RUN, agrees=True, reason="yes", images={"train": "12"})
+        self._configuration = run_configuration(run=self.run, sites=["north"], quorum=1, keep=keep, wire=wire)
+        offer = {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
+        self.send("offer", 0, dict(offer), None)
+        consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12"})
         self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
 
     def round(self, round_no: int, trains: bool, to_site: Sequence[str] = (), from_site: Sequence[str] = ()) -> None:
@@ -123,20 +122,10 @@ class Played:
             to_site: groups that come beside the model.
             from_site: groups that leave beside it.
         """
-        sent: dict[str, bytes | Path] = {
-            names.ROUND_CONFIGURATION: b"round: 1\n",
-            names.GLOBAL_MODEL: self.model(0.5),
-            **{names.state_file(group): self.model(0.0) for group in to_site},
-        }
-        self.send("round", round_no, sent, "consent")
-        row = MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})
-        files: dict[str, bytes | Path] = {names.METRICS: write_metrics([row])}
-        if trains:
-            files[names.SITE_MODEL] = self.model(0.25)
-        files |= {names.state_file(group): self.model(0.125) for group in from_site}
-        self.send("update", round_no, files, "round")
+        self.send("round", round_no, self.to_site(round_no, to_site), "consent")
+        self.send("update", round_no, self.from_site(round_no, trains, from_site), "round")
         verdict = Verdict(
-            run=RUN,
+            run=self.run,
             round=round_no,
             site="north",
             status="accepted",
@@ -148,9 +137,25 @@ class Played:
         )
         self.send("verdict", round_no, {names.VERDICT: canonical(verdict.model_dump())}, "update")
 
+    def to_site(self, round_no: int, groups: Sequence[str] = ()) -> dict[str, bytes | Path]:
+        """The payloads of a round."""
+        configuration = round_configuration(self._configuration, round_no, "north")
+        return {
+            names.ROUND_CONFIGURATION: dump_yaml(configuration),
+            names.GLOBAL_MODEL: self.model(0.5),
+            **{names.state_file(group): self.model(0.0) for group in groups},
+        }
+
+    def from_site(self, round_no: int, trains: bool, groups: Sequence[str] = ()) -> dict[str, bytes | Path]:
+        """The payloads of its answer."""
+        row = MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})
+        model = {names.SITE_MODEL: self.model(0.25)} if trains else {}
+        state = {names.state_file(group): self.model(0.125) for group in groups}
+        return {names.METRICS: write_metrics([row]), **model, **state}
+
     def finish(self) -> None:
         card = FinalCard(
-            run=RUN,
+            run=self.run,
             task="octa_segmentation",
             method="mean",
             chosen_round=1,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,38 +15,63 @@ from shared.commands import Commands
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from shared.audit.verify import Audit
-    from shared.folder.contract import Folder
+    from shared.audit.archive import Archive
+    from shared.audit.reading import Reading
+
+KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @click.group(cls=Commands)
 @click.version_option(package_name="dropfed")
 def main() -> None:
-    """Check what left which hospital, when, under whose key, and what became of it."""
+    """Check what left which hospital, when, under whose key, and what became of it.
+
+    A FOLDER is a site's drop folder: a copy or its WebDAV address; a directory of such copies; or the work directory of
+    the aggregator, which has a copy of each. Nothing is ever changed there, and copies need no network.
+    """
+
+
+def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument FOLDER..., given on as ``archive``, and the options that say how it is opened."""
+
+    @wraps(command)
+    def opened(folder: tuple[str, ...], user: str | None, ca_file: Path | None, key: str | None, **options: Any) -> Any:
+        from shared.audit.archive import open_archive  # noqa: PLC0415  (keeps --help instant)
+
+        if key is not None and KEY.fullmatch(key) is None:
+            raise ConfigurationError(
+                ["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"]
+            )
+        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=_ask_password)
+        return command(archive=archive, key=key, **options)
+
+    for decorate in (
+        click.option("--json", "as_json", is_flag=True, help="For scripts."),
+        click.option("--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this authority."),
+        click.option("--user", help="Account for WebDAV; the password: DROPFED_PASSWORD, or it is asked for."),
+        click.option("--key", metavar="HEX", help="The aggregator's public key, if you know it from elsewhere."),
+        click.argument("folder", nargs=-1, required=True),
+    ):
+        opened = decorate(opened)
+    return opened
+
+
+def _ask_password(user: str) -> str:
+    answer: str = click.prompt(f"password of {user}", hide_input=True, err=True)
+    return answer
 
 
 @main.command()
-@click.argument("folder")
-@click.option("--key", metavar="HEX", help="The aggregator's public key, if you know it from elsewhere.")
-@click.option("--user", help="Account for a WebDAV address; the password comes from DROPFED_PASSWORD or is asked for.")
-@click.option("--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this certificate authority.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
-def verify(folder: str, key: str | None, user: str | None, ca_file: Path | None, as_json: bool) -> None:
-    """Check FOLDER, a site's drop folder: a local copy or a WebDAV address (or a directory of local copies).
+@_on_folders
+def verify(archive: Archive, key: str | None, as_json: bool) -> None:
+    """Check every signature, hash, chain, name and content.
 
-    Exit 0 and one summary line when every signature, hash, chain and name holds; exit 1 and one line per finding
-    otherwise.
+    Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise.
     """
-    from shared.audit.verify import lines  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.verify import lines, summary  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.verify import verify as verify_folder  # noqa: PLC0415
 
-    if key is not None and re.fullmatch(r"[0-9a-f]{64}", key) is None:
-        raise ConfigurationError(
-            ["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"]
-        )
-    audits = {
-        name: verify_folder(opened, aggregator_key=key) for name, opened in _folders(folder, user, ca_file).items()
-    }
+    audits = {name: verify_folder(opened, aggregator_key=key) for name, opened in archive.folders.items()}
     if as_json:
         click.echo(json.dumps({name: audit.as_json() for name, audit in audits.items()}, indent=2))
     for name, audit in audits.items():
@@ -54,49 +80,147 @@ def verify(folder: str, key: str | None, user: str | None, ca_file: Path | None,
     if any(audit.findings for audit in audits.values()):
         raise SystemExit(1)
     if not as_json:
-        click.echo(_summary(audits))
+        click.echo(summary(audits))
 
 
-def _summary(audits: dict[str, Audit]) -> str:
-    """One line: how much was checked, and under which aggregator's key."""
-    messages = sum(audit.messages for audit in audits.values())
-    files = sum(audit.files for audit in audits.values())
-    megabytes = sum(audit.size_bytes for audit in audits.values()) / 1e6
-    on_their_way = sum(len(audit.in_progress) for audit in audits.values())
-    keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
-    removed = sum(len(audit.removed) for audit in audits.values())
-    more = f", {on_their_way} on their way" if on_their_way else ""
-    more += f", {removed} tensor files removed by the runs' own rule" if removed else ""
-    scratch = sum(len(audit.scratch) for audit in audits.values())
-    more += f", {scratch} scratch folder(s) of a check" if scratch else ""
-    return (
-        f"{len(audits)} folder(s), {messages} messages{more}, {files} files, {megabytes:.1f} MB: "
-        f"every signature, hash, chain and name holds under aggregator key {', '.join(keys)}"
-    )
+@main.command()
+@_on_folders
+def timeline(archive: Archive, key: str | None, as_json: bool) -> None:
+    """Show every message in order: when, who, what, how large, under which key, what it answers, what came of it.
+
+    Times are by each sender's own clock, and inform only; the order is that of the chains.
+    """
+    from shared.audit.timeline import lines  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.timeline import timeline as timeline_of  # noqa: PLC0415
+
+    readings = _readings(archive, key)
+    events = timeline_of(readings)
+    _show([event.as_json() for event in events], lines(events), as_json=as_json)
+    _end(readings)
 
 
-def _folders(folder: str, user: str | None, ca_file: Path | None) -> dict[str, Folder]:
-    """The folders to check, by the name to show them under."""
-    if folder.startswith(("http://", "https://")):
-        from shared.folder.webdav import WebDavFolder  # noqa: PLC0415  (keeps --help instant)
+@main.command()
+@click.argument("which", metavar="ROUND")
+@click.option("--run", metavar="RUN", help="The run, where ROUND is a number and there are several.")
+@_on_folders
+def show(which: str, run: str | None, archive: Archive, key: str | None, as_json: bool) -> None:
+    """Show everything of one ROUND, a number or RUN/NUMBER: configuration, what came, metrics, verdicts."""
+    from shared.audit.show import lines, the_run  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.show import show as show_round  # noqa: PLC0415
 
-        if user is None:
-            raise ConfigurationError([f"{folder}: name the account with --user"])
-        password = os.environ.get("DROPFED_PASSWORD") or click.prompt(f"password of {user}", hide_input=True, err=True)
-        return {folder: WebDavFolder(folder, user, password, ca_file=ca_file)}
-    from shared.exchange import names  # noqa: PLC0415  (keeps --help instant)
-    from shared.folder.local import LocalFolder  # noqa: PLC0415
+    named, _, number = which.rpartition("/")
+    if not re.fullmatch(r"[0-9]{1,4}", number) or (named and run and named != run):
+        raise ConfigurationError([f"{which}: name one round, as in 3, or octa-1/3"])
+    readings = _readings(archive, key)
+    document = show_round(readings, the_run(readings, named or run), int(number))
+    _show(document, lines(document), as_json=as_json)
+    _end(readings)
 
-    root = Path(folder)
-    if not root.is_dir():
-        raise ConfigurationError([f"{folder}: is not a folder; name a copy of a drop folder, or its WebDAV address"])
-    found = {path.name for path in root.iterdir()}
-    if found & (names.ROOT_FILES | {names.RUNS}):
-        return {folder: LocalFolder(root)}
-    copies = sorted(path for path in root.iterdir() if path.is_dir())
-    if not copies:
-        raise ConfigurationError([f"{folder}: holds nothing of a drop folder; name the folder with federation.json"])
-    return {str(path): LocalFolder(path) for path in copies}
+
+@main.command()
+@click.argument("site")
+@_on_folders
+def sent(site: str, archive: Archive, key: str | None, as_json: bool) -> None:
+    """Show what left the hospital SITE: every file, its bytes, hash and tensors, and which request it answers."""
+    from shared.audit.sent import lines  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.sent import sent as sent_by  # noqa: PLC0415
+
+    readings = _readings(archive, key)
+    if site not in readings:
+        raise ConfigurationError([f"{site}: these folders are of {', '.join(readings)}; name one of them"])
+    found = sent_by(readings[site])
+    _show([each.as_json() for each in found], lines(found), as_json=as_json)
+    _end({site: readings[site]})
+
+
+@main.command()
+@click.argument("first", metavar="RUN")
+@click.argument("second", metavar="RUN")
+@_on_folders
+def diff(first: str, second: str, archive: Archive, key: str | None, as_json: bool) -> None:
+    """Show what differs between two RUNs: configuration, participants, outcomes."""
+    from shared.audit.difference import difference, lines  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.show import the_run  # noqa: PLC0415
+
+    readings = _readings(archive, key)
+    found = difference(readings, the_run(readings, first), the_run(readings, second))
+    _show({name: list(pair) for name, pair in found.items()}, lines(found, first, second), as_json=as_json)
+    _end(readings)
+
+
+@main.command()
+@click.argument("run")
+@click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign it with the key in this file.")
+@click.option("--output", type=click.Path(path_type=Path), help="Where the signed statement goes.")
+@click.option("--check", "signed", type=click.Path(path_type=Path, exists=True), help="Compare a signed statement.")
+@_on_folders
+def digest(
+    *,
+    run: str,
+    key_file: Path | None,
+    output: Path | None,
+    signed: Path | None,
+    archive: Archive,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Show the closing digest of RUN, one number over all its manifests, to compare on paper."""
+    from shared.audit import closing  # noqa: PLC0415  (keeps --help instant)
+    from shared.exchange.signing import SigningKey  # noqa: PLC0415
+    from shared.folder.durable import write_file  # noqa: PLC0415
+
+    if (key_file is None) != (output is None):
+        raise ConfigurationError(["--sign and --output: give both, the key and where the signed statement goes"])
+    readings = _readings(archive, key)
+    found = closing.closing(readings, run)
+    _show(found.model_dump(), closing.lines(found), as_json=as_json)
+    for site in closing.open_folders(readings, run):
+        click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
+    if key_file is not None and output is not None:
+        write_file(output, closing.sign(found, SigningKey.at(key_file)))
+        click.echo(f"wrote {output}", err=True)
+    if signed is not None:
+        problems, signer, created = closing.check(signed.read_bytes(), found)
+        click.echo(f"{signed}: {closing.signed_line(signer, created)}", err=True)
+        for problem in problems:
+            click.echo(f"{signed}: {problem}", err=True)
+        if problems:
+            raise SystemExit(1)
+        click.echo(f"{signed}: is of these very manifests", err=True)
+    _end(readings)
+
+
+@main.command("make-key")
+@click.argument("file", type=click.Path(path_type=Path))
+def make_key(file: Path) -> None:
+    """Make a signing key of your own in FILE, for `digest --sign`; print its public half, for who checks."""
+    from shared.exchange.signing import SigningKey  # noqa: PLC0415  (keeps --help instant)
+
+    if file.exists():
+        raise ConfigurationError([f"{file}: is there already; name another file, a key is never overwritten"])
+    click.echo(SigningKey.made_at(file).public)
+
+
+def _readings(archive: Archive, key: str | None) -> dict[str, Reading]:
+    from shared.audit.reading import read_sites  # noqa: PLC0415  (keeps --help instant)
+
+    return read_sites(archive, key)
+
+
+def _show(document: object, lines: Iterable[str], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def _end(readings: Mapping[str, Reading]) -> None:
+    """Say that something of these folders does not hold, though it was not what was asked for."""
+    count = sum(len(reading.findings) for reading in readings.values())
+    if count:
+        click.echo(f"{count} findings beside this: run `dropfed-audit verify` on these folders", err=True)
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,16 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def fingerprint(key: str) -> str:
+    """What people compare of a public key or a digest: its first 16 digits, in groups of four."""
+    return in_groups(key[:16])
+
+
+def in_groups(digits: str) -> str:
+    """Hex digits as they are read aloud or compared on paper: in groups of four."""
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
+
 def _is_hex(value: object, length: int) -> bool:
     return isinstance(value, str) and len(value) == length and all(char in "0123456789abcdef" for char in value)
 

@@ -135,6 +135,21 @@ def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
     return 8 + room, json.loads(file.read(room))
 
 
+def listed_arrays(path: Path, shown_as: str) -> dict[str, tuple[str, Shape]]:
+    """The dtype and shape of each array that a file's header lists, by name, in the order of the file.
+
+    Args:
+        shown_as: the file's path inside the folder, for the error.
+
+    Raises:
+        PoisonError: it has no header of this form.
+    """
+    _check_header(path, shown_as)
+    with path.open("rb") as file:
+        entries = _read_header(file)[1]
+    return {name: (str(entry["dtype"]), list(entry["shape"])) for name, entry in entries.items()}
+
+
 def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
     """Demand a plain file of exactly the list's tensors: names, dtypes, shapes, and nothing but finite numbers.
 

@@ -1,0 +1,170 @@
+"""The closing digest of a run: one number over all its manifests in all folders, to print, sign and compare on paper.
+
+A Merkle tree as in RFC 6962. The entries are the manifests' bytes, in the order of the names SITE/PATH, compared byte
+by byte, as in ``north/runs/octa-1/consent/manifest.json``.
+
+    leaf    SHA-256(00 ‖ manifest)
+    node    SHA-256(01 ‖ left ‖ right)      of n > 1 entries; left has the largest power of two below n, right the rest
+
+Every manifest names its payloads' hashes, so the digest fixes every byte that was exchanged in the run, also of what a
+run's own rule has let go since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.audit.reading import Reading
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import MAX_RECORD_BYTES, Kind, Name, Place
+from shared.exchange.records import Consent, Digest, Record, Time, now_text
+from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
+
+_BEGINNING_AND_ENDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final")
+_LEAF, _NODE = b"\x00", b"\x01"
+
+
+class Closing(Record):
+    """What an auditor signs.
+
+    Args:
+        sites: the digest of each site's own manifests, and how many they are.
+        root: the digest over all of them.
+        created: when it was signed; it informs people.
+    """
+
+    class OfSite(Record):
+        """One site's share."""
+
+        manifests: Annotated[int, Field(ge=1)]
+        root: Digest
+
+    protocol: Literal[1] = 1
+    kind: Literal["closing"] = "closing"
+    federation: Name
+    run: Name
+    sites: dict[Name, OfSite]
+    manifests: Annotated[int, Field(ge=1)]
+    root: Digest
+    created: Time
+
+
+def closing(readings: Mapping[str, Reading], run: str) -> Closing:
+    """The closing digest of a run, over the folders that are here.
+
+    Raises:
+        ConfigurationError: no folder has a message of the run.
+    """
+    entries: dict[str, dict[str, bytes]] = {}
+    for site, reading in readings.items():
+        for place in reading.messages:
+            if place.run == run:
+                content = reading.folder.read(place.manifest, max_bytes=MAX_RECORD_BYTES)
+                entries.setdefault(site, {})[f"{site}/{place.manifest}"] = content
+    if not entries:
+        raise ConfigurationError([f"there is no run {run} in these folders"])
+    of_sites = {
+        site: Closing.OfSite(manifests=len(found), root=tree_digest(_in_order(found)))
+        for site, found in sorted(entries.items())
+    }
+    everything = {name: content for found in entries.values() for name, content in found.items()}
+    return Closing(
+        federation=next(iter(readings.values())).opened.federation,
+        run=run,
+        sites=of_sites,
+        manifests=len(everything),
+        root=tree_digest(_in_order(everything)),
+        created=now_text(),
+    )
+
+
+def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
+    """The sites in whose folders the run has no end yet, so that its digest still changes."""
+    return [site for site, reading in readings.items() if _is_open(reading, run)]
+
+
+def _is_open(reading: Reading, run: str) -> bool:
+    offer, consent, *ends = (Place(kind, run) for kind in _BEGINNING_AND_ENDS)
+    if offer not in reading.messages or any(end in reading.messages for end in ends):
+        return False
+    said = reading.record_or_none(consent, names.CONSENT, Consent)
+    return said is None or said.agrees
+
+
+def tree_digest(entries: Sequence[bytes]) -> str:
+    """The root of the tree over one or more entries, 64 hex digits."""
+    return _root([hashlib.sha256(_LEAF + entry).digest() for entry in entries]).hex()
+
+
+def _root(leaves: Sequence[bytes]) -> bytes:
+    if len(leaves) == 1:
+        return leaves[0]
+    left = 1 << (len(leaves) - 1).bit_length() - 1
+    return hashlib.sha256(_NODE + _root(leaves[:left]) + _root(leaves[left:])).digest()
+
+
+def _in_order(entries: Mapping[str, bytes]) -> list[bytes]:
+    return [entries[name] for name in sorted(entries, key=str.encode)]
+
+
+def sign(found: Closing, key: SigningKey) -> bytes:
+    """The signed statement: a record as every other of the protocol."""
+    return key.sign(found.model_dump())
+
+
+def check(content: bytes, found: Closing) -> tuple[list[str], str, str]:
+    """Compare a signed statement with what is here.
+
+    Returns:
+        What differs, one sentence each; the key that signed it, and when.
+
+    Raises:
+        PoisonError: it is not a signed closing digest.
+    """
+    try:
+        if len(content) > MAX_RECORD_BYTES:
+            raise ValueError(f"has {len(content)} bytes, more than {MAX_RECORD_BYTES}")
+        body, key = open_signed(content)
+        said = Closing.model_validate(body)
+    except ValueError as error:
+        reason = str(error) if "\n" not in str(error) else "is not a closing digest of protocol 1"
+        raise PoisonError("the signed statement", reason) from None
+    return list(_differences(said, found)), key, said.created
+
+
+def _differences(said: Closing, found: Closing) -> Iterator[str]:
+    if (said.federation, said.run) != (found.federation, found.run):
+        yield f"it is of run {said.run} of {said.federation}, here is {found.run} of {found.federation}"
+        return
+    for site in sorted(said.sites.keys() | found.sites.keys()):
+        one, other = said.sites.get(site), found.sites.get(site)
+        if other is None:
+            yield f"it covers {site}, whose folder is not here"
+        elif one is None:
+            yield f"it does not cover {site}, whose folder is here"
+        elif one != other:
+            here = f"here are {other.manifests} under {other.root}"
+            yield f"{site}: it covers {one.manifests} manifests under {one.root}, {here}"
+    if said.root != found.root and set(said.sites) == set(found.sites):
+        yield f"its digest is {said.root}, here it is {found.root}"
+
+
+def lines(found: Closing) -> Iterator[str]:
+    """For paper: every digest whole, in groups of four."""
+    yield f"closing digest of run {found.run} of {found.federation}, over {found.manifests} manifests"
+    for half in (found.root[:32], found.root[32:]):
+        yield f"    {in_groups(half)}"
+    for site, of_site in found.sites.items():
+        yield f"of which {site}, {of_site.manifests} manifests"
+        for half in (of_site.root[:32], of_site.root[32:]):
+            yield f"    {in_groups(half)}"
+
+
+def signed_line(key: str, created: str) -> str:
+    """Who signed a statement."""
+    return f"signed at {created} by key {key} ({fingerprint(key)})"

@@ -1,0 +1,76 @@
+"""What differs between two runs: how they were configured, who took part, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shared.audit.reading import Reading
+from shared.audit.show import rounds_of
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Consent, FinalCard, Verdict
+from shared.visible import visible
+
+Document = dict[str, Any]
+
+
+def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
+    """All that can be compared of a run, flat: by key, a plain value."""
+    facts: dict[str, Any] = {}
+    offers = [found for reading in readings.values() if (found := reading.configuration(run))]
+    if offers:
+        facts |= dict(_flat("configuration", offers[0].model_dump(mode="json", exclude={"run"})))
+    cards = []
+    for site, reading in readings.items():
+        if Place("offer", run) not in reading.messages:
+            continue
+        consent = reading.record_or_none(Place("consent", run), names.CONSENT, Consent)
+        said = "no answer" if consent is None else "agreed" if consent.agrees else "declined"
+        facts[f"participants.{site}"] = f"{said}, withdrew" if Place("withdrawal", run) in reading.messages else said
+        for split, count in sorted(consent.images.items()) if consent else ():
+            facts[f"images.{site}.{split}"] = count
+        for round_no in rounds_of({site: reading}, run):
+            verdict = reading.record_or_none(Place("verdict", run, round_no), names.VERDICT, Verdict)
+            if verdict is not None:
+                for name in ("status", "score", "theta", "weight", "epsilon"):
+                    if (value := getattr(verdict, name)) is not None:
+                        facts[f"outcome.round {round_no}.{site}.{name}"] = value
+        final = Place("final", run)
+        if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None:
+            cards.append(card)
+            facts[f"outcome.final model.{site}"] = reading.messages[final].manifest.files[names.FINAL_MODEL].sha256
+    if cards:
+        facts["outcome.chosen round"] = cards[0].chosen_round
+        facts["outcome.score"] = cards[0].score_name
+        facts["outcome.reason"] = cards[0].reason
+        facts |= {f"outcome.validation.{number}": mean for number, mean in cards[0].validation.items()}
+        facts |= {f"outcome.epsilon.{site}": spent for site, spent in cards[0].epsilon.items()}
+    return facts
+
+
+def difference(readings: Mapping[str, Reading], first: str, second: str) -> dict[str, tuple[Any, Any]]:
+    """What differs, by key: as it is in the first run and in the second; None where one does not have it."""
+    one, other = run_facts(readings, first), run_facts(readings, second)
+    keys = [*one, *(key for key in other if key not in one)]
+    return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}
+
+
+def lines(found: Mapping[str, tuple[Any, Any]], first: str, second: str) -> Iterator[str]:
+    """One line per difference."""
+    if not found:
+        yield f"{first} and {second} do not differ in configuration, participants or outcome"
+    for key, (one, other) in found.items():
+        yield visible(f"{key}: {_shown(one)} in {first}, {_shown(other)} in {second}")
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}", inner)
+    else:
+        yield key, value

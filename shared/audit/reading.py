@@ -1,0 +1,399 @@
+"""One drop folder as an auditor reads it: what lies there, whose keys hold, and every message that passes ``trust.py``.
+
+What does not hold becomes a finding on the way; what follows from all messages together is ``verify.py``'s.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from shared.audit.archive import Archive, Mirror
+from shared.errors import ConfigurationError, NotFoundError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place, place_at
+from shared.exchange.reading import AnyRecord
+from shared.exchange.records import Federation, FinalCard, RunConfiguration, Sharing, SiteCard, Status
+from shared.exchange.retention import may_be_removed
+from shared.exchange.signing import digest_of
+from shared.exchange.trust import (
+    Correspondent,
+    Message,
+    check_file,
+    open_federation,
+    open_record,
+    open_site_card,
+    open_yaml,
+)
+from shared.folder.capabilities import BELOW, FILES, TEXTS
+from shared.folder.contract import UNFINISHED, Entry, Folder
+from shared.folder.durable import hash_file
+from shared.folder.local import LocalFolder
+
+UNKNOWN = "unknown"
+_DEPTH = 6  # runs/RUN/rounds/0001/to_site/FILE
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """What does not hold: path inside the folder, what is wrong, and since when (UTC) it may be so."""
+
+    file: str
+    what: str
+    since: str
+
+
+class Reading:
+    """Reads at once all that is small; tensor files only when they are asked for.
+
+    Args:
+        aggregator_key: the aggregator's public key if known from elsewhere (64 hex digits).
+
+    Raises:
+        StandingError: the folder cannot be read.
+    """
+
+    def __init__(self, folder: Folder, aggregator_key: str | None = None) -> None:
+        self.folder = folder
+        self.findings: list[Finding] = []
+        self.scratch: list[str] = []
+        self.sizes: dict[str, int] = {}
+        """Of every file of the folder, by path."""
+        self.by_place: dict[Place, set[str]] = defaultdict(set)
+        """The names of the files at each place, sealed or not."""
+        self.messages: dict[Place, Message] = {}
+        """Every message whose manifest holds."""
+        self.card: bytes | None = None
+        self.site_card: SiteCard | None = None
+        self.status: Status | None = None
+        self._strangers: set[str] = set()
+        self._configurations: dict[str, RunConfiguration | None] = {}
+        self._sharings: dict[str, Sharing | None] = {}
+        self._list("", 0)
+        self.federation = self._read_federation(aggregator_key)
+        if self.federation is not None:
+            self.card = self._read_card(self.federation)
+            self.status = self._read_status(self.federation)
+            self._pass_over_unfinished(self.federation)
+            self._read_messages(self.federation)
+        for path in self._strangers:
+            self.find(path, "is a file that does not belong here")
+
+    # --- what was read -------------------------------------------------------------------------------------
+
+    def find(self, file: str, what: str, since: str = UNKNOWN) -> None:
+        """Note what does not hold."""
+        self.findings.append(Finding(file, what, since))
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs that there are messages of, by the time of their first, which only informs."""
+        first: dict[str, str] = {}
+        for message in self.messages.values():
+            created = message.manifest.created
+            first[message.place.run] = min(created, first.get(message.place.run, created))
+        return sorted(first, key=lambda run: (first[run], run))
+
+    def sent_by(self, sender: str) -> list[Message]:
+        """A sender's messages, in their order."""
+        found = [message for message in self.messages.values() if message.manifest.sender == sender]
+        return sorted(found, key=lambda message: message.manifest.seq)
+
+    def key_of(self, message: Message) -> str:
+        """The public key that signed a message."""
+        federation = self.opened
+        return federation.site_key if message.place.is_from_site else federation.aggregator_key
+
+    @property
+    def opened(self) -> Federation:
+        """Who takes part here.
+
+        Raises:
+            PoisonError: ``federation.json`` does not hold.
+        """
+        if self.federation is None:
+            found = next(finding for finding in self.findings if finding.file == names.FEDERATION)
+            raise PoisonError(f"{self.folder!r}: {found.file}", found.what)
+        return self.federation
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where each message lies, by its digest."""
+        return {message.digest: place for place, message in self.messages.items()}
+
+    @cached_property
+    def answers(self) -> dict[str, list[Place]]:
+        """Where the messages lie that answer a message, by its digest."""
+        found: dict[str, list[Place]] = defaultdict(list)
+        for place, message in self.messages.items():
+            if message.manifest.in_reply_to is not None:
+                found[message.manifest.in_reply_to].append(place)
+        return found
+
+    def has(self, place: Place, name: str) -> bool:
+        """Whether a file that a message names is there."""
+        return f"{place.path}/{name}" in self.sizes
+
+    def content(self, place: Place, name: str) -> bytes:
+        """A small file of a message, as its manifest says it is.
+
+        Raises:
+            NotFoundError: there is no such message or file.
+            PoisonError: it is another, or too large.
+        """
+        if place not in self.messages or name not in self.messages[place].manifest.files:
+            raise NotFoundError(f"{place.path}/{name} is not there")
+        content = self.folder.read(f"{place.path}/{name}", max_bytes=MAX_RECORD_BYTES)
+        check_file(self.messages[place], name, len(content), digest_of(content))
+        return content
+
+    def record(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord:
+        """A record of a message.
+
+        Raises:
+            NotFoundError: there is no such message or file.
+            PoisonError: it is another, or not well-formed.
+        """
+        reader = open_yaml if name.endswith(".yaml") else open_record
+        return reader(self.content(place, name), kind, f"{place.path}/{name}")
+
+    def record_or_none(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
+        """A record of a message; None where there is none that holds, which ``verify`` finds."""
+        try:
+            return self.record(place, name, kind)
+        except (NotFoundError, PoisonError):
+            return None
+
+    @contextmanager
+    def file(self, message: Message, name: str) -> Iterator[Path]:
+        """Any file of a message on this machine's disk, as its manifest says it is; a fetched one vanishes afterwards.
+
+        Raises:
+            NotFoundError: it is not there.
+            PoisonError: it is another.
+        """
+        path = f"{message.place.path}/{name}"
+        size = self.sizes.get(path)
+        if size is None:
+            raise NotFoundError(f"{path} is not there")
+        check_file(message, name, size, message.manifest.files[name].sha256)
+        if isinstance(self.folder, LocalFolder):
+            local = self.folder.locate(path)
+            check_file(message, name, *hash_file(local))
+            yield local
+            return
+        with tempfile.TemporaryDirectory(prefix="dropfed-audit-") as scratch:
+            target = Path(scratch) / name
+            sha256 = self.folder.download(path, target, size=size)
+            check_file(message, name, size, sha256)
+            yield target
+
+    def configuration(self, run: str) -> RunConfiguration | None:
+        """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
+        return self._of_offer(run, names.RUN_CONFIGURATION, RunConfiguration, self._configurations)
+
+    def sharing(self, run: str) -> Sharing | None:
+        """What travels in the run, likewise."""
+        return self._of_offer(run, names.TENSORS, Sharing, self._sharings)
+
+    def was_let_go(self, place: Place, name: str) -> bool:
+        """Whether a file that is not there may have been removed, by the rule of the run as signed with the offer."""
+        run, final = self.configuration(place.run), Place("final", place.run)
+        if run is None or not names.is_weights(name) or self.has(place, name):
+            return False
+        card = self.record_or_none(final, names.CARD, FinalCard)
+        if card is None and final in self.messages:
+            return False  # what is wrong with it is found where it is checked itself
+        settled = {other.round_no for other in self.messages if (other.run, other.kind) == (place.run, "verdict")}
+        chosen = card.chosen_round if card else None
+        return may_be_removed(run.keep, place, settled=settled, chosen=chosen, difference=run.wire.difference)
+
+    def _of_offer(
+        self, run: str, name: str, kind: type[AnyRecord], known: dict[str, AnyRecord | None]
+    ) -> AnyRecord | None:
+        if run not in known:
+            known[run] = self.record_or_none(Place("offer", run), name, kind)
+        return known[run]
+
+    # --- names ---------------------------------------------------------------------------------------------
+
+    def _list(self, path: str, depth: int) -> None:
+        for entry in self.folder.list(path):
+            inside = f"{path}/{entry.name}" if path else entry.name
+            if entry.is_folder and names.is_scratch(inside):
+                self.scratch.append(inside)
+                self._check_scratch(inside)
+                continue
+            if entry.is_folder:
+                if depth < _DEPTH and _may_hold_files(inside):
+                    self._list(inside, depth + 1)
+                else:
+                    self.find(inside, "is a folder that does not belong here")
+                continue
+            self.sizes[inside] = entry.size or 0
+            place = place_at(path)
+            if place is not None:
+                self.by_place[place].add(entry.name)
+            elif inside not in names.ROOT_FILES:
+                self._strangers.add(inside)
+
+    def _check_scratch(self, path: str) -> None:
+        """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
+        for entry in self._entries(path):
+            inside = f"{path}/{entry.name}"
+            if entry.is_folder and names.is_scratch(path) and entry.name == BELOW:
+                self._check_scratch(inside)
+            elif entry.is_folder or entry.name not in FILES or not self._is_known_text(inside):
+                self.find(inside, "is not what a `check` writes into its scratch folder")
+
+    def _entries(self, path: str) -> list[Entry]:
+        try:
+            return self.folder.list(path)
+        except NotFoundError:  # the check that made it has just ended
+            return []
+
+    def _is_known_text(self, path: str) -> bool:
+        try:
+            content = self.folder.read(path, max_bytes=max(map(len, TEXTS)))
+        except NotFoundError:  # likewise
+            return True
+        except PoisonError:
+            return False
+        return any(text.startswith(content) for text in TEXTS)
+
+    # --- keys ----------------------------------------------------------------------------------------------
+
+    def _read_federation(self, aggregator_key: str | None) -> Federation | None:
+        content = self._read(names.FEDERATION)
+        if content is None:
+            return None
+        try:
+            federation = open_federation(content, aggregator_key=aggregator_key)
+        except PoisonError as error:
+            self.find(error.file, f"{error.reason}; without it nothing else can be checked")
+            return None
+        readme = self._read(names.README)
+        entry = federation.files.get(names.README)
+        if readme is not None and (entry is None or digest_of(readme) != entry.sha256):
+            self.find(names.README, "is not the text that the aggregator wrote", federation.created)
+        return federation
+
+    def _read_card(self, federation: Federation) -> bytes | None:
+        content = self._read(names.SITE_CARD, federation.created)
+        if content is not None:
+            try:
+                card = open_site_card(content, federation=federation.federation, site=federation.site, secret=None)
+                self.site_card = card
+                if card.key != federation.site_key:
+                    self.find(names.SITE_CARD, "shows another key than federation.json", federation.created)
+            except PoisonError as error:
+                self.find(error.file, error.reason, federation.created)
+        return content
+
+    def _read_status(self, federation: Federation) -> Status | None:
+        if isinstance(self.folder, Mirror) and names.STATUS not in self.sizes:
+            return None  # the aggregator never needed it
+        content = self._read(names.STATUS, federation.created)
+        if content is None:
+            return None
+        try:
+            return _site_of(federation).open_status(content)
+        except PoisonError as error:
+            self.find(error.file, error.reason, federation.created)
+            return None
+
+    def _pass_over_unfinished(self, federation: Federation) -> None:
+        """Take no notice of what a write has left that was cut off before its MOVE, or is on its way just now.
+
+        That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
+        """
+        places = {f"{place.manifest}{UNFINISHED}": place for place in self.by_place}
+        for path in sorted(self.sizes):
+            name = path.removesuffix(UNFINISHED)
+            if name == path or (path not in places and name not in names.ROOT_FILES):
+                continue
+            try:
+                content = self.folder.read(path, max_bytes=MAX_RECORD_BYTES)
+                if name == names.STATUS:
+                    _site_of(federation).open_status(content)
+                elif content != self.folder.read(name, max_bytes=MAX_RECORD_BYTES):
+                    continue
+            except (NotFoundError, PoisonError):
+                continue
+            self._strangers.discard(path)
+            if path in places:
+                self.by_place[places[path]].discard(f"{MANIFEST}{UNFINISHED}")
+
+    # --- messages ------------------------------------------------------------------------------------------
+
+    def _read_messages(self, federation: Federation) -> None:
+        keys = {True: (federation.site, federation.site_key), False: (AGGREGATOR, federation.aggregator_key)}
+        for place, found in sorted(self.by_place.items(), key=lambda item: item[0].path):
+            if MANIFEST not in found:
+                continue
+            sender, key = keys[place.is_from_site]
+            content = self._read(place.manifest)
+            try:
+                correspondent = Correspondent(federation.federation, federation.site, sender, key)
+                message = correspondent.open_out_of_order(content or b"", place)
+            except PoisonError as error:
+                self.find(error.file, error.reason)
+                continue
+            self.messages[place] = message
+            for name in found - message.manifest.files.keys() - {MANIFEST}:
+                self.find(f"{place.path}/{name}", "is not named by its manifest", message.manifest.created)
+
+    def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
+        """A record's bytes; a missing or oversized one becomes a finding."""
+        try:
+            return self.folder.read(path, max_bytes=MAX_RECORD_BYTES)
+        except NotFoundError:
+            self.find(path, "is missing", since)
+        except PoisonError as error:
+            self.find(path, error.reason, since)
+        return None
+
+
+def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
+    """Every folder of an archive, by its site.
+
+    Raises:
+        PoisonError: a folder's ``federation.json`` does not hold.
+        ConfigurationError: two folders are of one site, or of two federations.
+        StandingError: a folder cannot be read.
+    """
+    readings: dict[str, Reading] = {}
+    for name, folder in archive.folders.items():
+        reading = Reading(folder, aggregator_key)
+        federation = reading.opened
+        if federation.site in readings:
+            raise ConfigurationError([f"{name}: is a second folder of {federation.site}; name one of them"])
+        readings[federation.site] = reading
+    federations = {(reading.opened.federation, reading.opened.aggregator_key) for reading in readings.values()}
+    if len(federations) > 1:
+        told = ", ".join(f"{name} under {key}" for name, key in sorted(federations))
+        raise ConfigurationError([f"these folders are of several federations ({told}); name those of one"])
+    return dict(sorted(readings.items()))
+
+
+def _site_of(federation: Federation) -> Correspondent:
+    return Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+
+
+def _may_hold_files(path: str) -> bool:
+    """Whether a folder at ``path`` is part of the protocol's tree."""
+    match path.split("/"):
+        case [names.RUNS]:
+            return True
+        case [names.RUNS, run]:
+            return names.is_name(run)
+        case [names.RUNS, run, "rounds"]:
+            return names.is_name(run)
+        case [names.RUNS, _, "rounds", _]:
+            return place_at(f"{path}/to_site") is not None
+    return place_at(path) is not None

@@ -1,0 +1,175 @@
+"""Everything of one round: what was asked, what came, what it measured, and what became of it, site by site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shared.audit.reading import Reading
+from shared.audit.timeline import verdict_text
+from shared.errors import ConfigurationError, NotFoundError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import Kind, Place
+from shared.exchange.records import Reliability, RoundConfiguration, Verdict
+from shared.exchange.tables import MetricsRow, read_metrics
+from shared.visible import visible
+
+Document = dict[str, Any]
+_PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered"), ("verdict", "settled"))
+
+
+def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
+    """The run that is meant: the one that is named, or the only one there is.
+
+    Raises:
+        ConfigurationError: there is none of this name, or several to choose from.
+    """
+    known = sorted({found for reading in readings.values() for found in reading.runs})
+    if run is None and len(known) == 1:
+        return known[0]
+    there = f"the runs here are {', '.join(known)}" if known else "there are no runs here"
+    if run is None:
+        raise ConfigurationError([f"name the run, as in RUN/ROUND or --run RUN; {there}"])
+    if run not in known:
+        raise ConfigurationError([f"there is no run {run} in these folders; {there}"])
+    return run
+
+
+def rounds_of(readings: Mapping[str, Reading], run: str) -> list[int]:
+    """The numbers of the rounds that some folder has a message of."""
+    places = {place for reading in readings.values() for place in reading.messages}
+    return sorted({place.round_no for place in places if place.run == run and place.round_no})
+
+
+def show(readings: Mapping[str, Reading], run: str, round_no: int) -> Document:
+    """One round as plain values.
+
+    Raises:
+        ConfigurationError: no folder has anything of this round.
+    """
+    known = rounds_of(readings, run)
+    if round_no not in known:
+        there = f"its rounds are {known[0]} to {known[-1]}" if known else "it has no rounds"
+        raise ConfigurationError([f"run {run} has no round {round_no} in these folders; {there}"])
+    sites = {
+        site: of_site
+        for site, reading in readings.items()
+        if (of_site := _of_site(reading, run, round_no))["asked"] or of_site["settled"]
+    }
+    return {"run": run, "round": round_no, "sites": sites}
+
+
+def lines(document: Document) -> Iterator[str]:
+    """For people."""
+    yield f"run {document['run']}, round {document['round']}"
+    for site, found in document["sites"].items():
+        yield ""
+        yield visible(f"{site}")
+        for part in ("asked", "answered", "settled"):
+            message = found[part]
+            if message is None:
+                yield f"  {part}: no message"
+                continue
+            yield f"  {part}: {message['created']}  manifest {message['digest']}"
+            for name, file in message["files"].items():
+                yield visible(f"    {name}  {file['bytes']:,} bytes  sha256 {file['sha256']}  {file['state']}")
+        for key, value in (found["configuration"] or {}).items():
+            yield visible(f"  configuration {key}: {value}")
+        if found["reliability"]:
+            yield visible(
+                "  reliability " + ", ".join(f"{name} {value}" for name, value in found["reliability"].items())
+            )
+        yield from _table(found["metrics"])
+        verdict = found["verdict"]
+        yield visible(f"  verdict: {found['verdict_text']}" if verdict else "  verdict: none")
+        for name in ("score", "tolerance", "theta", "weight", "epsilon"):
+            if verdict and verdict[name] is not None:
+                yield f"    {name} {verdict[name]}"
+        for problem in found["problems"]:
+            yield visible(f"  does not hold: {problem}")
+
+
+def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
+    """The table of a site's answer; empty where there is none.
+
+    Raises:
+        PoisonError: it is not a metrics table, or another than its manifest says.
+    """
+    place = Place("update", run, round_no)
+    try:
+        return read_metrics(reading.content(place, names.METRICS), f"{place.path}/{names.METRICS}")
+    except NotFoundError:
+        return []
+
+
+def _of_site(reading: Reading, run: str, round_no: int) -> Document:
+    asked, answered, settled = (Place(kind, run, round_no) for kind, _ in _PARTS)
+    problems: list[str] = []
+    try:
+        rows = metrics_of(reading, run, round_no)
+    except PoisonError as error:
+        rows = []
+        problems.append(str(error))
+    verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
+    configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
+    reliability = reading.record_or_none(answered, names.RELIABILITY, Reliability)
+    for place, name, record in (
+        (asked, names.ROUND_CONFIGURATION, configuration),
+        (answered, names.RELIABILITY, reliability),
+        (settled, names.VERDICT, verdict),
+    ):
+        if record is None and reading.has(place, name):
+            problems.append(f"{place.path}/{name} is not a record of this kind")
+    return {
+        **{part: _message(reading, Place(kind, run, round_no)) for kind, part in _PARTS},
+        "configuration": configuration.model_dump() if configuration else None,
+        "reliability": reliability.model_dump() if reliability else None,
+        "metrics": [_row(row) for row in rows],
+        "verdict": verdict.model_dump() if verdict else None,
+        "verdict_text": verdict_text(verdict) if verdict else None,
+        "problems": problems,
+    }
+
+
+def _message(reading: Reading, place: Place) -> Document | None:
+    message = reading.messages.get(place)
+    if message is None:
+        return None
+    files = {
+        name: {
+            "bytes": entry.size,
+            "sha256": entry.sha256,
+            "form": str(entry.wire),
+            "state": _state(reading, place, name),
+        }
+        for name, entry in sorted(message.manifest.files.items())
+    }
+    return {"created": message.manifest.created, "digest": message.digest, "files": files}
+
+
+def _state(reading: Reading, place: Place, name: str) -> str:
+    if reading.has(place, name):
+        return "there"
+    return "removed by the run's own rule" if reading.was_let_go(place, name) else "missing"
+
+
+def _row(row: MetricsRow) -> Document:
+    return {
+        "epoch": row.epoch,
+        "split": row.split,
+        "images": row.images,
+        "learning_rate": row.learning_rate,
+        "loss": row.loss,
+        "scores": row.scores,
+    }
+
+
+def _table(rows: list[Document]) -> Iterator[str]:
+    """One line per row."""
+    for row in rows:
+        told = ", ".join(f"{name} {value:.4g}" for name, value in row["scores"].items() if value is not None)
+        loss = "withheld" if row["loss"] is None else f"{row['loss']:.4g}"
+        what = "as received" if row["epoch"] == 0 else f"epoch {row['epoch']}"
+        yield visible(
+            f"  metrics {what}, {row['split']}, {row['images']} images: loss {loss}{', ' if told else ''}{told}"
+        )

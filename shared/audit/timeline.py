@@ -1,0 +1,150 @@
+"""Every message of an archive in order: who sent what, when by its own clock, under which key, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from shared.audit.reading import Reading
+from shared.exchange import names
+from shared.exchange.names import MANIFEST, Place
+from shared.exchange.records import Consent, FinalCard, Verdict, Withdrawal
+from shared.exchange.signing import fingerprint
+from shared.exchange.trust import Message
+from shared.visible import visible
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message.
+
+    Args:
+        created: by its sender's clock, which only informs.
+        size_bytes: all its files, those removed since included, and its manifest.
+        key: the public key that signed it.
+        answers: the path of the message that it answers; for an offer the site's card; None for a verdict on nothing.
+        answered_by: paths of the messages that answer it.
+        outcome: what it says, or what became of it, in words; empty where there is nothing to say.
+    """
+
+    created: str
+    site: str
+    sender: str
+    kind: str
+    run: str
+    round_no: int
+    seq: int
+    path: str
+    files: tuple[str, ...]
+    size_bytes: int
+    key: str
+    digest: str
+    answers: str | None
+    answered_by: tuple[str, ...]
+    outcome: str
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, for scripts."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return {("round" if name == "round_no" else name): value for name, value in values.items()}
+
+
+def timeline(readings: Mapping[str, Reading]) -> list[Event]:
+    """Every message, none before what it answers or what its sender sent before it, else by the clocks."""
+    waiting: list[tuple[str, str, int, int]] = []  # created, site, place in the folder's own order
+    ordered = {site: _ordered(reading) for site, reading in readings.items()}
+    for number, (site, messages) in enumerate(ordered.items()):
+        if messages:
+            waiting.append((messages[0].manifest.created, site, number, 0))
+    heapify(waiting)
+    events = []
+    while waiting:
+        _, site, number, at = heappop(waiting)
+        messages = ordered[site]
+        events.append(event_of(readings[site], messages[at]))
+        if at + 1 < len(messages):
+            heappush(waiting, (messages[at + 1].manifest.created, site, number, at + 1))
+    return events
+
+
+def event_of(reading: Reading, message: Message) -> Event:
+    """One message of a folder as an event."""
+    manifest, place = message.manifest, message.place
+    answered = reading.places.get(manifest.in_reply_to or "")
+    return Event(
+        created=manifest.created,
+        site=manifest.site,
+        sender=manifest.sender,
+        kind=place.kind,
+        run=place.run,
+        round_no=place.round_no,
+        seq=manifest.seq,
+        path=place.path,
+        files=tuple(sorted(manifest.files)),
+        size_bytes=sum(entry.size for entry in manifest.files.values()) + reading.sizes[f"{place.path}/{MANIFEST}"],
+        key=reading.key_of(message),
+        digest=message.digest,
+        answers=names.SITE_CARD if place.kind == "offer" else answered.path if answered else None,
+        answered_by=tuple(sorted(other.path for other in reading.answers.get(message.digest, []))),
+        outcome=_outcome(reading, place),
+    )
+
+
+def lines(events: list[Event]) -> Iterator[str]:
+    """One line per event."""
+    for event in events:
+        way = f"{event.site} -> aggregator" if event.sender == event.site else f"aggregator -> {event.site}"
+        where = f"{event.run}/{event.round_no:04d}" if event.round_no else event.run
+        size = f"{event.size_bytes:,} bytes"
+        line = f"{event.created}  {way}  {event.kind} {where}  {size}  key {fingerprint(event.key)}"
+        line += f"  answers {event.answers}" if event.answers else "  answers nothing"
+        line += f"  answered by {', '.join(event.answered_by)}" if event.answered_by else ""
+        yield visible(f"{line}  {event.outcome}" if event.outcome else line)
+
+
+def _ordered(reading: Reading) -> list[Message]:
+    """A folder's messages: both chains in their order, no reply before what it answers, else by the clocks."""
+    senders = sorted({message.manifest.sender for message in reading.messages.values()})
+    chains = {sender: reading.sent_by(sender) for sender in senders}
+    known = {message.digest for message in reading.messages.values()}
+    seen: set[str] = set()
+    ordered: list[Message] = []
+    while heads := [chain[0] for chain in chains.values() if chain]:
+        ready = [head for head in heads if (head.manifest.in_reply_to or "") not in known - seen]
+        head = min(ready or heads, key=lambda message: (message.manifest.created, message.manifest.sender))
+        chains[head.manifest.sender].pop(0)
+        seen.add(head.digest)
+        ordered.append(head)
+    return ordered
+
+
+def _outcome(reading: Reading, place: Place) -> str:
+    """What a message says, or what was decided about it."""
+    match place.kind:
+        case "consent":
+            consent = reading.record_or_none(place, names.CONSENT, Consent)
+            return "" if consent is None else _with_reason("yes" if consent.agrees else "no", consent.reason)
+        case "withdrawal":
+            withdrawal = reading.record_or_none(place, names.WITHDRAWAL, Withdrawal)
+            return "" if withdrawal is None else _with_reason("withdrawn", withdrawal.reason)
+        case "verdict":
+            verdict = reading.record_or_none(place, names.VERDICT, Verdict)
+            return "" if verdict is None else verdict_text(verdict)
+        case "update":
+            verdict = reading.record_or_none(Place("verdict", place.run, place.round_no), names.VERDICT, Verdict)
+            return "no verdict yet" if verdict is None else verdict.status
+        case "final":
+            card = reading.record_or_none(place, names.CARD, FinalCard)
+            return "" if card is None else _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
+    return ""
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A verdict in words."""
+    weight = f", weight {float(verdict.weight):.4f}" if verdict.weight is not None else ""
+    return _with_reason(f"{verdict.status}{weight}", verdict.reason)
+
+
+def _with_reason(what: str, reason: str) -> str:
+    return f"{what}: {reason}" if reason else what

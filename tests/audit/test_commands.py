@@ -1,0 +1,227 @@
+"""What the commands tell of folders: all of it there, in order, and read without changing anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shared.audit.cli import main
+from shared.audit.closing import tree_digest
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Verdict
+from shared.exchange.signing import SigningKey, canonical, digest_of
+from tests.played import RUN, TENSORS, Played
+
+
+@pytest.fixture(scope="module")
+def copy(played: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("copy") / "north"
+    shutil.copytree(played.drop, target)
+    return target
+
+
+def cli(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert "Traceback" not in result.output
+    return result.exit_code, result.stdout
+
+
+def told(*arguments: object) -> Any:
+    code, output = cli(*arguments, "--json")
+    assert code == 0, output
+    return json.loads(output)
+
+
+def digest_file(folder: Path, place: Place) -> str:
+    return digest_of((folder / place.manifest).read_bytes())
+
+
+def test_reading_changes_nothing(copy: Path) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.is_dir() or path.read_bytes()) for path in copy.rglob("*")}
+    for command in (["timeline"], ["show", "1"], ["sent", "north"], ["diff", RUN, RUN], ["digest", RUN], ["verify"]):
+        assert cli(*command, copy)[0] == 0, command
+    assert {path: (path.stat().st_mtime_ns, path.is_dir() or path.read_bytes()) for path in copy.rglob("*")} == before
+
+
+def test_the_timeline_has_every_message_after_what_it_answers(copy: Path) -> None:
+    events = told("timeline", copy)
+    assert [event["kind"] for event in events] == [
+        *("offer", "consent", "round", "update", "verdict", "round", "update", "verdict", "final")
+    ]
+    seen = {names.SITE_CARD}
+    for event in events:
+        assert event["answers"] in seen
+        seen.add(event["path"])
+        sizes = sum(path.stat().st_size for path in (copy / event["path"]).iterdir())
+        assert event["size_bytes"] == sizes
+        assert event["digest"] == digest_of((copy / event["path"] / names.MANIFEST).read_bytes())
+    assert {(event["sender"], event["key"]) for event in events} == {
+        (sender, json.loads((copy / names.FEDERATION).read_bytes())["body"][f"{kind}_key"])
+        for sender, kind in (("aggregator", "aggregator"), ("north", "site"))
+    }
+    assert events[3]["outcome"] == "accepted"
+    assert events[4]["outcome"] == "accepted, weight 1.0000: ok"
+    code, output = cli("timeline", copy)
+    assert (code, len(output.splitlines())) == (0, 9)
+
+
+def test_a_round_is_shown_with_its_metrics_and_its_verdict(copy: Path) -> None:
+    document = told("show", f"{RUN}/1", copy)
+    assert document == told("show", "1", copy, "--run", RUN) == told("show", "0001", copy)
+    north = document["sites"]["north"]
+    assert north["asked"]["digest"] == digest_file(copy, Place("round", RUN, 1))
+    assert north["answered"]["files"][names.SITE_MODEL]["state"] == "there"
+    assert [row["scores"]["dice_mean"] for row in north["metrics"]] == [0.5]
+    assert (north["verdict"]["status"], north["verdict"]["reason"], north["problems"]) == ("accepted", "ok", [])
+    text = cli("show", "1", copy)[1]
+    assert "metrics as received, validation, 10 images: loss 0.5, dice_mean 0.5" in text
+    assert "verdict: accepted, weight 1.0000: ok" in text
+
+
+@pytest.mark.parametrize("which", ["9", "nothing", "octa-2/1", "1/"])
+def test_a_round_that_is_not_there_is_one_sentence(copy: Path, which: str) -> None:
+    result = CliRunner().invoke(main, ["show", which, str(copy)])
+    assert (result.exit_code, len(result.stderr.splitlines()), result.stdout) == (2, 1, "")
+
+
+def test_what_was_sent_is_every_file_with_its_tensors(copy: Path) -> None:
+    found = told("sent", "north", copy)
+    assert [each["path"] for each in found] == [
+        names.SITE_CARD,
+        Place("consent", RUN).path,
+        Place("update", RUN, 1).path,
+        Place("update", RUN, 2).path,
+        names.STATUS,
+    ]
+    update = found[2]
+    assert update["answers"] == Place("round", RUN, 1).path
+    metrics, model = update["files"]
+    assert (metrics["name"], metrics["tensors"]) == (names.METRICS, None)
+    content = (copy / update["path"] / names.SITE_MODEL).read_bytes()
+    assert (model["size_bytes"], model["sha256"], model["state"]) == (len(content), digest_of(content), "there")
+    assert model["tensors"] == {name: {"dtype": "F32", "shape": each.shape} for name, each in TENSORS.tensors.items()}
+    code, output = cli("sent", "north", copy)
+    assert code == 0
+    assert output.splitlines()[-1] == f"5 messages and records, 6 files, {_bytes(found):,} bytes"
+    assert cli("sent", "south", copy)[0] == 2
+
+
+def _bytes(found: list[dict[str, Any]]) -> int:
+    return sum(file["size_bytes"] for each in found for file in each["files"])
+
+
+def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(keep="last 1")
+    run.round(1, trains=True)
+    run.round(2, trains=True)
+    (run.drop / Place("update", RUN, 1).path / names.SITE_MODEL).unlink()
+    of_first, of_second = told("sent", "north", run.drop)[2:4]
+    assert [(file["name"], file["state"]) for file in of_first["files"]] == [
+        (names.METRICS, "there"),
+        (names.SITE_MODEL, "removed"),
+    ]
+    assert {file["state"] for file in of_second["files"]} == {"there"}
+    (run.drop / Place("update", RUN, 2).path / names.SITE_MODEL).unlink()
+    assert told("sent", "north", run.drop)[3]["files"][1]["state"] == "missing"
+
+
+def test_runs_differ_in_what_they_say(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    for name, weight in (("octa-1", "1.0"), ("octa-2", "0.5")):
+        run.run = name
+        run.offer_and_consent(keep="all" if name == "octa-1" else "best")
+        run.send("round", 1, run.to_site(1), "consent")
+        run.send("update", 1, run.from_site(1, trains=True), "round")
+        verdict = Verdict(
+            run=name,
+            round=1,
+            site="north",
+            status="accepted",
+            score="0.9",
+            tolerance="0.3",
+            theta=None,
+            weight=weight,
+            reason="ok",
+        )
+        run.send("verdict", 1, {names.VERDICT: canonical(verdict.model_dump())}, "update")
+    assert told("diff", "octa-1", "octa-2", run.drop) == {
+        "configuration.keep": ["all", "best"],
+        "outcome.round 1.north.weight": ["1.0", "0.5"],
+    }
+    text = cli("diff", "octa-1", "octa-2", run.drop)[1]
+    assert text.splitlines()[0] == "configuration.keep: all in octa-1, best in octa-2"
+    assert "do not differ" in cli("diff", "octa-1", "octa-1", run.drop)[1]
+    assert cli("diff", "octa-1", "octa-3", run.drop)[0] == 2
+
+
+def test_the_tree_is_that_of_rfc_6962() -> None:
+    """Roots published with certificate-transparency-go's reference tests, of its first entries."""
+    entries = [b"", b"\x00", b"\x10", b"\x20\x21", b"\x30\x31", b"\x40\x41\x42\x43"]
+    roots = {
+        1: "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+        2: "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+        3: "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+        4: "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+        5: "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+        6: "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+    }
+    assert {count: tree_digest(entries[:count]) for count in roots} == roots
+
+
+def test_a_digest_is_signed_and_compared(copy: Path, tmp_path: Path) -> None:
+    key, signed = tmp_path / "auditor.key", tmp_path / "closing.json"
+    code, public = cli("make-key", key)
+    assert (code, public.strip()) == (0, SigningKey.at(key).public)
+    assert cli("make-key", key)[0] == 2
+    document = told("digest", RUN, copy)
+    manifests = sorted(copy.glob("runs/**/manifest.json"), key=lambda path: path.relative_to(copy).as_posix())
+    assert document["root"] == tree_digest([path.read_bytes() for path in manifests])
+    assert document["sites"]["north"] == {"manifests": 9, "root": document["root"]}
+    paper = cli("digest", RUN, copy)[1]
+    assert document["root"] == "".join(paper.splitlines()[1].split() + paper.splitlines()[2].split())
+    assert cli("digest", RUN, copy, "--sign", key, "--output", signed)[0] == 0
+    assert cli("digest", RUN, copy, "--check", signed)[0] == 0
+    assert cli("digest", RUN, copy, "--sign", key)[0] == 2
+    assert cli("digest", "octa-9", copy)[0] == 2
+
+    other = tmp_path / "north"
+    shutil.copytree(copy, other)
+    shutil.rmtree(other / Place("final", RUN).path)
+    result = CliRunner().invoke(main, ["digest", RUN, str(other), "--check", str(signed)])
+    assert result.exit_code == 1
+    assert "it covers 9 manifests" in result.stderr
+    assert "has not ended" in result.stderr
+    signed.write_bytes(signed.read_bytes().replace(b'"manifests":9', b'"manifests":8'))
+    result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(signed)])
+    assert (result.exit_code, "signature does not hold" in result.stderr) == (1, True)
+
+
+def test_an_aggregators_work_directory_has_every_folder(played: Played) -> None:
+    work = played.drop.parent / "aggregator"
+    assert cli("verify", work)[0] == 0
+    assert told("timeline", work) == told("timeline", played.drop)
+    assert cli("timeline", work, played.drop)[0] == 2
+
+
+def test_two_folders_of_one_site_are_refused(copy: Path, played: Played) -> None:
+    result = CliRunner().invoke(main, ["timeline", str(copy), str(played.drop)])
+    assert (result.exit_code, "second folder of north" in result.stderr) == (2, True)
+
+
+def test_a_folder_that_does_not_hold_is_shown_and_said_to_be_so(copy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "north"
+    shutil.copytree(copy, other)
+    (other / "notes.txt").write_bytes(b"x")
+    result = CliRunner().invoke(main, ["timeline", str(other)])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 9)
+    assert "run `dropfed-audit verify`" in result.stderr
+    (other / names.FEDERATION).write_bytes(b"{}")
+    result = CliRunner().invoke(main, ["timeline", str(other)])
+    assert (result.exit_code, result.stdout) == (1, "")
