@@ -16,6 +16,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.names import AGGREGATOR, Place
 from shared.exchange.reading import parse_json
+from shared.exchange.readme import README_TEXT
 from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, open_federation, open_record, open_site_card, open_yaml
@@ -31,20 +32,6 @@ HEARTBEAT_EVERY_S = 5.0  # between two looks at the site's status.json, at least
 
 PUBLISHED = "published.json"
 """Name of the file among a site's that says what of ours is known to be in its folder."""
-
-README_TEXT = """\
-This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol 1).
-No images and no patient data are ever put here, only model weights, settings and summary numbers.
-
-  federation.json   who takes part here, and under which public keys (written by the aggregator)
-  site.json         the hospital's card (written by the hospital)
-  status.json       the hospital's heartbeat, the only file that is ever overwritten
-  runs/             one folder per run: the offer, the hospital's consent, every round, the final model
-
-Every other folder holds one signed message; its manifest.json names each file with its SHA-256.
-To check everything:  dropfed-audit verify THIS_FOLDER
-Please do not change or remove anything here: every change is noticed and stops the exchange.
-"""
 
 
 class Site:

@@ -83,13 +83,19 @@ class Played:
         self.beat()
 
     def seal_and_publish(
-        self, kind: Kind, round_no: int, files: dict[str, bytes | Path], *, answers_nothing: bool = False
+        self,
+        kind: Kind,
+        round_no: int,
+        files: dict[str, bytes | Path],
+        *,
+        answers_nothing: bool = False,
+        wire: Wire = PLAIN,
     ) -> Place:
         """One side puts a message into the folder; the other has not looked yet."""
         place = Place(kind, self.run, round_no)
         sender = self.site if place.is_from_site else self.aggregator
         answered = sender.message(place.answers) if place.answers else None
-        sender.seal(place, files, in_reply_to=answered.digest if answered and not answers_nothing else None)
+        sender.seal(place, files, in_reply_to=answered.digest if answered and not answers_nothing else None, wire=wire)
         sender.publish()
         return place
 
@@ -103,18 +109,25 @@ class Played:
         return self._model
 
     def offer_and_consent(
-        self, keep: str = "all", wire: Wire = PLAIN, groups: Mapping[str, Groups] | None = None
+        self, keep: str = "all", wire: Wire = PLAIN, groups: Mapping[str, Groups] | None = None, rounds: int = 3
+    ) -> None:
+        """As for ``offer``, and the site says yes."""
+        self.offer(keep, wire, groups, rounds)
+        consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12"})
+        self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
+
+    def offer(
+        self, keep: str = "all", wire: Wire = PLAIN, groups: Mapping[str, Groups] | None = None, rounds: int = 3
     ) -> None:
         """
         Args:
             groups: what travels beside the model, by the part of ``tensors.yaml``.
         """
         sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[], **(groups or {}))
-        self._configuration = run_configuration(run=self.run, sites=["north"], quorum=1, keep=keep, wire=wire)
+        settings = {"run": self.run, "sites": ["north"], "quorum": 1, "rounds": rounds, "keep": keep, "wire": wire}
+        self._configuration = run_configuration(**settings)
         offer = {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
         self.send("offer", 0, dict(offer), None)
-        consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12"})
-        self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
 
     def round(self, round_no: int, trains: bool, to_site: Sequence[str] = (), from_site: Sequence[str] = ()) -> None:
         """

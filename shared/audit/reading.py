@@ -18,6 +18,7 @@ from shared.errors import ConfigurationError, NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place, place_at
 from shared.exchange.reading import AnyRecord
+from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records import Federation, FinalCard, RunConfiguration, Sharing, SiteCard, Status
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of
@@ -281,6 +282,8 @@ class Reading:
         entry = federation.files.get(names.README)
         if readme is not None and (entry is None or digest_of(readme) != entry.sha256):
             self.find(names.README, "is not the text that the aggregator wrote", federation.created)
+        elif readme is not None and readme not in KNOWN_TEXTS:
+            self.find(names.README, "is not the text that protocol 1 has there")
         return federation
 
     def _read_card(self, federation: Federation) -> bytes | None:

@@ -11,7 +11,7 @@ from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message
-from shared.exchange.weights import Shape, listed_arrays
+from shared.exchange.weights import Layout, layout_of
 from shared.visible import visible
 
 
@@ -28,14 +28,20 @@ class SentFile:
     size_bytes: int
     sha256: str
     state: str
-    tensors: dict[str, tuple[str, Shape]] | None = None
+    tensors: Layout | None = None
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for scripts."""
-        listed = self.tensors and {
-            name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in self.tensors.items()
+        tensors = [
+            {"name": name, "dtype": dtype, "shape": shape} for name, (dtype, shape) in (self.tensors or {}).items()
+        ]
+        return {
+            "name": self.name,
+            "bytes": self.size_bytes,
+            "sha256": self.sha256,
+            "state": self.state,
+            "tensors": None if self.tensors is None else tensors,
         }
-        return vars(self) | {"tensors": listed}
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,14 @@ def _files(reading: Reading, message: Message) -> Iterator[SentFile]:
         try:
             with reading.file(message, name) as path:
                 if names.is_weights(name):
-                    tensors = listed_arrays(path, f"{message.place.path}/{name}")
+                    tensors = layout_of(path, f"{message.place.path}/{name}")
         except NotFoundError:
             state = "removed" if reading.was_let_go(message.place, name) else "missing"
         except PoisonError as error:
             state = error.reason
         yield SentFile(name, entry.size, entry.sha256, state, tensors)
+    manifest = message.place.manifest
+    yield SentFile(names.MANIFEST, reading.sizes[manifest], message.digest, "there")
 
 
 def _of_root(reading: Reading, name: str) -> Iterator[Sent]:

@@ -7,12 +7,13 @@ What is checked, in this order:
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said
-                to be in the form that the run wants, and beside a model comes nothing that the offer does not list
+                to be in the form that the run wants
+    contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run
     heads       the newest messages that status.json speaks of are there
 
-Reading alone; nothing is changed. Contents of models are not judged: that is what the verdicts are for.
+Reading alone; nothing is changed. How good a model is, is not judged: that is what the verdicts are for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
+from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, Reading
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
@@ -99,7 +101,6 @@ class _Verification:
         if federation is not None:
             for message in self._messages.values():
                 self._check_form(message)
-                self._check_state(message)
                 for name in message.manifest.files:
                     self._check_payload(message, name)
             for sender in (AGGREGATOR, federation.site):
@@ -124,8 +125,8 @@ class _Verification:
                 self._find(path, "is missing", created)
             return
         try:
-            with self._reading.file(message, name):
-                pass
+            with self._reading.file(message, name) as local:
+                check_contents(self._reading, message, name, local)
         except PoisonError as error:
             self._find(error.file, error.reason, created)
         except NotFoundError:
@@ -137,16 +138,6 @@ class _Verification:
                 check_form(message, run.wire)
             except PoisonError as error:
                 self._find(error.file, error.reason, message.manifest.created)
-
-    def _check_state(self, message: Message) -> None:
-        """What travels beside a model is what the site agreed to, by name."""
-        found = sorted(filter(names.is_state, message.manifest.files))
-        run, sharing = self._reading.configuration(message.place.run), self._reading.sharing(message.place.run)
-        if not found or run is None or sharing is None:
-            return
-        groups = sharing.groups(message.place.kind, trains=message.place.round_no <= run.rounds)
-        for name in set(found) - set(map(names.state_file, groups)):
-            self._find(f"{message.place.path}/{name}", "is not in the run's offer", message.manifest.created)
 
     # --- chains and replies --------------------------------------------------------------------------------
 
@@ -241,5 +232,5 @@ def summary(audits: Mapping[str, Audit]) -> str:
     more += f", {scratch} scratch folder(s) of a check" if scratch else ""
     return (
         f"{len(audits)} folder(s), {messages} messages{more}, {files} files, {megabytes:.1f} MB: "
-        f"every signature, hash, chain and name holds under aggregator key {', '.join(keys)}"
+        f"every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
     )

@@ -70,6 +70,21 @@ def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received:
     return write_arrays(target, _dtype(wire), _largest(tensors, wire), stored)
 
 
+def check_encoded(encoded: Path, tensors: TensorList, wire: Wire, *, shown_as: str) -> None:
+    """Demand a file that holds arrays for exactly ``tensors`` in a run's form and nothing else, whatever the numbers.
+
+    Args:
+        shown_as: as for ``decode``.
+
+    Raises:
+        PoisonError: saying what is different.
+    """
+    is_compressed = wire.compression == "zstd"
+    check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
+    for name, tensor in tensors.tensors.items() if is_compressed else ():
+        _expanded_array(encoded, name, tensor.shape, wire, shown_as)
+
+
 def decode(
     encoded: Path, target: Path, tensors: TensorList, wire: Wire, received: Path | None = None, *, shown_as: str
 ) -> None:
@@ -87,14 +102,10 @@ def decode(
 
     def tensor(name: str) -> Array:
         shape = tensors.tensors[name].shape
-        bits = read_array(encoded, name).reshape(-1)
         if is_compressed:
-            try:
-                bits = _expanded(bits.tobytes(), count_of(shape), _width(wire))
-            except (zstandard.ZstdError, ValueError) as error:
-                raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({error})") from None
+            bits = _expanded_array(encoded, name, shape, wire, shown_as)
         else:
-            bits = bits.view(_unsigned(wire))
+            bits = read_array(encoded, name).reshape(-1).view(_unsigned(wire))
         if wire.difference:
             bits = _after(bits, _bits_in(_demanded(received), name, wire.numbers))
         array = _numbers_of(bits, wire.numbers).reshape(shape)
@@ -205,6 +216,13 @@ def _compressed(bits: Bits) -> NDArray[np.uint8]:
     little = bits.astype(bits.dtype.newbyteorder("<"), copy=False)
     shuffled = little.view(np.uint8).reshape(-1, bits.itemsize).T.tobytes()
     return np.frombuffer(zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(shuffled), np.uint8)
+
+
+def _expanded_array(encoded: Path, name: str, shape: Shape, wire: Wire, shown_as: str) -> Bits:
+    try:
+        return _expanded(read_array(encoded, name).tobytes(), count_of(shape), _width(wire))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({error})") from None
 
 
 def _expanded(frame: bytes, count: int, width: int) -> Bits:

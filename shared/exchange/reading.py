@@ -70,6 +70,29 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
     return check_record(value, kind, file)
 
 
+def beside_values(content: bytes) -> str | None:
+    """What a YAML text holds that is neither key nor value, where something could be hidden; None if nothing is.
+
+    What cannot be read at all is left to ``parse_yaml``.
+    """
+    try:
+        text = content.decode("utf-8")
+        end = 0
+        for token in yaml.scan(text, yaml.SafeLoader):
+            if text[end : token.start_mark.index].strip():
+                return "a comment"
+            if isinstance(token, yaml.DirectiveToken):
+                return "a directive"
+            if isinstance(token, yaml.ScalarToken) and token.style in ("|", ">"):
+                return "a text block"
+            end = max(end, token.end_mark.index)
+        return "a comment" if text[end:].strip() else None
+    except UnicodeDecodeError:
+        return "bytes that are not UTF-8"
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
+
+
 def parse_json(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
     """Read a JSON record that people hand on.
 

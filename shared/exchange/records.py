@@ -48,9 +48,18 @@ def sentence(text: str) -> str:
 Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
-Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Time = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 CountText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3}))$")]
 Count = Annotated[int, Field(ge=0)]
+RoundText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,3})$")]
+_PATH_PART = r"([A-Za-z_][A-Za-z0-9_]{0,63}|[0-9]{1,6})"
+TensorName = Annotated[
+    str,
+    text_like(
+        rf"(?=.{{1,200}}$){_PATH_PART}([./]{_PATH_PART})*",
+        "a tensor's path, as in encoder.layer1.0.weight, at most 200 characters",
+    ),
+]
 
 
 class Record(BaseModel):
@@ -182,7 +191,7 @@ class Status(Record):
     time: Time
     phase: Phase
     run: Name | None
-    round: Count
+    round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     progress_percent: Annotated[int, Field(ge=0, le=100)]
     trouble: Sentence | None
     own_head: Head
@@ -340,16 +349,16 @@ class TensorShape(Record):
     """One shared tensor: dtype as safetensors names it, and shape."""
 
     dtype: Literal["F32"]
-    shape: list[Count]
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(max_length=8)]
 
 
 class TensorList(Record):
     """Exactly which tensors a file holds, by name; a file with anything else is refused."""
 
-    tensors: dict[str, TensorShape]
+    tensors: dict[TensorName, TensorShape]
 
 
-Groups = dict[Annotated[str, text_like(r"[a-z][a-z0-9_]{0,31}", "a lower-case word")], dict[str, TensorShape]]
+Groups = dict[Annotated[str, text_like(r"[a-z][a-z0-9_]{0,31}", "a lower-case word")], dict[TensorName, TensorShape]]
 """Tensors by group and name. A group travels as ``state-GROUP.safetensors``."""
 
 
@@ -368,11 +377,11 @@ class Sharing(Record):
         with_final: come with the chosen model.
     """
 
-    tensors: dict[str, TensorShape]
-    buffers: list[str] = []
-    start: dict[str, TensorShape]
-    frozen: list[str] = []
-    personal: list[str]
+    tensors: dict[TensorName, TensorShape]
+    buffers: list[TensorName] = []
+    start: dict[TensorName, TensorShape]
+    frozen: list[TensorName] = []
+    personal: list[TensorName]
     to_site: Groups = {}
     measured: Groups = {}
     trained: Groups = {}
@@ -437,6 +446,12 @@ class Consent(Record):
         if self.agrees and self.images.get("train", "0") == "0":
             raise ValueError("images: a yes says how many images it trains on, one or more")
         return self
+
+    @property
+    def training_images(self) -> int:
+        """How many images a site that agrees says it trains on; of "fewer than 5" the most that can be, 4."""
+        text = self.images["train"]
+        return int(text) if text.isdecimal() else int(text.removeprefix("fewer than ")) - 1
 
 
 class Withdrawal(Record):
@@ -519,8 +534,8 @@ class FinalCard(Record):
     method: Name
     chosen_round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     score_name: Name
-    validation: dict[str, DecimalText]
-    took_part: dict[str, list[Name]]
+    validation: dict[RoundText, DecimalText]
+    took_part: dict[RoundText, list[Name]]
     epsilon: dict[Name, DecimalText] = {}
     reason: Sentence
 

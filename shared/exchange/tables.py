@@ -28,6 +28,12 @@ EPSILON = "epsilon"
 _FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
 _SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _MAX_ROWS = 10_000
+_SCORES = (
+    "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
+    "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
+)
+_DECLARED = re.compile(rf"loss_(ice|kl|tce)|({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc|{EPSILON}")
+"""Every score column that protocol 1 describes."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,17 @@ def read_metrics(content: bytes, path: str) -> list[MetricsRow]:
         raise PoisonError(path, f"is not a metrics table ({error})") from None
 
 
+def epsilon_in(table: list[MetricsRow]) -> float | None:
+    """What a site says in its answer that it has spent of its images' privacy; None if it does not."""
+    said = [row.scores.get(EPSILON) for row in table]
+    return max((epsilon for epsilon in said if epsilon is not None), default=None)
+
+
+def undeclared(rows: list[MetricsRow]) -> list[str]:
+    """The score columns that the protocol does not describe."""
+    return sorted(name for name in (rows[0].scores if rows else ()) if not _DECLARED.fullmatch(name))
+
+
 def _read(content: bytes) -> list[MetricsRow]:
     if len(content) > MAX_RECORD_BYTES:
         raise ValueError(f"{len(content)} bytes are too many")
@@ -76,7 +93,10 @@ def _read(content: bytes) -> list[MetricsRow]:
     names = lines[0][len(_FIXED) :]
     if names != sorted(set(names)) or not all(_SCORE_COLUMN.fullmatch(name) for name in names):
         raise ValueError("a score column has an unknown name")
-    return [_row(line, names) for line in lines[1:]]
+    rows = [_row(line, names) for line in lines[1:]]
+    if len({(row.round_no, row.epoch, row.split) for row in rows}) != len(rows):
+        raise ValueError("two rows are of the same epoch and split")
+    return rows
 
 
 def _row(line: list[str], names: list[str]) -> MetricsRow:

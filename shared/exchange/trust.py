@@ -32,13 +32,14 @@ from shared.exchange.names import (
     AGGREGATOR,
     FEDERATION,
     MAX_RECORD_BYTES,
+    README,
     REQUIRED,
     SITE_CARD,
     STATUS,
     Place,
     may_hold,
 )
-from shared.exchange.reading import AnyRecord, parse_yaml
+from shared.exchange.reading import AnyRecord, beside_values, parse_yaml
 from shared.exchange.records import Federation, Head, Manifest, SiteCard, Status, Wire
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
@@ -168,6 +169,8 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
         PoisonError: not plain YAML, or not this record.
     """
     _check_size(content, path)
+    if (beside := beside_values(content)) is not None:
+        _refuse(path, f"holds {beside}, which no record may")
     try:
         return parse_yaml(content, kind, path)
     except ConfigurationError as error:
@@ -201,6 +204,8 @@ def open_federation(content: bytes, *, aggregator_key: str | None) -> Federation
     record = _record(body, Federation, FEDERATION)
     if record.aggregator_key != key or (aggregator_key is not None and key != aggregator_key):
         _refuse(FEDERATION, "is signed by another key than the aggregator's")
+    if set(record.files) != {README}:
+        _refuse(FEDERATION, f"lists other files than {README}")
     return record
 
 

@@ -24,6 +24,8 @@ from shared.folder.durable import hash_file, writing
 Array = NDArray[np.float32]
 AnyArray = NDArray[Any]
 Shape = list[int]
+Layout = dict[str, tuple[str, Shape]]
+"""A file's tensors by name: dtype, as safetensors names it, and shape."""
 MAX_HEADER_BYTES = 1 << 20
 
 _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u2", "U8": "u1"}
@@ -104,6 +106,20 @@ def tensor_names(path: Path) -> list[str]:
         return sorted(file.keys())
 
 
+def layout_of(path: Path, shown_as: str) -> Layout:
+    """What a file's header says that it holds, sorted by name; its numbers are not read.
+
+    Raises:
+        PoisonError: it is not a safetensors file.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
+            return {name: (part.get_dtype(), part.get_shape()) for name, part in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise PoisonError(shown_as, f"is not a safetensors file ({error})") from None
+
+
 def read_array(path: Path, name: str) -> AnyArray:
     """One array of a checked file. No more than it is in memory afterwards, or mapped."""
     with path.open("rb") as file:
@@ -133,21 +149,6 @@ def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
     """Where a checked file's arrays begin, and each array's dtype, shape and offsets from there."""
     room = struct.unpack("<Q", file.read(8))[0]
     return 8 + room, json.loads(file.read(room))
-
-
-def listed_arrays(path: Path, shown_as: str) -> dict[str, tuple[str, Shape]]:
-    """The dtype and shape of each array that a file's header lists, by name, in the order of the file.
-
-    Args:
-        shown_as: the file's path inside the folder, for the error.
-
-    Raises:
-        PoisonError: it has no header of this form.
-    """
-    _check_header(path, shown_as)
-    with path.open("rb") as file:
-        entries = _read_header(file)[1]
-    return {name: (str(entry["dtype"]), list(entry["shape"])) for name, entry in entries.items()}
 
 
 def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
@@ -231,7 +232,7 @@ def _check_header(path: Path, shown_as: str) -> None:
         has_more = any(set(entry) != {"dtype", "shape", "data_offsets"} for entry in entries.values())
     except (ValueError, RecursionError, AttributeError, TypeError):
         raise PoisonError(shown_as, "is not a safetensors file (its header is not one)") from None
-    if has_more:
+    if has_more or json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode() != header.rstrip(b" "):
         raise PoisonError(shown_as, "carries free text beside its tensors")
 
 

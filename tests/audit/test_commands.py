@@ -101,19 +101,22 @@ def test_what_was_sent_is_every_file_with_its_tensors(copy: Path) -> None:
     ]
     update = found[2]
     assert update["answers"] == Place("round", RUN, 1).path
-    metrics, model = update["files"]
+    metrics, model, manifest = update["files"]
+    assert (manifest["name"], manifest["sha256"]) == (names.MANIFEST, update["digest"])
     assert (metrics["name"], metrics["tensors"]) == (names.METRICS, None)
     content = (copy / update["path"] / names.SITE_MODEL).read_bytes()
-    assert (model["size_bytes"], model["sha256"], model["state"]) == (len(content), digest_of(content), "there")
-    assert model["tensors"] == {name: {"dtype": "F32", "shape": each.shape} for name, each in TENSORS.tensors.items()}
+    assert (model["bytes"], model["sha256"], model["state"]) == (len(content), digest_of(content), "there")
+    assert model["tensors"] == [
+        {"name": name, "dtype": "F32", "shape": each.shape} for name, each in TENSORS.tensors.items()
+    ]
     code, output = cli("sent", "north", copy)
     assert code == 0
-    assert output.splitlines()[-1] == f"5 messages and records, 6 files, {_bytes(found):,} bytes"
+    assert output.splitlines()[-1] == f"5 messages and records, 9 files, {_bytes(found):,} bytes"
     assert cli("sent", "south", copy)[0] == 2
 
 
 def _bytes(found: list[dict[str, Any]]) -> int:
-    return sum(file["size_bytes"] for each in found for file in each["files"])
+    return sum(file["bytes"] for each in found for file in each["files"])
 
 
 def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
@@ -126,6 +129,7 @@ def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
     assert [(file["name"], file["state"]) for file in of_first["files"]] == [
         (names.METRICS, "there"),
         (names.SITE_MODEL, "removed"),
+        (names.MANIFEST, "there"),
     ]
     assert {file["state"] for file in of_second["files"]} == {"there"}
     (run.drop / Place("update", RUN, 2).path / names.SITE_MODEL).unlink()

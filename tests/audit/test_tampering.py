@@ -21,7 +21,7 @@ from shared.exchange.names import Place
 from shared.exchange.records import Wire, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
-from tests.played import RUN, Played
+from tests.played import RUN, TENSORS, Played
 
 slow = settings(deadline=None, max_examples=150)
 
@@ -128,7 +128,7 @@ def test_an_added_file_is_noticed_wherever_it_lies(copy: Path, foreign: str) -> 
 
 
 def test_a_name_can_neither_forge_a_line_nor_hide_one(copy: Path) -> None:
-    path = copy / "\x1b[2Kx\n1 folder(s): every signature, hash, chain and name holds"
+    path = copy / "\x1b[2Kx\n1 folder(s): every signature, hash, chain, name and content holds"
     path.write_bytes(b"")
     code, lines = cli("verify", copy)
     path.unlink()
@@ -224,7 +224,14 @@ def test_weights_in_another_form_than_the_run_wants_are_noticed(tmp_path: Path) 
 
 def test_what_the_offer_does_not_list_beside_a_model_is_noticed(tmp_path: Path) -> None:
     run = Played(tmp_path)
-    run.offer_and_consent(groups={"to_site": {"control": {}}, "measured": {"seen": {}}, "trained": {"control": {}}})
+    run.offer_and_consent(
+        groups={
+            "to_site": {"control": TENSORS.tensors},
+            "measured": {"seen": TENSORS.tensors},
+            "trained": {"control": TENSORS.tensors},
+        },
+        rounds=1,
+    )
     run.round(1, trains=True, to_site=["control"], from_site=["control", "seen"])
     assert findings(run.drop) == []
     run.round(2, trains=True, to_site=["control", "seen"], from_site=["control", "patients", "seen"])
@@ -237,7 +244,11 @@ def test_what_the_offer_does_not_list_beside_a_model_is_noticed(tmp_path: Path) 
         "0002/to_site/state-seen",
         "0003/from_site/state-control",
     ]
-    assert found == [(f"runs/{RUN}/rounds/{file}.safetensors", "is not in the run's offer") for file in files]
+    model = "was not asked for: the closing round trains nothing"
+    assert found == [
+        (f"runs/{RUN}/rounds/0002/from_site/model.safetensors", model),
+        *((f"runs/{RUN}/rounds/{file}.safetensors", "is not in the run's offer") for file in files),
+    ]
 
 
 def cli(*arguments: object) -> tuple[int, list[str]]:
@@ -249,7 +260,7 @@ def cli(*arguments: object) -> tuple[int, list[str]]:
 def test_the_command_says_one_line_when_all_holds_and_one_per_finding_otherwise(copy: Path) -> None:
     code, lines = cli("verify", copy)
     assert (code, len(lines)) == (0, 1)
-    assert "every signature, hash, chain and name holds" in lines[0]
+    assert "every signature, hash, chain, name and content holds" in lines[0]
     with changed(copy / "README.txt"):
         (copy / "README.txt").write_bytes(b"something else")
         code, lines = cli("verify", copy)

@@ -100,7 +100,8 @@ def test_bad_answers_are_omitted_with_the_reason_and_never_reach_the_mean(tmp_pa
         assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
         for name in run.sites:
             found = [line for line in lines(verify(sites[name].folder)) if "status.json" not in line]
-            assert found == []  # status.json is missing: no daemon ran; every message holds
+            is_of_its_kind = name in ("good", "nan", "infinity", "empty")  # status.json is missing: no daemon ran
+            assert len(found) == (0 if is_of_its_kind else 1), found
 
 
 def doubt(**changes: object) -> bytes:

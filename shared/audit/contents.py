@@ -1,0 +1,242 @@
+"""The content check: every file is what its name says, whole, and nothing else.
+
+A manifest proves who sent a file, not that it may leave a hospital: a malicious site signs whatever it likes. So each
+file has to be of its declared kind from its first byte to its last, with no room for anything beside:
+
+    records     exactly the keys of their schema, texts bounded; canonical JSON, or YAML without comments or text blocks
+    run.yaml    besides, exactly the options of its task and method
+    config.yaml exactly what follows from the run that was offered
+    metrics.csv the declared columns, one row for each epoch and split of its round, and nothing but numbers
+    tensors     exactly the arrays that the offer lists, whose bytes fill the file, without ``__metadata__``
+
+What is not says so, and what it looks like by its first or last bytes. What is in the numbers of a model cannot be
+judged by looking: it is as many numbers as were agreed to, no more. Whether they are finite is the verdict's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from shared.audit.reading import Reading
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.encoding import check_encoded
+from shared.exchange.names import Place
+from shared.exchange.reading import check_record
+from shared.exchange.records import (
+    PLAIN,
+    Consent,
+    FinalCard,
+    Record,
+    Reliability,
+    RoundConfiguration,
+    RunConfiguration,
+    Sharing,
+    TensorList,
+    Verdict,
+    Withdrawal,
+)
+from shared.exchange.tables import read_metrics, undeclared
+from shared.exchange.trust import Message, open_record, open_yaml
+from shared.exchange.weights import layout_of
+from shared.learning.data.splits import SplitPlan
+from shared.learning.methods import open_method
+from shared.learning.schedules import round_configuration
+from shared.learning.tasks import task_named
+
+_RECORDS: Mapping[str, type[Record]] = {
+    names.RUN_CONFIGURATION: RunConfiguration,
+    names.TENSORS: Sharing,
+    names.CONSENT: Consent,
+    names.WITHDRAWAL: Withdrawal,
+    names.ROUND_CONFIGURATION: RoundConfiguration,
+    names.RELIABILITY: Reliability,
+    names.VERDICT: Verdict,
+    names.CARD: FinalCard,
+}
+_BEGINNINGS = {
+    b"\x89PNG\r\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"II*\x00": "a TIFF image",
+    b"MM\x00*": "a TIFF image",
+    b"BM": "a BMP image",
+    b"%PDF": "a PDF document",
+    b"PK\x03\x04": "a zip archive, which a PyTorch file is too",
+    b"\x1f\x8b": "a gzip archive",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"\x28\xb5\x2f\xfd": "a zstd archive",
+    b"Rar!": "a RAR archive",
+    b"\x7fELF": "an executable (ELF)",
+    b"MZ": "an executable (Windows)",
+    b"\xcf\xfa\xed\xfe": "an executable (macOS)",
+    b"#!": "a script",
+    b"\x89HDF": "an HDF5 file",
+    b"SQLite": "a database",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x80\x02": "a pickle",
+    b"\x80\x03": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+}
+_DICOM_AT, _TAR_AT = 128, 257
+_ZIP_END, _ZIP_END_BYTES, _ZIP_COMMENT_BYTES = b"PK\x05\x06", 22, 1 << 16
+_MAX_TEXT = 1000  # of any text in a run's configuration
+_MAX_DEPTH = 8
+
+
+def check_contents(reading: Reading, message: Message, name: str, path: Path) -> None:
+    """Demand that one file of a message, on this disk at ``path``, is what its name says.
+
+    Raises:
+        PoisonError: saying what is wrong with it.
+    """
+    shown_as = f"{message.place.path}/{name}"
+    try:
+        if names.is_weights(name):
+            _check_arrays(reading, message, name, path)
+        elif name == names.METRICS:
+            _check_metrics(reading, message.place, path.read_bytes(), shown_as)
+        else:
+            _check_record(reading, message.place, name, path.read_bytes(), shown_as)
+    except PoisonError as error:
+        kind = looks_like(path)
+        raise PoisonError(error.file, f"{error.reason}; it looks like {kind}" if kind else error.reason) from None
+    if (kind := _hidden_kind(path)) is not None:
+        raise PoisonError(shown_as, f"can be read as {kind} as well")
+
+
+def looks_like(path: Path) -> str | None:
+    """What a file may be by its first or last bytes, in words; None if they say nothing."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    known = (kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning))
+    return next(known, None) or _hidden_kind(path)
+
+
+def _hidden_kind(path: Path) -> str | None:
+    """What a file can be read as though its first bytes are those of another kind."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_TAR_AT + 5)
+        file.seek(max(0, size - _ZIP_END_BYTES - _ZIP_COMMENT_BYTES))
+        tail = file.read()
+    if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":
+        return "a DICOM image"
+    if head[_TAR_AT:] == b"ustar":
+        return "a tar archive"
+    at = tail.rfind(_ZIP_END)
+    while at >= 0:
+        comment = int.from_bytes(tail[at + _ZIP_END_BYTES - 2 : at + _ZIP_END_BYTES], "little")
+        if at + _ZIP_END_BYTES + comment == len(tail):
+            return "a zip archive"
+        at = tail.rfind(_ZIP_END, 0, at)
+    return None
+
+
+# --- records -----------------------------------------------------------------------------------------------
+
+
+def _check_record(reading: Reading, place: Place, name: str, content: bytes, shown_as: str) -> None:
+    opened = open_yaml if name.endswith(".yaml") else open_record
+    record = opened(content, _RECORDS[name], shown_as)
+    if getattr(record, "run", place.run) != place.run or getattr(record, "round", place.round_no) != place.round_no:
+        raise PoisonError(shown_as, "speaks of another run or round")
+    if getattr(record, "site", reading.opened.site) != reading.opened.site:
+        raise PoisonError(shown_as, "speaks of another site")
+    if isinstance(record, RunConfiguration):
+        _check_options(record, shown_as)
+    run = reading.configuration(place.run)
+    if run is None:
+        return
+    due = round_configuration(run, place.round_no, reading.opened.site) if place.round_no else None
+    if isinstance(record, RoundConfiguration) and record != due:
+        raise PoisonError(shown_as, "asks for something else than the run that was offered")
+    if isinstance(record, Reliability) and not _method_of(run, shown_as).sends_reliability:
+        raise PoisonError(shown_as, f"was not asked for: {run.method} has no use for it")
+
+
+def _check_options(run: RunConfiguration, shown_as: str) -> None:
+    """Demand that what the schema leaves to task and method holds nothing but what these know."""
+    free = (run.task_options, run.method_options, run.augmentation, run.split)
+    if any(_is_unbounded(value) for value in free):
+        raise PoisonError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")
+    try:
+        task = task_named(run.task)
+        task.options(run.task_options)
+        task.augmentation(run.augmentation)
+        open_method(run.method, run.method_options)
+        check_record(run.split, SplitPlan, "split")
+    except ConfigurationError as error:
+        raise PoisonError(shown_as, "; ".join(error.problems)) from None
+
+
+def _method_of(run: RunConfiguration, shown_as: str) -> Any:
+    try:
+        return open_method(run.method, run.method_options)
+    except ConfigurationError as error:
+        raise PoisonError(shown_as, "; ".join(error.problems)) from None
+
+
+def _is_unbounded(value: Any, depth: int = 0) -> bool:
+    if depth > _MAX_DEPTH:
+        return True
+    if isinstance(value, dict):
+        return any(_is_unbounded(inner, depth + 1) for pair in value.items() for inner in pair)
+    if isinstance(value, list):
+        return any(_is_unbounded(inner, depth + 1) for inner in value)
+    return isinstance(value, str) and (len(value) > _MAX_TEXT or not value.isprintable())
+
+
+# --- tables ------------------------------------------------------------------------------------------------
+
+
+class _Headless(nn.Module):
+    """A network of which a method can tell how many epochs it trains."""
+
+    heads: tuple[nn.Module, ...] = ()
+
+
+def _check_metrics(reading: Reading, place: Place, content: bytes, shown_as: str) -> None:
+    rows = read_metrics(content, shown_as)
+    if odd := undeclared(rows):
+        raise PoisonError(shown_as, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
+    if any(row.round_no != place.round_no for row in rows):
+        raise PoisonError(shown_as, "speaks of another round")
+    run = reading.configuration(place.run)
+    if run is None:
+        return
+    epochs = 0
+    if place.round_no <= run.rounds:
+        epochs = len(_method_of(run, shown_as).phases(_Headless(), run.epochs))
+    if any(row.epoch > epochs for row in rows):
+        raise PoisonError(shown_as, f"has rows of more epochs than the {epochs} of this round")
+
+
+# --- tensors -----------------------------------------------------------------------------------------------
+
+
+def _check_arrays(reading: Reading, message: Message, name: str, path: Path) -> None:
+    place, shown_as = message.place, f"{message.place.path}/{name}"
+    run, sharing = reading.configuration(place.run), reading.sharing(place.run)
+    if run is None or sharing is None:
+        layout_of(path, shown_as)  # what it should hold is not known: that is found at the offer
+        return
+    trains = place.round_no <= run.rounds
+    groups = {names.state_file(group): listed for group, listed in sharing.groups(place.kind, trains=trains).items()}
+    if place.kind == "update" and name == names.SITE_MODEL and not trains:
+        raise PoisonError(shown_as, "was not asked for: the closing round trains nothing")
+    if names.is_state(name):
+        if name not in groups:
+            raise PoisonError(shown_as, "is not in the run's offer")
+        check_encoded(path, TensorList(tensors=groups[name]), PLAIN, shown_as=shown_as)
+    elif name == names.START:
+        check_encoded(path, sharing.beginning, PLAIN, shown_as=shown_as)
+    else:
+        check_encoded(path, sharing.shared, message.manifest.files[name].wire, shown_as=shown_as)

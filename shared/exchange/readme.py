@@ -1,0 +1,20 @@
+"""``README.txt``: what a drop folder is, for whoever opens it. No other text lies there."""
+
+from __future__ import annotations
+
+README_TEXT = """\
+This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol 1).
+No images and no patient data are ever put here, only model weights, settings and summary numbers.
+
+  federation.json   who takes part here, and under which public keys (written by the aggregator)
+  site.json         the hospital's card (written by the hospital)
+  status.json       the hospital's heartbeat, the only file that is ever overwritten
+  runs/             one folder per run: the offer, the hospital's consent, every round, the final model
+
+Every other folder holds one signed message; its manifest.json names each file with its SHA-256.
+To check everything:  dropfed-audit verify THIS_FOLDER
+Please do not change or remove anything here: every change is noticed and stops the exchange.
+"""
+
+KNOWN_TEXTS = (README_TEXT.encode(),)
+"""All that protocol 1 has ever written there, the newest first."""
