@@ -13,11 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aggregator import rounds
-from aggregator.aggregation import Aggregation, Answer
 from aggregator.results import best_so_far, choose_final
 from aggregator.site import Site
-from aggregator.store import RunStore, Scored, consent_of, epsilon_in, metrics_of, training_images, withdrawal_of
-from aggregator.tolerance import HeldOutSet
+from aggregator.store import RunStore, consent_of, training_images, withdrawal_of
 from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -27,20 +25,19 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     PLAIN,
     FileEntry,
-    Reliability,
-    RunConfiguration,
-    TensorList,
     Verdict,
     decimal_text,
     sentence,
 )
 from shared.exchange.signing import canonical
-from shared.exchange.tables import EPSILON
-from shared.exchange.trust import check_form, open_yaml
-from shared.exchange.weights import check_tensors, entry_of
+from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
+from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.answers import UNANSWERED, check_answer, decide
 from shared.learning.methods.contract import MODEL, Method
+from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
+from shared.learning.tolerance import HeldOutSet
 from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
@@ -48,7 +45,6 @@ logger = logging.getLogger(__name__)
 LONGEST_WAIT_S = 1.0  # until the PI's wishes and the clock are looked at again
 WAITING_SAVED_EVERY_S = 10.0
 DISK_TROUBLE_PAUSE_S = 10.0
-UNANSWERED = ("late", "withdrawn")  # what the verdict on a site is that did not answer
 
 
 class Daemon:
@@ -306,77 +302,29 @@ class Daemon:
         channel, place = self._channels[site], Place("update", self._run.run, round_no)
         if (refusal := channel.refusal(place)) is not None:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(refusal))
+        if (message := channel.message(place)) is None:
+            raise ValueError(f"{place.path} was not answered")
         trains = round_no <= self._run.rounds
         try:
-            self._check_files(channel, place, trains)
-            table, is_private = metrics_of(channel, self._run.run, round_no), self._run.privacy is not None
-            spent = epsilon_in(table) if is_private else None
-            if spent is None and trains and is_private:
-                raise PoisonError(f"{place.path}/{names.METRICS}", f"does not say what {EPSILON} was spent")
-            theta = self._theta(channel, place)
+            theta, spent = check_answer(
+                message, lambda name: channel.path(place, name), self._run, self._sharing, self._method
+            )
             model = f"{place.path}/{names.SITE_MODEL}"
             score = self._heldout.score(self._received(site, round_no), model) if trains else None
         except PoisonError as error:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason="")
 
-    def _check_files(self, channel: Channel, place: Place, trains: bool) -> None:
-        """Demand of an answer what this round and this method have it hold, and nothing more.
-
-        Raises:
-            PoisonError: naming the file.
-        """
-        message = channel.message(place)
-        found = set(message.manifest.files) if message else set()
-        for name, is_due in ((names.SITE_MODEL, trains), (names.RELIABILITY, self._method.sends_reliability)):
-            if is_due and name not in found:
-                raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
-            if not is_due and name in found:
-                raise PoisonError(f"{place.path}/{name}", "was not asked for")
-        groups = self._sharing.groups(place.kind, trains=trains)
-        for name in sorted(filter(names.is_state, found)):
-            if name not in map(names.state_file, groups):
-                raise PoisonError(f"{place.path}/{name}", "was not asked for")
-        for group, listed in groups.items():
-            name = names.state_file(group)
-            if name not in found:
-                raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
-            check_tensors(channel.path(place, name), TensorList(tensors=listed), f"{place.path}/{name}")
-        if message is not None:
-            check_form(message, self._run.wire)
-
-    def _theta(self, channel: Channel, place: Place) -> float | None:
-        """The site's θ in (0, 1], where the method has it sent.
-
-        Raises:
-            PoisonError: the file is no well-formed reliability record.
-        """
-        if not self._method.sends_reliability:
-            return None
-        content = channel.path(place, names.RELIABILITY).read_bytes()
-        return open_yaml(content, Reliability, f"{place.path}/{names.RELIABILITY}").theta
-
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
         participants = self._store.participants(round_no)
-        scores = {site: self._store.score(round_no, site) for site in participants}
-        accepted = sorted(
-            site for site, scored in scores.items() if scored and scored.score and self._passes(scored.score)
+        return decide(
+            self._run,
+            round_no,
+            {site: self._store.score(round_no, site) for site in participants},
+            answer=lambda site: self._answer(round_no, site),
+            withdrawn={site for site in participants if withdrawal_of(self._channels[site], self._run.run) is not None},
+            aggregation=self._aggregation,
         )
-        weights = (
-            self._aggregation.weights({site: self._answer(round_no, site) for site in accepted}) if accepted else {}
-        )
-        return {
-            site: _verdict(
-                self._run,
-                round_no,
-                site,
-                scored=scored,
-                weight=weights.get(site),
-                why_left_out=self._aggregation.why_left_out(len(accepted)),
-                has_withdrawn=withdrawal_of(self._channels[site], self._run.run) is not None,
-            )
-            for site, scored in scores.items()
-        }
 
     def _answer(self, round_no: int, site: str) -> Answer:
         """A site's answer that passed the checks."""
@@ -393,9 +341,6 @@ class Daemon:
         """The sites whose answers were checked, with nothing found wrong."""
         scores = {site: self._store.score(round_no, site) for site in self._store.participants(round_no)}
         return [site for site, scored in scores.items() if scored and not scored.reason]
-
-    def _passes(self, score: str) -> bool:
-        return float(score) > self._run.tolerance
 
     def _aggregate(self, round_no: int) -> None:
         verdicts = self._store.verdicts(round_no) or {}
@@ -419,49 +364,6 @@ class Daemon:
             )
             logger.error("round %d: %s accepted, the global model stays as it was", round_no, many)
         self._aggregation.leave(round_no)
-
-
-def _verdict(
-    run: RunConfiguration,
-    round_no: int,
-    site: str,
-    *,
-    scored: Scored | None,
-    weight: float | None,
-    why_left_out: str,
-    has_withdrawn: bool,
-) -> Verdict:
-    if scored is None and has_withdrawn:
-        status, reason = "withdrawn", "the site withdrew from the run before it answered"
-    elif scored is None:
-        status, reason = "late", "no answer came before the round closed"
-    elif scored.reason:
-        status, reason = "omitted", scored.reason
-    elif round_no > run.rounds:
-        status, reason = "validated", "the closing round trains nothing"
-    elif weight is None:
-        status, reason = (
-            "omitted",
-            f"score {float(scored.score or 0):.4f} does not exceed the tolerance {run.tolerance}",
-        )
-    else:
-        status, reason = "accepted", f"score {float(scored.score or 0):.4f} exceeds the tolerance {run.tolerance}"
-        if not weight:
-            reason += f", but {why_left_out}"
-    return Verdict.model_validate(
-        {
-            "run": run.run,
-            "round": round_no,
-            "site": site,
-            "status": status,
-            "score": scored.score if scored else None,
-            "tolerance": decimal_text(run.tolerance),
-            "theta": scored.theta if scored else None,
-            "weight": _text(weight),
-            "epsilon": scored.epsilon if scored else None,
-            "reason": reason,
-        }
-    )
 
 
 def _text(number: float | None) -> str | None:

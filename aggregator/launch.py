@@ -10,19 +10,18 @@ from pathlib import Path
 
 from torch import nn
 
-from aggregator.aggregation import Aggregation
 from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
 from aggregator.daemon import Daemon
 from aggregator.setup import KEY_FILE
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, runs_in
-from aggregator.tolerance import HeldOutSet
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
+from shared.learning.aggregation import Aggregation
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
@@ -31,6 +30,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tolerance import HeldOutSet
 from shared.logs import log_to
 
 logger = logging.getLogger(__name__)

@@ -37,20 +37,19 @@ from shared.exchange.reading import AnyRecord, dump_yaml, parse_yaml
 from shared.exchange.records import (
     Consent,
     Count,
-    DecimalText,
     FinalCard,
     Record,
     RunConfiguration,
-    Sentence,
     Sharing,
     Verdict,
     Withdrawal,
     sentence,
 )
 from shared.exchange.signing import canonical
-from shared.exchange.tables import EPSILON, MetricsRow, read_metrics
+from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import open_record
 from shared.folder.durable import sync_folder, write_file
+from shared.learning.run_files import RunFiles, Scored
 
 
 class Asking(Record):
@@ -66,15 +65,6 @@ class Opened(Record):
     askings: list[Asking]
 
 
-class Scored(Record):
-    """``scores/SITE.json``: a score in [0, 1], the site's θ and its ε, or None and the reason why there is none."""
-
-    score: DecimalText | None
-    theta: DecimalText | None
-    epsilon: DecimalText | None = None
-    reason: Sentence
-
-
 class Closed(Record):
     """``closed.json``."""
 
@@ -88,12 +78,11 @@ class Waited(Record):
     seconds: Count
 
 
-class RunStore:
+class RunStore(RunFiles):
     """One run's files below ``work``."""
 
     def __init__(self, work: Path, run: str) -> None:
-        self.home = work / "runs" / run
-        self.run = run
+        super().__init__(work / "runs" / run, run)
 
     # --- what was offered ----------------------------------------------------------------------------------
 
@@ -130,11 +119,6 @@ class RunStore:
             where = f"a backup or from sites/SITE/mirror/{Place('offer', self.run).path}, which has it too"
             raise ConfigurationError([f"{error.problems[0]}: the file is damaged; put it back from {where}"]) from None
 
-    @property
-    def start(self) -> Path:
-        """What sites begin with and keep, where there is such."""
-        return self.home / names.START
-
     def offer_files(self) -> dict[str, bytes | Path]:
         """Payloads of the offer."""
         files: dict[str, bytes | Path] = {
@@ -149,27 +133,6 @@ class RunStore:
         """The newest opened round; 0 before the first."""
         opened = (path.parent.name for path in self.home.glob("rounds/*/opened.json"))
         return max((int(name) for name in opened), default=0)
-
-    def aggregate_path(self, round_no: int) -> Path:
-        """The global model made in a round; 0 is the first one."""
-        return self._round(round_no) / "aggregate.safetensors"
-
-    def own_aggregate_path(self, round_no: int, site: str) -> Path:
-        """The global model made in a round for one site alone."""
-        return self._round(round_no) / "own" / f"{site}{names.WEIGHTS_SUFFIX}"
-
-    def aggregate_for(self, round_no: int, site: str) -> Path:
-        """The global model made in a round as one site gets it."""
-        own = self.own_aggregate_path(round_no, site)
-        return own if own.exists() else self.aggregate_path(round_no)
-
-    def state_path(self, round_no: int, group: str) -> Path:
-        """A group that a method has beside the model made in a round; 0 is the beginning."""
-        return self._round(round_no) / names.state_file(group)
-
-    def settled_path(self, round_no: int, group: str) -> Path:
-        """A group that goes with the model which a round's answers were measured with."""
-        return self._round(round_no) / f"settled-{group}{names.WEIGHTS_SUFFIX}"
 
     def prune_aggregates(self, kept: Collection[int]) -> None:
         """Remove the aggregates of all rounds but these, and what goes with them; the first one, 0, always stays."""
@@ -204,10 +167,6 @@ class RunStore:
     def sent_path(self, round_no: int, site: str | None = None) -> Path:
         """The global model, or that of one site alone, in the form in which a round sends it."""
         return self._round(round_no) / "sent" / f"{site or 'all'}{names.WEIGHTS_SUFFIX}"
-
-    def answer_path(self, round_no: int, site: str) -> Path:
-        """A site's model in the plain form. Paths of several are in the order of the sites' folders."""
-        return self._round(round_no) / "answers" / site / names.SITE_MODEL
 
     def clear_round(self, round_no: int) -> None:
         """Remove what stands in other files in another form, once the round needs it no more."""
@@ -266,11 +225,6 @@ class RunStore:
         """Whether the PI asked to stop."""
         return (self.home / "stop").exists()
 
-    @property
-    def final_model(self) -> Path:
-        """Where the chosen model lies once there is one."""
-        return self.home / "final" / names.FINAL_MODEL
-
     def final_files(self, site: str) -> dict[str, bytes | Path]:
         """Payloads of a site's final message."""
         card = self.card()
@@ -319,9 +273,6 @@ class RunStore:
     def _card(self) -> Path:
         return self.home / "final" / names.CARD
 
-    def _round(self, round_no: int) -> Path:
-        return self.home / "rounds" / f"{round_no:04d}"
-
     def _write(self, path: Path, record: Record) -> None:
         write_file(path, canonical(record.model_dump()))
 
@@ -365,18 +316,11 @@ def withdrawal_of(channel: Channel, run: str) -> str | None:
 
 
 def training_images(channel: Channel, run: str) -> int:
-    """How many images a site said it trains on; of "fewer than 5" the most that can be, 4."""
+    """How many images a site that agreed said it trains on."""
     consent = consent_of(channel, run)
     if consent is None or not consent.agrees:
         raise ValueError("a site that did not agree trains on nothing")
-    text = consent.images["train"]
-    return int(text) if text.isdecimal() else int(text.removeprefix("fewer than ")) - 1
-
-
-def epsilon_in(table: list[MetricsRow]) -> float | None:
-    """What a site says in its answer that it has spent of its images' privacy; None if it does not."""
-    said = [row.scores.get(EPSILON) for row in table]
-    return max((epsilon for epsilon in said if epsilon is not None), default=None)
+    return consent.training_images
 
 
 def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:

@@ -28,19 +28,19 @@ import torch
 from requests.adapters import HTTPAdapter
 from torch import nn
 
-import aggregator.aggregation
 import aggregator.launch
+import shared.learning.aggregation
 import site_client.daemon
 import site_client.train
-from aggregator.combine import Answers, combine
-from aggregator.tolerance import HeldOutSet
 from benchmarks.exchange_federation import Home
 from shared.exchange import names
 from shared.exchange.records import FileEntry, RoundConfiguration
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
+from shared.learning.combine import Answers, combine
 from shared.learning.tasks.contract import Collection, Dataset, Options
 from shared.learning.tasks.octa_segmentation import OctaSegmentation
+from shared.learning.tolerance import HeldOutSet
 from shared.logs import log_to
 from site_client.configuration import open_folder, read_configuration
 from site_client.train import Files, OnProgress, Trainer, Worked
@@ -153,7 +153,7 @@ def aggregate(home: Home, rounds: int) -> None:
     vars(aggregator.launch).update(
         task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop)
     )
-    vars(aggregator.aggregation).update(combine=combine_half)
+    vars(shared.learning.aggregation).update(combine=combine_half)
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
 

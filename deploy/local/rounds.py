@@ -18,14 +18,14 @@ from typing import Any
 import torch
 import yaml
 
-from aggregator.aggregation import Aggregation, Answer
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
-from aggregator.store import RunStore, epsilon_in
+from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
-from shared.exchange.tables import MetricsRow, Split, read_metrics
+from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
+from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.compute import EXACT
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL

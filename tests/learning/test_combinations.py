@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aggregator import combine as combine_module
-from aggregator.combine import Answers, combine, distances
 from aggregator.store import RunStore
 from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange import records
 from shared.exchange.records import Combination, TensorList, TensorShape
 from shared.exchange.weights import read_tensor, write_tensors
+from shared.learning import combine as combine_module
 from shared.learning.combinations import open_rule
+from shared.learning.combine import Answers, combine, distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.run_checks import check_together

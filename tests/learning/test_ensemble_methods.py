@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from aggregator.tolerance import HeldOutSet
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
@@ -31,6 +30,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
+from shared.learning.tolerance import HeldOutSet
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from aggregator.combine import Answers, combine
 from shared.errors import ConfigurationError
 from shared.exchange.records import TensorList, TensorShape, decimal_text
 from shared.exchange.weights import check_tensors, read_tensor, write_tensors
+from shared.learning.combine import Answers, combine
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL, Contribution
 from shared.learning.objectives import CrossEntropy, Evidential

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from aggregator.combine import Answers, combine
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.weights import read_tensor, write_tensors
+from shared.learning.combine import Answers, combine
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.methods import method_names, open_method
 from shared.learning.methods.contract import MODEL, Contribution, Local

@@ -175,7 +175,7 @@ def test_an_answer_that_is_left_out_has_never_been(method, tmp_path, monkeypatch
             self.rounds += 1
             return [site for site in sites if int(site) != self.rounds % 3]
 
-    monkeypatch.setattr("aggregator.aggregation.open_rule", lambda combination: LeavesOneOut())
+    monkeypatch.setattr("shared.learning.aggregation.open_rule", lambda combination: LeavesOneOut())
     found, accepted = aggregates(tmp_path, method)
     assert accepted == [[0, 2], [0, 1], [1, 2]] * 2
     assert found == pytest.approx(boxed(method, accepted), rel=5e-6)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from aggregator.combine import Answers, combine, distances
-from aggregator.store import RunStore
 from shared.exchange.records import FileEntry, TensorList
 from shared.exchange.weights import read_tensor, tensor_names, write_tensors, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.combinations import open_rule
+from shared.learning.combine import Answers, combine, distances
 from shared.learning.methods.contract import MODEL, Contribution, Groups, Method
 from shared.learning.model_files import save_tensors
+from shared.learning.run_files import RunFiles
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,11 @@ class Aggregation:
     """Works on a run that was begun.
 
     Args:
+        store: where its files lie.
         groups: the tensors that the method has beside the model's.
     """
 
-    def __init__(self, store: RunStore, method: Method, groups: Groups) -> None:
+    def __init__(self, store: RunFiles, method: Method, groups: Groups) -> None:
         self._store = store
         self._method = method
         self._run = store.configuration()

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from shared.errors import PoisonError
-from shared.exchange.records import Sharing
+from shared.exchange.records import Sharing, TensorList
 from shared.exchange.weights import check_tensors
 from shared.learning.batch_norm import batch_norms
 from shared.learning.model_files import load_tensors
@@ -46,10 +46,7 @@ class HeldOutSet:
         Raises:
             PoisonError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
         """
-        check_tensors(file, self._sharing.shared, shown_as)
-        load_tensors(self._model, self._sharing.shared, file)
-        if any(norm.running_var is not None and norm.running_var.min() < 0 for norm in batch_norms(self._model)):
-            raise PoisonError(shown_as, "has a BatchNorm with a negative variance")
+        load_checked(self._model, self._sharing.shared, file, shown_as)
         return self.score_as_it_is()
 
     def score_as_it_is(self) -> float:
@@ -62,3 +59,15 @@ class HeldOutSet:
             return probe_score(self._task, self._model, self._images, self._seed)
         evaluation = evaluate(self._task, self._model, self._images.samples, self._objective)
         return evaluation.scores[self._task.tolerance_score].value or 0.0
+
+
+def load_checked(model: nn.Module, tensors: TensorList, file: Path, shown_as: str) -> None:
+    """Copy a model file that may hold anything into the model's state.
+
+    Raises:
+        PoisonError: the file does not hold exactly these tensors, all finite, or a variance is negative.
+    """
+    check_tensors(file, tensors, shown_as)
+    load_tensors(model, tensors, file)
+    if any(norm.running_var is not None and norm.running_var.min() < 0 for norm in batch_norms(model)):
+        raise PoisonError(shown_as, "has a BatchNorm with a negative variance")

@@ -1,0 +1,153 @@
+"""What an aggregator demands of a site's answer, and what it decides about it: by the files and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from shared.errors import PoisonError
+from shared.exchange import names
+from shared.exchange.records import (
+    Reliability,
+    RunConfiguration,
+    Sharing,
+    TensorList,
+    Verdict,
+    decimal_text,
+)
+from shared.exchange.tables import EPSILON, epsilon_in, read_metrics
+from shared.exchange.trust import Message, check_form, open_yaml
+from shared.exchange.weights import check_tensors
+from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.methods.contract import Method
+from shared.learning.run_files import Scored
+
+UNANSWERED = ("late", "withdrawn")
+"""What the verdict on a site is that did not answer."""
+
+
+def check_answer(
+    message: Message, file: Callable[[str], Path], run: RunConfiguration, sharing: Sharing, method: Method
+) -> tuple[float | None, float | None]:
+    """Demand of an answer what its round and its method have it hold, and nothing more; its model is not looked into.
+
+    Args:
+        file: where a file of the answer lies, by name.
+
+    Returns:
+        θ in (0, 1], where the method has it sent, and ε, where the run is private and the site says it.
+
+    Raises:
+        PoisonError: naming the file.
+    """
+    place, trains, is_private = message.place, message.place.round_no <= run.rounds, run.privacy is not None
+    _check_files(message, file, sharing, method, trains=trains)
+    check_form(message, run.wire)
+    table = read_metrics(file(names.METRICS).read_bytes(), f"{place.path}/{names.METRICS}")
+    spent = epsilon_in(table) if is_private else None
+    if spent is None and trains and is_private:
+        raise PoisonError(f"{place.path}/{names.METRICS}", f"does not say what {EPSILON} was spent")
+    if not method.sends_reliability:
+        return None, spent
+    reliability = file(names.RELIABILITY).read_bytes()
+    return open_yaml(reliability, Reliability, f"{place.path}/{names.RELIABILITY}").theta, spent
+
+
+def _check_files(
+    message: Message, file: Callable[[str], Path], sharing: Sharing, method: Method, *, trains: bool
+) -> None:
+    place, found = message.place, set(message.manifest.files)
+    for name, is_due in ((names.SITE_MODEL, trains), (names.RELIABILITY, method.sends_reliability)):
+        if is_due and name not in found:
+            raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
+        if not is_due and name in found:
+            raise PoisonError(f"{place.path}/{name}", "was not asked for")
+    groups = sharing.groups(place.kind, trains=trains)
+    for name in sorted(filter(names.is_state, found)):
+        if name not in map(names.state_file, groups):
+            raise PoisonError(f"{place.path}/{name}", "was not asked for")
+    for group, listed in groups.items():
+        name = names.state_file(group)
+        if name not in found:
+            raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
+        check_tensors(file(name), TensorList(tensors=listed), f"{place.path}/{name}")
+
+
+def decide(
+    run: RunConfiguration,
+    round_no: int,
+    scored: Mapping[str, Scored | None],
+    *,
+    answer: Callable[[str], Answer],
+    withdrawn: Collection[str],
+    aggregation: Aggregation,
+) -> dict[str, Verdict]:
+    """The verdict on each site that a round asked.
+
+    Args:
+        scored: what the check of its answer gave; None where none came.
+        answer: of a site whose answer passed the checks.
+        withdrawn: the sites that have left the run.
+    """
+    accepted = sorted(site for site, each in scored.items() if each and each.score and passes(each.score, run))
+    weights = aggregation.weights({site: answer(site) for site in accepted}) if accepted else {}
+    return {
+        site: _verdict(
+            run,
+            round_no,
+            site,
+            scored=each,
+            weight=weights.get(site),
+            why_left_out=aggregation.why_left_out(len(accepted)),
+            has_withdrawn=site in withdrawn,
+        )
+        for site, each in scored.items()
+    }
+
+
+def passes(score: str, run: RunConfiguration) -> bool:
+    """The tolerance check (Lo et al. 2021): strictly above."""
+    return float(score) > run.tolerance
+
+
+def _verdict(
+    run: RunConfiguration,
+    round_no: int,
+    site: str,
+    *,
+    scored: Scored | None,
+    weight: float | None,
+    why_left_out: str,
+    has_withdrawn: bool,
+) -> Verdict:
+    if scored is None and has_withdrawn:
+        status, reason = "withdrawn", "the site withdrew from the run before it answered"
+    elif scored is None:
+        status, reason = "late", "no answer came before the round closed"
+    elif scored.reason:
+        status, reason = "omitted", scored.reason
+    elif round_no > run.rounds:
+        status, reason = "validated", "the closing round trains nothing"
+    elif weight is None:
+        status, reason = (
+            "omitted",
+            f"score {float(scored.score or 0):.4f} does not exceed the tolerance {run.tolerance}",
+        )
+    else:
+        status, reason = "accepted", f"score {float(scored.score or 0):.4f} exceeds the tolerance {run.tolerance}"
+        if not weight:
+            reason += f", but {why_left_out}"
+    return Verdict.model_validate(
+        {
+            "run": run.run,
+            "round": round_no,
+            "site": site,
+            "status": status,
+            "score": scored.score if scored else None,
+            "tolerance": decimal_text(run.tolerance),
+            "theta": scored.theta if scored else None,
+            "weight": None if weight is None else decimal_text(weight),
+            "epsilon": scored.epsilon if scored else None,
+            "reason": reason,
+        }
+    )

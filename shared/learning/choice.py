@@ -1,0 +1,106 @@
+"""How good each aggregate is, by the sites' own reports, and which one is chosen.
+
+In round n every site first evaluates the global model it received, which is the aggregate of round n - 1
+(epoch 0 of its table). So the scores of aggregate a stand in the tables of round a + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from statistics import fmean
+
+from shared.exchange.records import FinalCard, RunConfiguration, Verdict, decimal_text
+from shared.exchange.tables import MetricsRow, Split, epsilon_in
+
+Tables = Mapping[int, Mapping[str, list[MetricsRow]]]
+"""By round and site: the table of its answer, also of one that came late or was omitted."""
+
+
+def received_rows(tables: Tables, split: Split) -> dict[int, dict[str, MetricsRow]]:
+    """By aggregate number and site: the row of the received model on ``split``. What is absent is absent."""
+    rows: dict[int, dict[str, MetricsRow]] = {}
+    for round_no, of_sites in tables.items():
+        for site, table in of_sites.items():
+            for row in table:
+                if row.epoch == 0 and row.split == split:
+                    rows.setdefault(round_no - 1, {})[site] = row
+    return rows
+
+
+def validation_means(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, float]:
+    """By aggregate: the mean of the sites' validation scores.
+
+    A number outside [0, 1] is no score: else one site could decide alone.
+
+    Args:
+        rows: of ``received_rows`` on "validation".
+    """
+    means: dict[int, float] = {}
+    for aggregate, by_site in rows.items():
+        told = [row.scores.get(score_name) for row in by_site.values()]
+        scores = [score for score in told if score is not None and 0 <= score <= 1]
+        if scores:
+            means[aggregate] = fmean(scores)
+    return means
+
+
+def best_of(kept: Collection[int], means: Mapping[int, float]) -> int:
+    """The aggregate with the best mean, of those that are kept; the newest where none has one."""
+    rated = [number for number in kept if number in means]
+    return min(rated, key=lambda number: (-means[number], number), default=max(kept))
+
+
+def choose(
+    run: RunConfiguration,
+    tables: Tables,
+    verdicts: Mapping[int, Mapping[str, Verdict]],
+    *,
+    kept: Collection[int],
+    score_name: str,
+    ended: str,
+    in_turn: bool = False,
+) -> FinalCard:
+    """Choose the aggregate with the best mean validation score over the sites; ties go to the earlier one.
+
+    Without any validation score the newest aggregate is chosen, and the card says so.
+
+    Args:
+        verdicts: of every opened round.
+        kept: the aggregates to choose from.
+        ended: why the run ends before its last round; empty if it does not. The card says that too.
+        in_turn: whether each round asked one site: then the newest is chosen, for scores of other sites do not compare.
+    """
+    means = validation_means(received_rows(tables, "validation"), score_name)
+    reason = (
+        "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
+        if in_turn and verdicts
+        else f"best mean validation {score_name} over the sites"
+        if means
+        else "no site reported a validation score (too few images?), so the newest aggregate was taken"
+        if verdicts
+        else "no site took part: this is the untrained model"
+    )
+    return FinalCard(
+        run=run.run,
+        task=run.task,
+        method=run.method,
+        chosen_round=best_of(kept, {} if in_turn else means),
+        score_name=score_name,
+        validation={str(aggregate): decimal_text(mean) for aggregate, mean in sorted(means.items())},
+        took_part={
+            str(round_no): [site for site, verdict in of_sites.items() if float(verdict.weight or 0) > 0]
+            for round_no, of_sites in verdicts.items()
+        },
+        epsilon=_most_spent(tables) if run.privacy else {},
+        reason=f"{reason}; {ended}" if ended else reason,
+    )
+
+
+def _most_spent(tables: Tables) -> dict[str, str]:
+    """By site: the most that it said it had spent of its images' privacy, late and omitted answers too."""
+    most: dict[str, float] = {}
+    for of_sites in tables.values():
+        for site, table in of_sites.items():
+            if (spent := epsilon_in(table)) is not None:
+                most[site] = max(most.get(site, 0.0), spent)
+    return {site: decimal_text(spent) for site, spent in most.items()}
