@@ -150,6 +150,34 @@ def diff(first: str, second: str, archive: Archive, key: str | None, as_json: bo
 
 @main.command()
 @click.argument("run")
+@click.option("--heldout", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Held-out images.")
+@click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
+@_on_folders
+def replay(*, run: str, heldout: Path | None, threads: int, archive: Archive, key: str | None, as_json: bool) -> None:
+    """Compute the tolerance decisions, weights and models of RUN again, and compare.
+
+    With the aggregator's held-out images the scores too. What cannot be computed from the folders is said, and why.
+    Exit 1 if anything differs.
+    """
+    import tempfile  # noqa: PLC0415  (keeps --help instant)
+
+    from shared.audit.replay import counts, lines  # noqa: PLC0415
+    from shared.audit.replay import replay as replay_run  # noqa: PLC0415
+    from shared.learning.compute import EXACT, prepare_compute  # noqa: PLC0415
+
+    readings = _readings(archive, key)
+    prepare_compute(EXACT, threads)
+    with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
+        steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout)
+    document = {"run": run, **counts(steps), "steps": [step.as_json() for step in steps]}
+    _show(document, lines(steps), as_json=as_json)
+    if counts(steps)["differs"]:
+        raise SystemExit(1)
+    _end(readings)
+
+
+@main.command()
+@click.argument("run")
 @click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign it with the key in this file.")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the signed statement goes.")
 @click.option("--check", "signed", type=click.Path(path_type=Path, exists=True), help="Compare a signed statement.")
