@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.encoding import max_file_bytes
+from shared.exchange.names import is_name
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import RunConfiguration, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
@@ -39,7 +40,7 @@ def test_a_run_reads_back() -> None:
     seed=st.integers(0, 2**63 - 1),
     tolerance=st.floats(0, 0.999),
     hours=st.floats(1e-6, 87600),
-    run=st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True),
+    run=st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True).filter(is_name),
 )
 @example(rounds=1, seed=0, tolerance=0.0, hours=1.0, run="1e3")  # no number
 def test_any_run_reads_back(rounds: int, seed: int, tolerance: float, hours: float, run: str) -> None:
