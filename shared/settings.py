@@ -63,7 +63,23 @@ def read_password(path: Path) -> str:
     Raises:
         StandingError: missing, readable by others, or not text.
     """
+    return _text(path, read_private(path))
+
+
+def password_text(path: Path) -> str:
+    """Read a password from a file whose rights are somebody else's matter: a person's own, or a systemd credential.
+
+    Raises:
+        StandingError: it cannot be read, or is not text.
+    """
     try:
-        return read_private(path).decode().strip("\r\n")
+        return _text(path, path.read_bytes())
+    except OSError as error:
+        raise StandingError(f"{path} cannot be read ({error.strerror}): name a file that holds the password") from None
+
+
+def _text(path: Path, content: bytes) -> str:
+    try:
+        return content.decode().strip("\r\n")
     except UnicodeDecodeError:
         raise StandingError(f"{path} does not hold text: put the password there") from None

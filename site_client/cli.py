@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import threading
@@ -61,9 +60,11 @@ def join(
 ) -> None:
     """Set this site up from INVITE, the file the aggregator's people sent.
 
-    Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD or INVITE gives it.
+    Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD, a systemd credential called
+    password, or INVITE gives it; it is kept only where nothing else will give it to `run`.
     """
-    from site_client.configuration import PASSWORD_VARIABLE  # noqa: PLC0415  (keeps --help instant)
+    from shared.settings import password_text  # noqa: PLC0415  (keeps --help instant)
+    from site_client.configuration import has_password_elsewhere  # noqa: PLC0415
     from site_client.setup import join as make_site  # noqa: PLC0415
     from site_client.setup import read_invite  # noqa: PLC0415
 
@@ -75,12 +76,13 @@ def join(
     folders = {task: str(Path(folder).resolve()) for task, folder in folders.items()}
     password = None
     if password_file is not None:
-        password = password_file.read_text().strip("\r\n")
-    elif not os.environ.get(PASSWORD_VARIABLE):
+        password = password_text(password_file)
+    elif not has_password_elsewhere():
         is_told = content.password is not None and user in (None, content.user)
         password = content.password if is_told else click.prompt(f"password of {user or content.user}", hide_input=True)
     make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
     click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
+    click.echo(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")
     _check(work)
 
 
@@ -163,6 +165,22 @@ def status(work: Path, as_json: bool, watch: bool) -> None:
     from site_client.overview import overview, overview_text  # noqa: PLC0415  (keeps --help instant)
 
     show_status(lambda: overview(work), overview_text, as_json=as_json, watch=watch)
+
+
+@main.command()
+@WORK
+@click.option("--since", metavar="DATE|DAYS", help="Only what was sealed since a date, or in so many days (UTC).")
+@click.option("--json", "as_json", is_flag=True, help="For scripts; with every tensor's name and shape.")
+def sent(work: Path, since: str | None, as_json: bool) -> None:
+    """Show what left this hospital: every file with its hash, what it answers, and whether the folder has it.
+
+    Read from the work directory alone; no daemon needs to run.
+    """
+    from site_client.sent import sent as all_sent  # noqa: PLC0415  (keeps --help instant)
+    from site_client.sent import sent_text  # noqa: PLC0415
+
+    state = all_sent(work, since)
+    click.echo(json.dumps(state, indent=2) if as_json else sent_text(state))
 
 
 @main.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +20,7 @@ from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
 from shared.logs import LogForm
-from shared.settings import Address, kept_password, read_settings
+from shared.settings import Address, kept_password, password_text, read_settings
 from site_client.limits import Limits, demand_transfer_hours
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 FILE = "site.yaml"
 PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
+
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+"""Where systemd tells a service the folder of its credentials; one called ``password`` is the password."""
 
 MOST_WORKERS_UNASKED = 8
 
@@ -121,7 +125,7 @@ def computing_of(configuration: SiteConfiguration) -> Computing:
 def open_folder(
     work: Path, configuration: SiteConfiguration, permit: Callable[[Direction], None] = lambda _: None
 ) -> WebDavFolder:
-    """Connect to the hospital's folder, with the password of the environment or of the password file.
+    """Connect to the hospital's folder, and keep the limits.
 
     Args:
         permit: called before each block of a large file; raises what stands against moving it, besides the limits.
@@ -129,8 +133,6 @@ def open_folder(
     Raises:
         StandingError: no password, a password file that others can read, or an unusable address.
     """
-    password = _password(work / configuration.password_file)
-    ca_file = work / configuration.ca_file if configuration.ca_file else None
     limits = configuration.limits
     megabits: dict[Direction, float | None] = {"up": limits.upload_megabits, "down": limits.download_megabits}
 
@@ -143,14 +145,49 @@ def open_folder(
         limits={direction: rate * 1e6 / 8 for direction, rate in megabits.items() if rate is not None},
         permit=permit_within_limits,
     )
-    return WebDavFolder(configuration.url, configuration.user, password, ca_file=ca_file, meter=meter)
+    return connect(work, configuration, meter)
+
+
+def connect(work: Path, configuration: SiteConfiguration, meter: Meter) -> WebDavFolder:
+    """Connect to the hospital's folder, with the password of the environment, of systemd or of the password file.
+
+    Args:
+        meter: what watches and holds back large files; one of its own does neither.
+
+    Raises:
+        StandingError: no password, a password file that others can read, or an unusable address.
+    """
+    password = _password(work / configuration.password_file)
+    return WebDavFolder(
+        configuration.url, configuration.user, password, ca_file=ca_file_of(work, configuration), meter=meter
+    )
+
+
+def ca_file_of(work: Path, configuration: SiteConfiguration) -> Path | None:
+    """The file of certificate authorities that are trusted instead of the public ones, if there is one."""
+    return work / configuration.ca_file if configuration.ca_file else None
+
+
+def has_password_elsewhere() -> bool:
+    """Whether the environment or systemd gives the password, so that no file in the work directory need hold it."""
+    return bool(os.environ.get(PASSWORD_VARIABLE)) or _credential() is not None
+
+
+def _credential() -> Path | None:
+    """The password that systemd gives to this service, if it gives one."""
+    folder = os.environ.get(CREDENTIALS_VARIABLE)
+    path = Path(folder, "password") if folder else None
+    return path if path is not None and path.exists() else None
 
 
 def _password(path: Path) -> Password:
-    """The password of the environment, or else of the password file."""
+    """The password of the environment, or else of systemd, or else of the password file."""
     if given := os.environ.get(PASSWORD_VARIABLE):
         remedy = f"correct user or url in {FILE}, or set the right password in {PASSWORD_VARIABLE} and start again"
         return Password(lambda: given, remedy)
+    if (credential := _credential()) is not None:
+        remedy = f"correct user or url in {FILE}, or give systemd the right credential `password` and restart the unit"
+        return Password(partial(password_text, credential), remedy)
     if not path.exists():
         raise StandingError(
             f"{path} is missing and {PASSWORD_VARIABLE} is not set: write the password into the file, readable by you "

@@ -103,6 +103,10 @@ class Channel:
         """What we sealed, in order."""
         return sorted(self._from(self._me), key=lambda message: message.manifest.seq)
 
+    def peer_messages(self) -> list[Message]:
+        """What we accepted of the other side, in no order."""
+        return self._from(self._peer)
+
     def path(self, place: Place, name: str) -> Path:
         """Local path of one file of a message."""
         return self.mirror / place.path / name

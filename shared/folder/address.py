@@ -5,6 +5,7 @@ No refusal repeats the address: a password may stand in it.
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from urllib.parse import quote, unquote, urlsplit
 
@@ -14,7 +15,7 @@ _MALFORMED = "The folder's address is malformed: write it as https://HOST/PATH"
 
 
 def checked_url(url: str) -> str:
-    """Return the address of a folder, percent-encoded, without a final slash.
+    """Return the address of a folder, percent-encoded, without a final slash; several slashes in a row count as one.
 
     Raises:
         StandingError: it is none, contains a user or password, or would send them in the clear.
@@ -31,7 +32,9 @@ def checked_url(url: str) -> str:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     if parts.scheme == "http" and not is_loopback(url):
         raise StandingError(f"http://{host} would have the password and the data sent in the clear: use https")
-    path = quote(unquote(parts.path).rstrip("/"), safe="/")
+    path = quote(re.sub("/+", "/", unquote(parts.path)).rstrip("/"), safe="/")
+    if {".", ".."} & set(path.split("/")):
+        raise StandingError(_MALFORMED)
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
 
 

@@ -244,6 +244,64 @@ def test_join_refuses_two_folders_for_one_task(federation: Federation, tmp_path:
     assert not (tmp_path / "w").exists()
 
 
+def test_join_with_slashes_too_many_reaches_the_folder(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    (tmp_path / "password").write_bytes((federation.site("north") / "password").read_bytes() + b"\n")
+    work, options = tmp_path / "w", ("--password-file", tmp_path / "password")
+    url = f"http://127.0.0.1:{federation.port}//north//"
+    result = run(site, "join", invite, "--work", work, "--url", url, *options)
+    assert result.exit_code == 0, result.output
+    key = json.loads(invite.read_bytes())["aggregator_key"]
+    assert f"pinned the aggregator's key {key[:16]}…" in result.output
+    assert {(work / name).stat().st_mode & 0o777 for name in ("password", "signing.key")} == {0o600}
+
+
+def test_join_asks_for_the_password_and_does_not_show_it(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    url = f"http://127.0.0.1:{federation.port}/north"
+    password = (federation.site("north") / "password").read_text()
+    arguments = ["join", str(invite), "--work", str(tmp_path / "w"), "--url", url]
+    result = CliRunner().invoke(site, arguments, input=f"{password}\n", env={"DROPFED_PASSWORD": ""})
+    assert result.exit_code == 0, result.output
+    assert "password of north:" in result.output and password not in result.output
+    assert (tmp_path / "w" / "password").read_text() == password
+
+
+def test_a_password_file_that_cannot_be_used_is_a_sentence(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    (tmp_path / "text").write_bytes(b"\xff\xfe")
+    for path, sentence in ((tmp_path / "text", "does not hold text"), (tmp_path, "cannot be read")):
+        result = run(site, "join", invite, "--work", tmp_path / "w", "--password-file", path)
+        assert result.exit_code == 1
+        assert sentence in result.output
+    assert not (tmp_path / "w").exists()
+
+
+def test_the_password_may_be_a_credential_of_systemd(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At joining and at work; it is nowhere in the work directory."""
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    password = (federation.site("north") / "password").read_text()
+    (credentials / "password").write_text(f"{password}\n")
+    (credentials / "password").chmod(0o440)  # systemd keeps others out by the folder, and by access lists
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    invite, work = federation.aggregator / "invites" / "north.json", tmp_path / "w"
+    result = run(site, "join", invite, "--work", work, "--url", f"http://127.0.0.1:{federation.port}/north")
+    assert result.exit_code == 0, result.output
+    assert not (work / "password").exists()
+    assert run(site, "run", "--once", "--work", work).exit_code == 0
+    for path in federation.folder("north").iterdir():
+        path.unlink()  # the card of a key that no other test has
+    (credentials / "password").write_text("wrong-password")
+    refused = run(site, "check", "--work", work)
+    assert "give systemd the right credential `password` and restart the unit" in refused.output
+    assert "wrong-password" not in refused.output
+    (credentials / "password").unlink()
+    assert "is missing and DROPFED_PASSWORD is not set" in run(site, "check", "--work", work).output
+
+
 class LoginPage(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -201,6 +201,8 @@ def test_the_folder_of_nobody_is_noticed(faulty: FaultyServer) -> None:
         ("https://dav.example/drop?x=1", "malformed"),
         ("https://dav.example:port/drop", "malformed"),
         ("https://[::1/drop", "malformed"),
+        ("https://dav.example/../drop", "malformed"),
+        ("https:///drop", "malformed"),
         ("", "malformed"),
     ],
 )

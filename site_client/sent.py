@@ -1,0 +1,240 @@
+"""What left this hospital, from the work directory alone: no daemon needs to run, and no folder is asked.
+
+What is sealed here leaves in the order of its numbers. That the folder has a message is certain where the daemon saw it
+there, or where the aggregator's own signed message answers it or a later one; of anything else it is only not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import Place
+from shared.exchange.records import PLAIN, FileEntry, Sharing, Status, time_text
+from shared.exchange.signing import open_signed
+from shared.exchange.trust import Message
+from shared.exchange.weights import Layout, entry_of, layout_of
+from shared.folder.address import checked_url
+from shared.folder.lock import demand_work
+from shared.visible import visible
+from site_client import store
+from site_client.configuration import read_configuration
+from site_client.offer import read_channel
+
+State = dict[str, Any]
+_KINDS = {"card": "the site's card: its name, public key and software"} | {kind: kind for kind in names.FROM_SITE}
+HEARTBEAT = "phase, run, round, progress, and the number and hash of the last message of either side"
+
+
+def sent(work: Path, since: str | None = None) -> State:
+    """Every file that was sealed to leave, as plain values.
+
+    Args:
+        since: a date, a time or a number of days, as people write it; None: everything.
+
+    Raises:
+        ConfigurationError: there is no such site, or ``since`` is none of these.
+    """
+    earliest = time_text(_moment(since, datetime.now(UTC)).timestamp()) if since is not None else ""
+    demand_work(work)
+    configuration, channel = read_configuration(work), read_channel(work)
+    status = _status(work)
+    seen = _last_seen(channel, status)
+    messages = [*_card(channel, seen), *(_message(channel, message, seen) for message in channel.own_messages())]
+    messages = [message for message in messages if message["sealed"] >= earliest]
+    files = [file for message in messages for file in message["files"]]
+    return {
+        "federation": configuration.federation,
+        "site": configuration.site,
+        "folder": _shown(configuration.url),
+        "since": earliest or None,
+        "messages": messages,
+        "heartbeat": {"path": names.STATUS, "holds": HEARTBEAT, "last": status.time} if status else None,
+        "total": {
+            "messages": len(messages),
+            "files": len(files),
+            "bytes": sum(file["bytes"] for file in files),
+            "not_known_to_be_in_the_folder": sum(not message["in_folder"] for message in messages),
+        },
+    }
+
+
+def sent_text(state: State) -> str:
+    """The same for people; of tensors how many there are, and of how many numbers."""
+    since = f" since {state['since']}" if state["since"] else ""
+    lines = [f"{state['site']} of {state['federation']}: what left this hospital{since}, into {state['folder']}"]
+    for message in state["messages"]:
+        lines += [
+            "",
+            f"{message['sealed']}  {_KINDS[message['kind']]}, answers {message['answers']}; "
+            f"{'is in the folder' if message['in_folder'] else 'is not known to be in the folder yet'}",
+            *(f"  {_file_text(file)}" for file in message["files"]),
+        ]
+    total = state["total"]
+    lines += ["", f"in all {total['messages']} messages, {total['files']} files, {total['bytes']:,} bytes"]
+    if total["not_known_to_be_in_the_folder"]:
+        lines.append(f"not known to be in the folder yet: {total['not_known_to_be_in_the_folder']} of these messages")
+    if (heartbeat := state["heartbeat"]) is not None:
+        lines.append(
+            f"and {heartbeat['path']}, the heartbeat, overwritten all the time: {heartbeat['holds']}; "
+            f"last at {heartbeat['last']}"
+        )
+    return "\n".join(lines)
+
+
+def _file_text(file: Mapping[str, Any]) -> str:
+    parts = [f"{file['path']}: {file['bytes']:,} bytes, SHA-256 {file['sha256']}"]
+    if (tensors := file["tensors"]) is not None:
+        count = sum(prod(tensor["shape"]) for tensor in tensors)
+        form = f" as {file['form']}" if file["form"] else ""
+        parts.append(f"{len(tensors)} tensors, {count:,} numbers{form}")
+    if file["removed"]:
+        parts.append("removed again, as the run's `keep` says")
+    return ", ".join(parts)
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+
+def _message(channel: Channel, message: Message, seen: int) -> State:
+    place, manifest = message.place, message.manifest
+    path = channel.path(place, names.MANIFEST)
+    files = [
+        _file(channel, message, name, entry, was_published=manifest.seq <= seen)
+        for name, entry in sorted(manifest.files.items())
+    ]
+    return {
+        "sealed": manifest.created,
+        "kind": place.kind,
+        "run": place.run,
+        "round": place.round_no,
+        "answers": _answered(channel, message),
+        "in_reply_to": manifest.in_reply_to,
+        "in_folder": manifest.seq <= seen,
+        "files": [*files, _plain_file(place.manifest, FileEntry(size=path.stat().st_size, sha256=message.digest))],
+    }
+
+
+def _answered(channel: Channel, message: Message) -> str:
+    """What a message of ours answers, in words."""
+    place = message.place.answers
+    if message.manifest.in_reply_to is None or place is None:
+        return "nothing"
+    asked = channel.message(place)
+    if asked is None or asked.digest != message.manifest.in_reply_to:
+        return f"a message that is not kept here, {message.manifest.in_reply_to}"
+    return f"round {place.round_no} of run {place.run}" if place.round_no else f"the offer of run {place.run}"
+
+
+def _card(channel: Channel, seen: int) -> list[State]:
+    """The site's card, the one thing that leaves beside messages and heartbeat; none where it is lost."""
+    path = channel.mirror / names.SITE_CARD
+    try:
+        body, _ = open_signed(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return []
+    return [
+        {
+            "sealed": str(body["created"]),
+            "kind": "card",
+            "run": None,
+            "round": 0,
+            "answers": "the invite",
+            "in_reply_to": None,
+            "in_folder": seen > 0 or (channel.mirror / names.FEDERATION).exists(),
+            "files": [_plain_file(names.SITE_CARD, entry_of(path))],
+        }
+    ]
+
+
+def _plain_file(path: str, entry: FileEntry) -> State:
+    return {
+        "path": path,
+        "bytes": entry.size,
+        "sha256": entry.sha256,
+        "form": None,
+        "removed": False,
+        "tensors": None,
+    }
+
+
+def _file(channel: Channel, message: Message, name: str, entry: FileEntry, *, was_published: bool) -> State:
+    file = _plain_file(f"{message.place.path}/{name}", entry)
+    if not names.is_weights(name):
+        return file
+    path = channel.path(message.place, name)
+    layout = _layout(channel, message.place, name, path if path.exists() and entry.wire == PLAIN else None)
+    tensors = layout and [{"name": key, "dtype": dtype, "shape": shape} for key, (dtype, shape) in layout.items()]
+    return file | {
+        "form": None if entry.wire == PLAIN else str(entry.wire),
+        "removed": was_published and not path.exists(),
+        "tensors": tensors,
+    }
+
+
+def _layout(channel: Channel, place: Place, name: str, path: Path | None) -> Layout | None:
+    """What a tensor file holds: by its own header, or by the run's list where it is gone or in another form."""
+    if path is not None:
+        try:
+            return layout_of(path, name)
+        except PoisonError:
+            return None
+    try:
+        _, sharing = store.offer(channel, place.run)
+    except (FileNotFoundError, PoisonError):
+        return None
+    return _listed(sharing, name)
+
+
+def _listed(sharing: Sharing, name: str) -> Layout | None:
+    listed = {names.state_file(group): tensors for group, tensors in sharing.groups("update").items()}
+    tensors = (listed | {names.SITE_MODEL: sharing.tensors}).get(name)
+    return None if tensors is None else {key: (tensors[key].dtype, tensors[key].shape) for key in sorted(tensors)}
+
+
+# --- what is certain ---------------------------------------------------------------------------------------
+
+
+def _status(work: Path) -> Status | None:
+    """The last heartbeat, or None if there is none that can be read."""
+    try:
+        return Status.model_validate(open_signed((work / names.STATUS).read_bytes())[0])
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _last_seen(channel: Channel, status: Status | None) -> int:
+    """Number of our last message that the folder has for certain."""
+    answered = {message.manifest.in_reply_to for message in channel.peer_messages()}
+    if status is not None:
+        answered.add(status.own_head.digest)
+    return max((own.manifest.seq for own in channel.own_messages() if own.digest in answered), default=0)
+
+
+def _shown(url: str) -> str:
+    """The folder's address without what lets anybody in: in that of a public link a token stands."""
+    return visible(re.sub(r"(/public\.php/dav/files/|/s/)[^/]+", r"\1…", checked_url(url)))
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """The time that a person means, in UTC.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if re.fullmatch(r"[0-9]{1,5}", text):
+        return now - timedelta(days=int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(
+            [f"--since {visible(text)}: must be a date, as 2026-01-31, or a number of days, as 30"]
+        ) from None
