@@ -1,30 +1,37 @@
-"""What ``dropfed-site check`` and ``dropfed-aggregator check`` look at alike: a folder and its server, and images.
+"""What the checks look at: the way to a folder, its server, and images, alike for a site and the aggregator.
 
 Each finding is one line. ``note``: it works, only slower. ``warning``: it works, but somebody should know.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from shared.errors import ConfigurationError, DataError, DropfedError, PassingError
 from shared.exchange.names import new_scratch
+from shared.folder.address import is_loopback
 from shared.folder.capabilities import Capabilities
 from shared.folder.durable import disk_trouble
+from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file
 from shared.learning.tasks import TASK_NAMES, task_named
-from shared.learning.tasks.contract import Task
+
+if TYPE_CHECKING:
+    from shared.learning.tasks.contract import Task
 
 Grade = Literal["ok", "note", "warning", "problem"]
 
 LITTLE_ROOM_BYTES = 1 << 30
 CLOCKS_AGREE_S = 5.0
+ENDS_SOON = timedelta(days=7)  # of a certificate that nobody has renewed yet
 _SHOWN_CHARACTERS = 80  # of what a server says about itself
 
 
@@ -36,13 +43,17 @@ class Finding:
     text: str
 
 
-def report(findings: Iterable[Finding]) -> None:
-    """Print the findings as they come; end the command with exit code 1 if there is a problem among them."""
-    has_problem = False
+def report(findings: Iterable[Finding], *, as_json: bool = False) -> None:
+    """Print the findings as they come, or as JSON at the end; end with exit code 1 if there is a problem among them."""
+    told = []
     for finding in findings:
-        click.echo(f"{finding.grade:8} {finding.text}")
-        has_problem |= finding.grade == "problem"
-    if has_problem:
+        told.append(finding)
+        if not as_json:
+            click.echo(f"{finding.grade:8} {finding.text}")
+    problems = sum(finding.grade == "problem" for finding in told)
+    if as_json:
+        click.echo(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in told]}, indent=2))
+    if problems:
         raise SystemExit(1)
 
 
@@ -60,6 +71,49 @@ def with_problems(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield Finding("problem", str(disk_trouble(error, Path.cwd())))
 
 
+def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Finding]:
+    """See whether the server can be reached: proxy, name, connection, certificate. No password is sent.
+
+    Args:
+        ca_file: certificates to trust instead of the public ones.
+        settings: the file that names both, as people should read it.
+
+    Raises:
+        DropfedError: it cannot.
+    """
+    way = Way.to(url, settings)
+    if way.proxy is not None and way.proxy.startswith("https:"):
+        yield Finding("note", f"proxy: {way.shown_proxy}, spoken to by TLS itself; it is not looked at alone")
+        return
+    if way.proxy is not None:
+        yield Finding("ok", f"proxy: {way.shown_proxy}, as the environment says (HTTPS_PROXY)")
+    elif is_exempted(url):
+        yield Finding("ok", f"proxy: none to {way.host}, as NO_PROXY says or because it is this machine")
+    else:
+        yield Finding("ok", "proxy: none; HTTPS_PROXY is not set")
+        if (pac := automatic_configuration()) is not None and not is_loopback(url):
+            yield Finding(
+                "note",
+                f"proxy: {pac} sets the proxy for browsers here, which dropfed does not read; if no connection comes "
+                "about, set HTTPS_PROXY=http://PROXY:PORT as that file (PAC) says",
+            )
+    if way.proxy is None and (addresses := way.addresses()) != [way.host]:
+        yield Finding("ok", f"name: {way.host} is {', '.join(addresses[:4])}")
+    if not way.is_https:
+        way.connect()
+        return
+    certificate, version = way.greet(ca_file)
+    yield Finding("ok", f"TLS: {version}, certificate by {certificate.issuer!r} until {certificate.ends:%Y-%m-%d}")
+    if certificate.reads_along:
+        yield Finding(
+            "note",
+            "TLS: that authority is called like a program of the network that reads along; it can see the password and "
+            "all that passes, and a change to a message would be noticed",
+        )
+    if certificate.ends - datetime.now(UTC) < ENDS_SOON:
+        yield Finding("warning", f"TLS: the certificate ends on {certificate.ends:%Y-%m-%d}; have it renewed in time")
+
+
 def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:
     """See whether the folder can be entered, and what its server can do; writes and removes a scratch folder.
 
@@ -72,6 +126,7 @@ def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:
     yield Finding(
         "ok", f"server: {_shown(found.software)}, {'https' if found.is_https else 'http'}, {found.login} login"
     )
+    yield Finding("ok", "create: yes, files and folders")
     yield _move(found)
     yield _or_note(found.copies, "COPY", "the same model is sent anew into each folder of this server")
     yield _or_note(found.ranges, "Range", "a download that is cut begins anew")
@@ -82,7 +137,9 @@ def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:
     yield _or_note(found.checksums, "checksums", "only our own SHA-256 tells whether a file is right")
     yield _room(found.room_bytes)
     yield _clock(found.clock_ahead_s)
-    if found.left_behind is not None:
+    if found.left_behind is None:
+        yield Finding("ok", "DELETE: yes")
+    else:
         yield Finding("warning", f"DELETE: no; the folder {found.left_behind} stays there, means nothing, and may go")
 
 
@@ -95,7 +152,7 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     Raises:
         DropfedError: some cannot.
     """
-    task = _task_of(setting, task_name)
+    task = task_of(setting, task_name)
     try:
         found = task.open_images(root, task.options({}))
         if (root / SPLIT_FILE).exists():
@@ -108,12 +165,20 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
 
 def look_at_foreign(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """See whether all images that are to be foreign to a task can be read; arguments and errors as above."""
-    task = _task_of(setting, task_name)
+    task = task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
     yield Finding("ok", f"{task_name}: {len(found)} foreign images in {root}")
 
 
-def _task_of(setting: str, task_name: str) -> Task:
+def task_of(setting: str, task_name: str) -> Task:
+    """The task of this name.
+
+    Args:
+        setting: where it is named.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
     if task_name not in TASK_NAMES:
         raise ConfigurationError([f"{setting}: there is no task {task_name}; the tasks are {', '.join(TASK_NAMES)}"])
     return task_named(task_name)

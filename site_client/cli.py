@@ -17,7 +17,7 @@ from shared.learning.tasks import TASK_NAMES
 
 WORK = work_option()
 WHY_NOT = {
-    "agreed": "this site has agreed to it already; `dropfed-site withdraw` leaves it",
+    "agreed": "this site has agreed to it already; `dropfed-site withdraw {run} --work {work}` leaves it",
     "declined": "this site has declined it already",
     "withdrawn": "this site has withdrawn from it already, for good",
     "over": "it is over, or another run has been offered since",
@@ -88,20 +88,22 @@ def join(
 
 @main.command()
 @WORK
-def check(work: Path) -> None:
-    """Look at the folder, its server, the keys and the data; say what is wrong and what to do.
+@click.option("--quick", is_flag=True, help="Leave out the round trip of 16 MB and the images.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def check(work: Path, quick: bool, as_json: bool) -> None:
+    """Look at this machine, the way to the folder, its server, the keys and the data; say what is wrong and what to do.
 
     In the folder a scratch folder, check-…, is made and removed again; nothing else is changed.
     """
-    _check(work)
+    _check(work, quick=quick, as_json=as_json)
 
 
-def _check(work: Path) -> None:
+def _check(work: Path, *, quick: bool = False, as_json: bool = False) -> None:
     from shared.check import report  # noqa: PLC0415  (keeps --help instant)
     from site_client.configuration import read_configuration  # noqa: PLC0415
     from site_client.doctor import examine  # noqa: PLC0415
 
-    report(examine(work, read_configuration(work)))
+    report(examine(work, read_configuration(work), quick=quick), as_json=as_json)
 
 
 @main.command()
@@ -308,9 +310,9 @@ def resume(work: Path) -> None:
     from site_client.configuration import read_configuration  # noqa: PLC0415
 
     read_configuration(work)
+    was_paused = store.is_paused(work)
     store.resume(work)
-    start = f"`dropfed-site run --work {work}`"
-    click.echo(f"the daemon goes on at its next look; if it is not running, start it with {start}")
+    click.echo(f"the daemon goes on {_when_told(work)}" if was_paused else "it was not paused; nothing was changed")
 
 
 @main.command("install-service")
@@ -351,16 +353,19 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
 
     now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
     if now != "offered":
-        raise ConfigurationError([f"{run}: {WHY_NOT[now]}"])
+        raise ConfigurationError([f"{run}: {WHY_NOT[now].format(run=run, work=work)}"])
     write_decision(work, run, Decision(answer))
     click.echo(f"{run}: {answer}; the daemon says so in the folder {_when_told(work)}")
 
 
 def _when_told(work: Path) -> str:
-    """When the daemon tells the aggregator what a person decided, as the end of a sentence."""
-    from site_client.store import is_paused  # noqa: PLC0415  (keeps --help instant)
+    """When the daemon acts on what a person decided, as the end of a sentence."""
+    from shared.folder.lock import is_at_work  # noqa: PLC0415  (keeps --help instant)
+    from site_client.store import is_paused  # noqa: PLC0415
 
-    return "once it is resumed: it is paused now" if is_paused(work) else "at its next look"
+    if is_paused(work):
+        return "once it is resumed: it is paused now"
+    return "at its next look" if is_at_work(work) else f"once it runs: `dropfed-site run --work {work}` starts it"
 
 
 def _stop_event(duration: str | None) -> threading.Event:

@@ -2,50 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
+from math import inf, prod
 from pathlib import Path
 
-from shared.check import Finding, look_at_foreign, look_at_images, look_at_server, with_problems
+from shared.check import Finding, look_at_foreign, look_at_server, look_at_way, with_problems
+from shared.durations import duration_text
 from shared.errors import NotFoundError, PoisonError, StandingError
-from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
+from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, new_scratch
+from shared.exchange.records import RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_federation, open_site_card
+from shared.folder.address import checked_url
 from shared.folder.contract import Folder
+from shared.folder.meter import Meter
+from shared.folder.round_trip import LARGE_BYTES
+from shared.folder.webdav import WebDavFolder
 from shared.learning.tasks import TASK_NAMES
-from site_client.configuration import FILE, SiteConfiguration, computing_of, open_folder
+from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect
+from site_client.machine import look_at_computing, look_at_daemon, look_at_room
+from site_client.offer import newest_offer
 from site_client.setup import KEY_FILE
 
 
-def examine(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
-    """Look at the signing key, the folder, what its server can do, who takes part there, the device and the data.
+def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False) -> Iterator[Finding]:
+    """Look at this machine, the signing key, the folder, its server, who takes part there, and the data.
 
     In the folder a scratch folder is made and removed; nothing else is changed.
+
+    Args:
+        quick: leave out what takes time: the 16 MB that are sent and brought back, and the images.
     """
+    yield from with_problems(partial(look_at_daemon, work))
+    yield from with_problems(partial(look_at_room, work))
     key = None
     try:
         key = SigningKey.at(work / KEY_FILE).public
     except StandingError as error:
         yield Finding("problem", str(error))
-    yield from with_problems(partial(_folder, work, configuration, key))
-    if configuration.device != "cpu" or configuration.workers:
-        yield from with_problems(partial(_computing, configuration))
+    offered = newest_offer(work) if key is not None else None
+    speed = None if quick else partial(_speed, configuration, offered)
+    yield from with_problems(partial(_folder, work, configuration, key, speed))
+    yield from with_problems(partial(look_at_computing, configuration))
     if not configuration.data:
         tasks = " or ".join(TASK_NAMES)
         yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
+    if quick:
+        yield Finding("note", "left out, as --quick says: the round trip of 16 MB, and the images")
+        return
+    run = offered[0] if offered else None
     for task, folder in configuration.data.items():
-        yield from with_problems(partial(look_at_images, f"{FILE}: data", task, work / folder))
+        yield from with_problems(partial(_images, task, work / folder, configuration, run))
     for task, folder in configuration.foreign.items():
         yield from with_problems(partial(look_at_foreign, f"{FILE}: foreign", task, work / folder))
 
 
-def _folder(work: Path, configuration: SiteConfiguration, key: str | None) -> Iterator[Finding]:
-    folder = open_folder(work, configuration)
+def _images(task: str, root: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
+    from site_client.own_images import look_at_own_images  # noqa: PLC0415  (PyTorch, where there may be no images yet)
+
+    return look_at_own_images(task, root, configuration, run)
+
+
+def _folder(
+    work: Path,
+    configuration: SiteConfiguration,
+    key: str | None,
+    speed: Callable[[WebDavFolder], Iterator[Finding]] | None,
+) -> Iterator[Finding]:
+    yield from look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
+    folder = connect(work, configuration, Meter())
     yield from look_at_server(folder)
+    if speed is not None:
+        yield from with_problems(partial(speed, folder))
     _look_at_cards(work, folder, configuration, key)
     yield _aggregator(work, folder, configuration, key)
+
+
+def _speed(
+    configuration: SiteConfiguration, offered: tuple[RunConfiguration, Sharing] | None, folder: WebDavFolder
+) -> Iterator[Finding]:
+    """How fast a large file moves, and what that means for a model; the site's limits hold back models alone."""
+    room = folder.room()
+    if room is not None and room < 2 * LARGE_BYTES:
+        yield Finding("warning", "round trip: left out, for the folder has no room for 16 MB")
+        return
+    speed = folder.speed(new_scratch())
+    what, size = "a model of 100 MB", 100_000_000
+    if offered is not None:
+        run, sharing = offered
+        what, size = f"the model of run {run.run}", sum(4 * prod(each.shape) for each in sharing.tensors.values())
+        what += f" ({size / 1e6:.1f} MB)"
+    limits = configuration.limits
+    up = min(speed.up, (limits.upload_megabits or inf) * 1e6 / 8)
+    down = min(speed.down, (limits.download_megabits or inf) * 1e6 / 8)
+    held = f", as {FILE}, limits: has it," if (up, down) != (speed.up, speed.down) else ""
+    yield Finding(
+        "ok",
+        f"round trip: 16 MB came back as they were sent, up at {speed.up / 1e6:.1f} MB/s and down at "
+        f"{speed.down / 1e6:.1f} MB/s; {what} takes{held} about {duration_text(max(1, size / up))} up and "
+        f"{duration_text(max(1, size / down))} down",
+    )
 
 
 def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration, key: str | None) -> None:
@@ -102,13 +160,3 @@ def _demand_key(work: Path, key: str | None, where: str, shown: str) -> None:
             f"{work / KEY_FILE} is not the key that {where} shows: put the right key back from a backup; if there is "
             "none, the aggregator's people must invite this hospital under a new name, with an empty folder"
         )
-
-
-def _computing(configuration: SiteConfiguration) -> Iterator[Finding]:
-    from shared.learning.compute import demand_computing  # noqa: PLC0415  (PyTorch, where there may be no images yet)
-
-    computing, device = computing_of(configuration), configuration.device
-    if configuration.launcher == "torchrun" and device == "cuda":
-        device = f"cuda:{configuration.processes - 1}"  # the last process's
-    demand_computing(replace(computing, device=device))
-    yield Finding("ok", f"device: {device} is there")

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Literal
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place, is_name
@@ -44,6 +44,17 @@ def read_channel(work: Path) -> Channel:
     peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
     key = SigningKey.at(work / KEY_FILE)
     return Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=key, peer=peer)
+
+
+def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
+    """The run that was offered last; None if there is none that can be read."""
+    try:
+        channel = read_channel(work)
+        offers = [message for message in channel.peer_messages() if message.place.kind == "offer"]
+        newest = max(offers, key=lambda message: message.manifest.seq, default=None)
+        return store.offer(channel, newest.place.run) if newest else None
+    except (DropfedError, OSError):  # what is wrong is told by those who need it
+        return None
 
 
 def standing(work: Path, run: str) -> Standing:

@@ -35,6 +35,7 @@ from shared.folder.capabilities import BELOW, FILES, TEXTS
 from shared.folder.contract import UNFINISHED, Entry, Folder
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from shared.folder.round_trip import LARGE, large_text
 
 UNKNOWN = "unknown"
 _DEPTH = 6  # runs/RUN/rounds/0001/to_site/FILE
@@ -249,7 +250,7 @@ class Reading:
             inside = f"{path}/{entry.name}"
             if entry.is_folder and names.is_scratch(path) and entry.name == BELOW:
                 self._check_scratch(inside)
-            elif entry.is_folder or entry.name not in FILES or not self._is_known_text(inside):
+            elif entry.is_folder or entry.name not in (*FILES, LARGE) or not self._is_known_text(inside, entry.name):
                 self.find(inside, "is not what a `check` writes into its scratch folder")
 
     def _entries(self, path: str) -> list[Entry]:
@@ -258,14 +259,15 @@ class Reading:
         except NotFoundError:  # the check that made it has just ended
             return []
 
-    def _is_known_text(self, path: str) -> bool:
+    def _is_known_text(self, path: str, name: str) -> bool:
+        texts = (large_text(),) if name == LARGE else TEXTS
         try:
-            content = self.folder.read(path, max_bytes=max(map(len, TEXTS)))
+            content = self.folder.read(path, max_bytes=max(map(len, texts)))
         except NotFoundError:  # likewise
             return True
         except PoisonError:
             return False
-        return any(text.startswith(content) for text in TEXTS)
+        return any(text.startswith(content) for text in texts)
 
     # --- keys ----------------------------------------------------------------------------------------------
 

@@ -21,18 +21,18 @@ from typing import BinaryIO, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
-from requests.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 from webdav3.client import Client
 from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
-from shared.folder.address import checked_url, is_loopback
+from shared.folder.address import checked_url
 from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.durable import BLOCK
 from shared.folder.login import Password, PasswordLogin
 from shared.folder.multistatus import QUESTION, Listing, parse
+from shared.folder.way import proxies_to
 
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
 METHODS = ("GET", "POST", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
@@ -136,7 +136,7 @@ class Connection:
         session = client.session
         session.auth = self._login = PasswordLogin(user, password)
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
-        session.proxies = {} if is_loopback(self.url) else get_environ_proxies(self.url)
+        session.proxies = proxies_to(self.url)
         session.max_redirects = 0
         session.headers.update({"Accept-Encoding": "identity", "User-Agent": "dropfed"})
         session.hooks["response"].append(_stop_at_refusal)

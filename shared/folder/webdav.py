@@ -24,6 +24,7 @@ from shared.folder.durable import disk_trouble
 from shared.folder.login import Password
 from shared.folder.meter import Meter
 from shared.folder.multistatus import Listing
+from shared.folder.round_trip import Speed, measure_speed
 
 _MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
 
@@ -105,6 +106,14 @@ class WebDavFolder(Folder):
     def capabilities(self, scratch: str) -> Capabilities:
         """Measure what the server can do; see ``probe``."""
         return probe(self._connection, scratch)
+
+    def speed(self, scratch: str) -> Speed:
+        """Measure how fast a large file moves; see ``measure_speed``. The scratch folder is removed afterwards."""
+        try:
+            return measure_speed(self, scratch)
+        finally:
+            self._connection.send("DELETE", f"{scratch}/")
+            self._folders.discard(scratch)
 
     def room(self) -> int | None:
         return self._ask("", depth=0).available_bytes

@@ -14,6 +14,7 @@ from shared.audit.verify import verify
 from shared.exchange.names import new_scratch
 from shared.folder.capabilities import BELOW, TEXTS
 from shared.folder.local import LocalFolder
+from shared.folder.round_trip import LARGE, large_text
 from tests.folder.logins import PASSWORD, SITE
 from tests.folder.relay import Relay
 from tests.folder.servers import embedded
@@ -66,12 +67,21 @@ def test_a_check_that_ends_leaves_nothing(root: Path) -> None:
     assert sorted((root / SITE).rglob("*")) == before
 
 
+def test_the_beginning_of_the_large_file_is_no_violation(root: Path) -> None:
+    scratch = root / SITE / new_scratch()
+    scratch.mkdir()
+    for content, findings in ((large_text()[: 3 << 20], 0), (large_text(), 0), (large_text()[1:], 1)):
+        (scratch / LARGE).write_bytes(content)
+        assert len(verify(LocalFolder(root / SITE)).findings) == findings
+
+
 @pytest.mark.parametrize(
     ("path", "content"),
     [
         ("one", b"names of patients"),
         ("name-of-a-patient", TEXTS[0]),
         ("one", TEXTS[0] + b"and names of patients"),
+        (LARGE, b"names of patients"),
         (f"{BELOW}/one", b"names of patients"),
         ("elsewhere/one", TEXTS[0]),
         (f"{BELOW}/{BELOW}/{BELOW}/one", b"names of patients"),

@@ -27,6 +27,7 @@ from tests.folder.servers import running
 
 ALL_OF_A_SERVER = [
     "server",
+    "create",
     "MOVE",
     "COPY",
     "Range",
@@ -37,6 +38,7 @@ ALL_OF_A_SERVER = [
     "checksums",
     "room",
     "clock",
+    "DELETE",
 ]
 
 

@@ -351,9 +351,10 @@ def test_each_wish_that_comes_too_late_is_one_sentence(hospital: Hospital) -> No
     assert "no such run was offered" in site(hospital, "withdraw", RUN, "--yes").output
     run = agreed(hospital)
     for command in ("approve", "decline"):
-        assert "`dropfed-site withdraw` leaves it" in site(hospital, command, RUN).output
+        assert f"`dropfed-site withdraw {RUN} --work {hospital.work}` leaves it" in site(hospital, command, RUN).output
     assert site(hospital, "withdraw", RUN, answer="n\n").exit_code == 1
     assert not (hospital.work / "decisions" / RUN).exists()
+    assert site(hospital, "resume").output == "it was not paused; nothing was changed\n"
     site(hospital, "pause")
     assert "once it is resumed" in site(hospital, "withdraw", RUN, answer="y\n").output
     hospital.live()

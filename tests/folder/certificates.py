@@ -20,9 +20,9 @@ KEY = "server.key"
 class Authority:
     """Certifies servers; nobody trusts it who was not told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "A hospital's own authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A hospital's own authority")])
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         itself = (
             self._begun(self._name, self._key.public_key(), ends_in_days=2)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -32,13 +32,13 @@ class Authority:
         )
         self.certificate = itself.public_bytes(Encoding.PEM)
 
-    def certify(self, *hosts: str, ends_in_days: int = 2) -> tuple[bytes, bytes]:
+    def certify(self, *hosts: str, begins_in_days: int = -3, ends_in_days: int = 2) -> tuple[bytes, bytes]:
         """A server's certificate for ``hosts``, names or addresses, valid since three days, and its key (PEM)."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.IPAddress(ip_address(host)) if host[0].isdigit() else x509.DNSName(host) for host in hosts]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
         server = (
-            self._begun(subject, key.public_key(), ends_in_days=ends_in_days)
+            self._begun(subject, key.public_key(), begins_in_days=begins_in_days, ends_in_days=ends_in_days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -50,7 +50,7 @@ class Authority:
         return server.public_bytes(Encoding.PEM), own
 
     def _begun(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ends_in_days: int
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, begins_in_days: int = -3, ends_in_days: int
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
@@ -59,7 +59,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=3))
+            .not_valid_before(now + timedelta(days=begins_in_days))
             .not_valid_after(now + timedelta(days=ends_in_days))
         )
 

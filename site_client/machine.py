@@ -1,0 +1,129 @@
+"""What ``check`` looks at on this machine: the daemon, its service, disk, memory, GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shared.check import Finding
+from shared.folder.lock import is_at_work
+from site_client.configuration import FILE, SiteConfiguration, computing_of
+
+LITTLE_DISK_BYTES = 10 << 30
+LITTLE_MEMORY_BYTES = 4 << 30
+_UNITS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "~/.config/systemd/user",
+)
+_NVIDIA = "/proc/driver/nvidia/version"
+_MEMORY_OF_CONTAINER = "/sys/fs/cgroup/memory.max"
+
+
+def look_at_daemon(work: Path) -> Iterator[Finding]:
+    """See whether a daemon works in this directory, and whether systemd starts one with the machine."""
+    if is_at_work(work):
+        yield Finding("ok", "daemon: one works in this directory; a second one would not start")
+    else:
+        yield Finding("note", f"daemon: none works in this directory; `dropfed-site run --work {work}` starts one")
+    if Path("/run/systemd/system").is_dir():
+        unit = unit_of(work)
+        if unit is not None:
+            yield Finding("ok", f"service: {unit} runs the daemon of this directory")
+        else:
+            yield Finding(
+                "note", "service: no systemd unit names this directory, so no daemon starts with the machine by itself"
+            )
+
+
+def unit_of(work: Path, folders: tuple[str, ...] = _UNITS) -> Path | None:
+    """The systemd unit that runs the daemon of a work directory, or None."""
+    for folder in folders:
+        try:
+            texts = {
+                unit: unit.read_text(errors="replace").replace("%%", "%")
+                for unit in sorted(Path(folder).expanduser().glob("dropfed*.service"))
+            }
+        except (OSError, RuntimeError):  # not readable by us; a user without a home
+            continue
+        for unit, text in texts.items():
+            if re.search(rf"{re.escape(str(work))}/?[\"'\s]", text):
+                return unit
+    return None
+
+
+def look_at_room(work: Path) -> Iterator[Finding]:
+    """See how much disk and memory there is."""
+    free = shutil.disk_usage(work).free
+    text = f"disk: {free / 1e9:.1f} GB left for {work}"
+    if free < LITTLE_DISK_BYTES:
+        yield Finding(
+            "warning", f"{text}; every round leaves two models there: make room, or move the directory to a larger disk"
+        )
+    else:
+        yield Finding("ok", text)
+    memory = memory_bytes()
+    if memory is None:
+        yield Finding("note", "memory: this system does not tell how much there is")
+    elif memory < LITTLE_MEMORY_BYTES:
+        yield Finding(
+            "warning",
+            f"memory: {memory / 1e9:.1f} GB in all; training keeps all images and the model in it: give the machine or "
+            "the container more",
+        )
+    else:
+        yield Finding("ok", f"memory: {memory / 1e9:.1f} GB in all")
+
+
+def memory_bytes() -> int | None:
+    """How much memory this machine has, or this container may use; None if the system does not tell."""
+    try:
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        return min(machine, int(Path(_MEMORY_OF_CONTAINER).read_text()))
+    except (OSError, ValueError):  # "max", or no such file
+        return machine
+
+
+def look_at_computing(configuration: SiteConfiguration) -> Iterator[Finding]:
+    """See which GPUs PyTorch sees, and whether this site can compute as its settings say.
+
+    Raises:
+        StandingError: it cannot.
+    """
+    import torch  # noqa: PLC0415  (for this alone)
+
+    from shared.learning.compute import demand_computing  # noqa: PLC0415
+
+    device, count = configuration.device, torch.cuda.device_count()
+    if configuration.launcher == "torchrun" and device == "cuda":
+        device = f"cuda:{configuration.processes - 1}"  # the last process's
+    demand_computing(replace(computing_of(configuration), device=device))
+    gpus = ", ".join(_gpu(torch.cuda.get_device_properties(number)) for number in range(count))
+    if device != "cpu":
+        yield Finding("ok", f"device: {device} is there; PyTorch sees {gpus}")
+    elif count:
+        yield Finding("note", f"GPU: PyTorch sees {gpus}; {FILE} says `device: cpu`, and `device: cuda` would use it")
+    elif Path(_NVIDIA).exists():
+        why = (
+            "it was built without CUDA"
+            if torch.version.cuda is None
+            else f"it needs a driver for CUDA {torch.version.cuda}"
+        )
+        yield Finding("warning", f"GPU: this machine has one of NVIDIA's, but PyTorch does not see it; {why}")
+    else:
+        yield Finding("ok", "GPU: PyTorch sees none, and `device: cpu` needs none")
+
+
+def _gpu(properties: object) -> str:
+    name, memory = getattr(properties, "name", "one"), getattr(properties, "total_memory", 0)
+    return f"{name} ({memory / (1 << 30):.0f} GiB)"

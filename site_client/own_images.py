@@ -1,0 +1,161 @@
+"""What ``check`` says about the hospital's images: how a run would divide them, copies, and what names people.
+
+Everything here stays here: the lines are for the people of the hospital alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from shared.check import Finding, task_of
+from shared.errors import ConfigurationError, DataError
+from shared.exchange.reading import check_record
+from shared.exchange.records import RunConfiguration
+from shared.folder.durable import hash_file
+from shared.learning.data.graded_images import GRADED_EXTENSIONS
+from shared.learning.data.headers import BURNT_IN, fields_that_may_name
+from shared.learning.data.images import short_name, visible
+from shared.learning.data.splits import SPLITS, SplitPlan
+from shared.learning.objectives import IGNORED
+from shared.learning.seeds import split_seed
+from shared.learning.tasks.contract import Dataset, Options, Sample, Task
+from site_client.configuration import FILE, SiteConfiguration
+
+SHOWN = 5
+"""So many files are named in one line."""
+Parts = dict[str, Sequence[Sample]]
+
+
+def look_at_own_images(
+    task_name: str, root: Path, configuration: SiteConfiguration, run: RunConfiguration | None
+) -> Iterator[Finding]:
+    """Read every image and label for a task, as the daemon does, and say what is there.
+
+    Args:
+        run: the newest run that was offered; if it is of this task, images are divided as it asks.
+
+    Raises:
+        DataError: some cannot be read, or not be divided.
+    """
+    task = task_of(f"{FILE}: data", task_name)
+    run = run if run is not None and run.task == task_name else None
+    options, plan = _asked(task, run)
+    try:
+        dataset = task.open_dataset(root, options, plan, split_seed(run.seed if run else 0, configuration.site))
+    except DataError as error:
+        raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
+    parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
+    count = sum(map(len, parts.values()))
+    yield Finding("ok", f"{task_name}: {count} labelled images in {root}; classes: {', '.join(dataset.classes)}")
+    by = f"run {run.run}" if run else "a run with the usual settings"
+    yield from _divided(task, dataset, parts, by, configuration.policy.minimum_count)
+    files = image_files(root)
+    yield _copies(task_name, parts, files)
+    yield from _named(task_name, files)
+
+
+def image_files(root: Path) -> list[Path]:
+    """The images of a data folder, masks aside: in ``images``, or in one folder for each class."""
+    folders = [root / "images"] if (root / "images").is_dir() else [path for path in visible(root) if path.is_dir()]
+    return [path for folder in folders for path in visible(folder) if path.suffix.lower() in GRADED_EXTENSIONS]
+
+
+def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan]:
+    """A run's options and split, or the usual ones where it asks for what this software does not know."""
+    try:
+        if run is not None:
+            return task.options(run.task_options), check_record(run.split, SplitPlan, "split")
+    except ConfigurationError:
+        pass
+    return task.options({}), SplitPlan()
+
+
+def _divided(task: Task, dataset: Dataset, parts: Parts, by: str, minimum: int) -> Iterator[Finding]:
+    """How many images of each class are in each split."""
+    told, lacking = [], []
+    for name, samples in parts.items():
+        counts, are_pixels = _counts(task, samples, len(dataset.classes))
+        whole = max(sum(counts), 1)
+        amounts = [f"{count / whole:.0%} of pixels" if are_pixels else str(count) for count in counts]
+        each = ", ".join(f"{called}: {amount}" for called, amount in zip(dataset.classes, amounts, strict=True))
+        told.append(f"{name} {len(samples)} ({each})")
+        if absent := [called for called, count in zip(dataset.classes, counts, strict=True) if count == 0]:
+            lacking.append(f"{name} has none of {', '.join(absent)}")
+    yield Finding("ok", f"{task.name}: {by} divides them into {'; '.join(told)}")
+    if lacking:
+        yield Finding(
+            "warning", f"{task.name}: {'; '.join(lacking)}: what is absent there is not learnt, or not measured"
+        )
+    if small := [name for name, samples in parts.items() if len(samples) < minimum]:
+        yield Finding(
+            "note", f"{task.name}: fewer than {minimum} images are in {' and '.join(small)}; no score of so few leaves"
+        )
+
+
+def _counts(task: Task, samples: Sequence[Sample], classes: int) -> tuple[list[int], bool]:
+    """How many targets of each class there are, and whether a target is a pixel."""
+    counts, are_pixels = torch.zeros(classes, dtype=torch.int64), False
+    for batch in task.batches(samples):
+        _, targets = task.collate(batch)
+        are_pixels = targets.ndim > 1
+        counts += torch.bincount(targets[targets != IGNORED], minlength=classes)
+    return [int(count) for count in counts], are_pixels
+
+
+def _copies(task_name: str, parts: Parts, files: Sequence[Path]) -> Finding:
+    """See whether the same file lies, under two names, in two splits."""
+    split_of = {sample.id: name for name, samples in parts.items() for sample in samples}
+    same: dict[str, list[Path]] = {}
+    for path in files:
+        if path.stem in split_of:
+            same.setdefault(hash_file(path)[1], []).append(path)
+    torn = [paths for paths in same.values() if len({split_of[path.stem] for path in paths}) > 1]
+    if not torn:
+        return Finding("ok", f"{task_name}: no image lies in two splits under two names")
+    shown = "; ".join(
+        " = ".join(f"{short_name(path)} ({split_of[path.stem]})" for path in paths[:SHOWN]) for paths in torn[:SHOWN]
+    )
+    more = f"; and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
+    return Finding(
+        "warning",
+        f"{task_name}: {len(torn)} image(s) lie in two splits under two names, and scores over them mean nothing: "
+        f"{shown}{more}; remove the copies, or put them into one group of split.csv",
+    )
+
+
+def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
+    """See what the files say beside their pixels."""
+    found = {path: fields for path in files if (fields := fields_that_may_name(path))}
+    naming = {path: [field for field in fields if field != BURNT_IN] for path, fields in found.items()}
+    naming = {path: fields for path, fields in naming.items() if fields}
+    burnt = [path for path, fields in found.items() if BURNT_IN in fields]
+    if naming:
+        fields = sorted({field for each in naming.values() for field in each})
+        listed = ", ".join(map(_shown, fields[:SHOWN])) + (", …" if len(fields) > SHOWN else "")
+        yield Finding(
+            "warning",
+            f"{task_name}: {len(naming)} of {len(files)} files hold text beside their pixels that may name people "
+            f"({listed}), as {_some(list(naming))}: it is never read for training and never leaves, but it is there; "
+            "export them without it",
+        )
+    if burnt:
+        yield Finding(
+            "warning",
+            f"{task_name}: {len(burnt)} of {len(files)} files say that text is burnt into their pixels ({BURNT_IN}), "
+            f"as {_some(burnt)}: no pixel ever leaves, but what is trained sees it; export them without it",
+        )
+    if not found:
+        yield Finding(
+            "ok", f"{task_name}: the files name nobody beside their pixels; text within the pixels is not looked for"
+        )
+
+
+def _some(files: Sequence[Path]) -> str:
+    return ", ".join(short_name(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else "")
+
+
+def _shown(field: str) -> str:
+    return "".join(char for char in field if char.isprintable())[:40]

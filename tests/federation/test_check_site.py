@@ -1,0 +1,264 @@
+"""What ``dropfed-site check`` says of the machine, of the way a large file takes, and of the images."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from filelock import FileLock
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+
+from shared.check import Finding
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Sharing, TensorShape
+from shared.folder.lock import LOCK
+from shared.folder.round_trip import large_text
+from shared.learning.data.headers import BURNT_IN, fields_that_may_name
+from site_client.cli import main
+from site_client.machine import unit_of
+from tests.federation.running import Federation, staging_run, write_data
+from tests.folder.faulty import FaultyServer, Handler
+from tests.played import RUN, Played
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Two sites that have joined; no daemon runs."""
+    with Federation(tmp_path_factory.mktemp("federation"), images=12) as federation:
+        yield federation
+
+
+@pytest.fixture
+def north(federation: Federation, tmp_path: Path) -> Path:
+    """A copy of north's work directory, to spoil."""
+    shutil.copytree(federation.site("north"), tmp_path / "north")
+    return tmp_path / "north"
+
+
+def check(work: Path, *options: str) -> Result:
+    result = CliRunner().invoke(main, ["check", "--work", str(work), *options], env={"DROPFED_PASSWORD": ""})
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+def lines(work: Path, *options: str) -> list[Finding]:
+    return [Finding(**finding) for finding in json.loads(check(work, "--json", *options).output)["findings"]]
+
+
+def line(found: list[Finding], begins: str) -> Finding:
+    (one,) = [finding for finding in found if finding.text.startswith(begins)]
+    return one
+
+
+# --- this machine, and the way -----------------------------------------------------------------------------------
+
+
+def test_the_two_forms_say_the_same_and_end_alike(north: Path) -> None:
+    text, found = check(north, "--quick"), lines(north, "--quick")
+    assert text.exit_code == 0
+    assert [each for each in text.output.splitlines() if "GB left" not in each] == [
+        f"{finding.grade:8} {finding.text}" for finding in found if "GB left" not in finding.text
+    ]
+    (north / "password").write_bytes(b"wrong")
+    failed = check(north, "--quick", "--json")
+    assert failed.exit_code == 1 and json.loads(failed.output)["problems"] == 1
+
+
+def test_a_quick_check_says_what_it_leaves_out(north: Path) -> None:
+    texts = [finding.text for finding in lines(north, "--quick")]
+    assert "left out, as --quick says: the round trip of 16 MB, and the images" in texts
+    assert not [text for text in texts if text.startswith(("round trip", "octa_segmentation"))]
+
+
+def test_a_daemon_that_works_in_the_directory_is_told(north: Path) -> None:
+    assert line(lines(north, "--quick"), "daemon: ").grade == "note"
+    with FileLock(north / LOCK):
+        assert line(lines(north, "--quick"), "daemon: ").text.startswith("daemon: one works in this directory")
+
+
+def test_a_unit_that_names_the_directory_is_found(tmp_path: Path) -> None:
+    unit = tmp_path / "dropfed-site-north.service"
+    for text, names_it in (
+        ("ExecStart=/x/dropfed-site run --work /srv/north\n", True),
+        ('ExecStart=/x/python -m site_client.cli "run" "--work" "/srv/north"\n', True),
+        ("Environment=DROPFED_WORK=/srv/north/\n", True),
+        ("ExecStart=/x/dropfed-site run --work /srv/north2\n", False),
+        ("ExecStart=/x/dropfed-site run --work /srv\n", False),
+    ):
+        unit.write_text(text)
+        assert (unit_of(Path("/srv/north"), (str(tmp_path), "/nowhere")) == unit) is names_it
+    unit.unlink()
+    (tmp_path / "other.service").write_text("ExecStart=/x --work /srv/north\n")
+    assert unit_of(Path("/srv/north"), (str(tmp_path),)) is None
+
+
+def test_a_large_file_goes_and_comes_back(federation: Federation, north: Path) -> None:
+    found = line(lines(north), "round trip: ")
+    assert found.grade == "ok"
+    assert "16 MB came back as they were sent" in found.text and "a model of 100 MB takes about" in found.text
+    assert list(federation.folder("north").iterdir()) == []
+    assert not (north / "transfer.json").exists()
+
+
+def test_the_models_size_is_that_of_the_newest_run_and_limits_count(federation: Federation, tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    shape = TensorShape(dtype="F32", shape=[25_000_000])
+    run = dump_yaml(staging_run(run=RUN, sites=["north"], quorum=1))
+    tensors = dump_yaml(Sharing(tensors={"a": shape}, start={}, personal=[]))
+    played.send("offer", 0, {"run.yaml": run, "tensors.yaml": tensors}, None)
+    work = tmp_path / "north"
+    shutil.copy(federation.site("north") / "password", work / "password")
+    federation.change(
+        work / "site.yaml", url=f"http://127.0.0.1:{federation.port}/north", limits={"upload_megabits": 8.0}
+    )
+    found = line(lines(work), "round trip: ")
+    assert f"the model of run {RUN} (100.0 MB) takes, as site.yaml, limits: has it, about 1 min 40 s up" in found.text
+
+
+def test_a_server_that_takes_no_large_file(
+    faulty: FaultyServer, federation: Federation, north: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nginx does by default."""
+    behave = Handler.behave
+    monkeypatch.setattr(Handler, "behave", lambda self: (413, b"") if len(self.body) > 1 << 20 else behave(self))
+    federation.change(north / "site.yaml", url=faulty.url)
+    (problem,) = [finding.text for finding in lines(north) if finding.grade == "problem"]
+    assert "is larger than the server accepts: have its upload limit raised" in problem
+
+
+def test_what_comes_back_changed_is_a_problem(
+    faulty: FaultyServer, federation: Federation, north: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave = Handler.behave
+
+    def spoil(self: Handler) -> tuple[int, bytes]:
+        status, body = behave(self)
+        return status, body.replace(large_text()[:32], bytes(32)) if self.command == "GET" else body
+
+    monkeypatch.setattr(Handler, "behave", spoil)
+    federation.change(north / "site.yaml", url=faulty.url)
+    (problem,) = [finding.text for finding in lines(north) if finding.grade == "problem"]
+    assert "came back with other bytes: something on the way changes what passes" in problem
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graded(federation: Federation, north: Path, tmp_path: Path) -> Path:
+    """North's images for staging, of grades 0 to 3, to spoil."""
+    write_data("dr_staging", tmp_path / "graded", 0, 24, seed=3)
+    federation.change(north / "site.yaml", data={"dr_staging": str(tmp_path / "graded")})
+    return tmp_path / "graded"
+
+
+def of_images(work: Path) -> list[Finding]:
+    return [finding for finding in lines(work) if finding.text.startswith(("dr_staging: ", "octa_segmentation: "))]
+
+
+def test_counts_by_class_and_split_add_up(graded: Path, north: Path) -> None:
+    found = line(of_images(north), "dr_staging: a run with the usual settings divides them into")
+    parts = found.text.partition("into ")[2].split("; ")
+    assert [part.split()[0] for part in parts] == ["train", "validation", "test"]
+    by_split = [[int(each.split(": ")[1]) for each in part.partition("(")[2][:-1].split(", ")] for part in parts]
+    assert [sum(counts) for counts in by_split] == [int(part.split()[1]) for part in parts]
+    labels = (graded / "labels.csv").read_text().splitlines()[1:]
+    grades = [int(label.split(",")[1]) for label in labels]
+    assert [sum(column) for column in zip(*by_split, strict=True)] == [grades.count(grade) for grade in range(4)]
+
+
+def test_of_a_segmentation_pixels_are_counted(north: Path) -> None:
+    found = line(of_images(north), "octa_segmentation: a run with the usual settings divides them into")
+    assert "% of pixels" in found.text and "vessel: " in found.text
+
+
+def test_a_class_that_a_split_lacks_is_told(graded: Path, north: Path) -> None:
+    names = [label.split(",") for label in (graded / "labels.csv").read_text().splitlines()[1:]]
+    parts = [
+        f"{name},{'train' if grade == '0' else 'test' if number % 2 else 'validation'}"
+        for number, (name, grade) in enumerate(names)
+    ]
+    (graded / "split.csv").write_text("\n".join(["id,split", *parts]) + "\n")
+    (warning,) = [finding for finding in of_images(north) if finding.grade == "warning"]
+    assert "train has none of mild, moderate, severe" in warning.text
+    assert "test has none of no DR" in warning.text
+
+
+def test_a_copy_under_another_name_in_another_split_is_told(graded: Path, north: Path) -> None:
+    images = sorted((graded / "images").iterdir())
+    shutil.copyfile(images[0], graded / "images" / "copy.png")
+    labels = graded / "labels.csv"
+    labels.write_text(labels.read_text().rstrip() + "\ncopy,0\n")
+    parts = [f"{image.stem},{name}" for image, name in zip(images, ["train", "validation", "test"] * 8, strict=True)]
+    (graded / "split.csv").write_text("\n".join(["id,split", *parts, "copy,test"]) + "\n")
+    found = line(of_images(north), "dr_staging: 1 image(s) lie in two splits under two names")
+    assert found.grade == "warning"
+    assert f"images/{images[0].name} (train)" in found.text and "images/copy.png (test)" in found.text
+    (graded / "split.csv").write_text("\n".join(["id,split", *parts, "copy,train"]) + "\n")
+    assert line(of_images(north), "dr_staging: no image lies in two splits").grade == "ok"
+
+
+def test_text_beside_the_pixels_is_told_and_not_shown(graded: Path, north: Path) -> None:
+    assert line(of_images(north), "dr_staging: the files name nobody beside their pixels").grade == "ok"
+    first = sorted((graded / "images").iterdir())[0]
+    text = PngInfo()
+    text.add_text("Patient", "Erika Mustermann")
+    Image.open(first).save(first, pnginfo=text)
+    result = check(north)
+    assert "1 of 24 files hold text beside their pixels that may name people (Patient), as images/" in result.output
+    assert "never leaves" in result.output and "Mustermann" not in result.output
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "tif", "png"])
+def test_fields_of_pictures(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"eye.{suffix}"
+    image = Image.fromarray(np.zeros((40, 40), dtype=np.uint8))
+    image.save(path, software="made by a program", dpi=(72, 72))
+    assert fields_that_may_name(path) == []
+    exif = Image.Exif()
+    exif[0x013B] = "Dr. Example"  # Artist
+    exif[0x9C9B] = "Erika".encode("utf-16-le")  # XPTitle
+    image.save(path, exif=exif)
+    assert fields_that_may_name(path) == ["Artist", "XPTitle"]
+
+
+def test_fields_of_dicom(tmp_path: Path) -> None:
+    path = tmp_path / "eye.dcm"
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = SecondaryCaptureImageStorage, generate_uid()
+    header = Dataset()
+    header.file_meta = meta
+    header.PatientName, header.PatientID, header.BurnedInAnnotation = "Mustermann^Erika", "", "YES"
+    header.save_as(path, enforce_file_format=True)
+    assert fields_that_may_name(path) == ["PatientName", BURNT_IN]
+    header.PatientIdentityRemoved, header.BurnedInAnnotation = "YES", "NO"
+    header.save_as(path, enforce_file_format=True)
+    assert fields_that_may_name(path) == []
+
+
+def test_a_file_that_cannot_be_read_names_nobody_here(tmp_path: Path) -> None:
+    for name in ("eye.dcm", "eye.png"):
+        (tmp_path / name).write_bytes(b"not an image")
+        assert fields_that_may_name(tmp_path / name) == []
+
+
+def test_images_are_divided_as_the_newest_run_asks(federation: Federation, tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.offer_and_consent()
+    write_data("octa_segmentation", tmp_path / "images", 0, 12, seed=5)
+    federation.change(tmp_path / "north" / "site.yaml", data={"octa_segmentation": str(tmp_path / "images")})
+    found = line(of_images(tmp_path / "north"), f"octa_segmentation: run {RUN} divides them into ")
+    assert [part.split(" (")[0] for part in found.text.partition("into ")[2].split("; ")] == [
+        "train 6",
+        "validation 3",
+        "test 3",
+    ]
