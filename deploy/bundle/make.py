@@ -80,7 +80,7 @@ def make(out: Path, key_file: Path) -> None:
 
 
 def seal(bundle: Path, key: SigningKey) -> int:
-    """Add to a folder with ``wheels`` what checks and installs them, sign the checksums; return the bytes."""
+    """Add to a folder with ``wheels`` what installs them, and a signed list of checksums; return the bytes of all."""
     for name in ("install.py", "README.txt"):
         shutil.copyfile(HERE / name, bundle / name)
     write_file(bundle / "signer.pub", f"{key.public}\n".encode())
