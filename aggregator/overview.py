@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.setup import KEY_FILE
-from aggregator.site import lacks_messages, open_channel
+from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, PoisonError
@@ -21,6 +23,8 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 
+MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
+
 
 def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
     """The exchange with each enrolled site as the work directory remembers it."""
@@ -29,28 +33,63 @@ def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
     return {site: channel for site, channel in channels.items() if channel is not None}
 
 
+@dataclass(frozen=True)
+class Reading:
+    """The newest run of a work directory, and the exchange with each of its enrolled sites."""
+
+    work: Path
+    store: RunStore
+    run: RunConfiguration
+    channels: Mapping[str, Channel]
+
+
+Told = TypeVar("Told")
+
+
+def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
+    """What ``tell`` says of the newest run; said again where a daemon changed the run meanwhile, so that it is of one
+    moment.
+
+    Raises:
+        ConfigurationError: there is no such directory, or no run was launched here yet.
+    """
+    demand_work(work)
+    for _ in range(MOST_READINGS):
+        runs = runs_in(work)
+        if not runs:
+            command = f"`dropfed-aggregator launch RUN.yaml --work {work}`"
+            raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
+        store = runs[-1]
+        marks = store.marks()
+        run = store.configuration()
+        told = tell(Reading(work, store, run, read_channels(work, run.sites)))
+        if store.marks() == marks:
+            break
+    return told
+
+
 def overview(work: Path) -> dict[str, Any]:
     """The newest run as plain values.
 
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    demand_work(work)
-    runs = runs_in(work)
-    if not runs:
-        command = f"`dropfed-aggregator launch RUN.yaml --work {work}`"
-        raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
-    store = runs[-1]
-    run = store.configuration()
-    channels = read_channels(work, run.sites)
-    card = store.card()
+    return told_of_newest(work, overview_of)
+
+
+def overview_of(reading: Reading) -> dict[str, Any]:
+    """The same of a run that was read."""
+    work, store, run, channels = reading.work, reading.store, reading.run, reading.channels
+    card, now, is_running = store.card(), time.time(), is_at_work(work)
     waited_for = _waited_for(work, store, run, channels)
+    goes_on = is_running and not (store.is_over or store.paused or store.stop_requested)
     return {
         "run": run.run,
+        "now": time_text(now),
         "work": str(work),
         "configuration": str(store.home / names.RUN_CONFIGURATION),
         "state": _state(store, waited_for),
-        "running": is_at_work(work),
+        "running": is_running,
         "reason": card.reason if card else store.given_up(),
         "since": time_text(store.stage_began),
         "waits_for": waited_for,
@@ -58,21 +97,27 @@ def overview(work: Path) -> dict[str, Any]:
         "next": _next(work, store, run, waited_for),
         "round": min(store.round_no, run.rounds),
         "rounds": run.rounds,
+        "is_closing_round": store.round_no > run.rounds,
+        "expected_end": end_is_expected(store, run, channels, now) if goes_on else None,
         "chosen_round": card.chosen_round if card else None,
         "final_model": str(store.final_model) if card else None,
-        "sites": {site: _site(work, store, run, site, channels.get(site)) for site in run.sites},
+        "sites": {site: _site(reading, site, now, is_due=goes_on and site in waited_for) for site in run.sites},
     }
 
 
 def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
-    lines = [f"run {state['run']}: {state['state']}, round {state['round']} of {state['rounds']}"]
+    is_closing = state["is_closing_round"] and not state["final_model"]
+    where = "the closing round" if is_closing else f"round {state['round']} of {state['rounds']}"
+    lines = [f"run {state['run']}: {state['state']}, {where}"]
     if not state["running"] and state["next"]:
         command = f"dropfed-aggregator launch {state['configuration']} --work {state['work']}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state["waits_for"]:
         lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
     lines += [f"{what}: {state[what]}" for what in ("why", "next") if state[what]]
+    if state["expected_end"]:
+        lines.append(f"estimate: ends about {state['expected_end']}, if rounds go on as they went")
     if state["final_model"]:
         lines.append(f"chosen: the aggregate of round {state['chosen_round']}, {state['final_model']}")
     if state["reason"]:
@@ -84,8 +129,10 @@ def overview_text(state: dict[str, Any]) -> str:
         if site["last_verdict"]:
             lines.append(f"      last verdict: {site['last_verdict']}")
         if site["heartbeat"] and site["phase"] != "finished":  # it is not read any more, and was of before
-            trouble = site["heartbeat"]["trouble"]
-            lines.append(f"      says: {status_text(site['heartbeat'])}{f'; {trouble}' if trouble else ''}")
+            trouble, heard = site["heartbeat"]["trouble"], f"heard {duration_text(site['heartbeat']['age_s'])} ago"
+            lines.append(f"      says: {status_text(site['heartbeat'])}, {heard}{f'; {trouble}' if trouble else ''}")
+        if site["expected"]:
+            lines.append(f"      estimate: answers about {site['expected']}, if it takes as long as it did")
         if site["trouble"]:
             lines.append(f"      trouble: {site['trouble']}")
     return "\n".join(lines)
@@ -95,7 +142,7 @@ def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Ma
     """The sites that owe an answer now; at the end, those whose folder still has to take something."""
     if store.card() is not None:
         return [site for site, channel in channels.items() if _is_owed(work / "sites" / site, channel, run.run)]
-    if store.is_over or store.verdicts(store.round_no) is not None:
+    if store.is_over or store.stop_requested or store.verdicts(store.round_no) is not None:
         return []
     if store.round_no == 0:
         return [site for site in run.sites if site not in channels or consent_of(channels[site], run.run) is None]
@@ -103,7 +150,8 @@ def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Ma
     return [
         site
         for site in store.participants(store.round_no)
-        if not channels[site].is_settled(update) and withdrawal_of(channels[site], run.run) is None
+        if (channel := channels.get(site)) is None
+        or not (channel.is_settled(update) or withdrawal_of(channel, run.run) is not None)
     ]
 
 
@@ -118,6 +166,8 @@ def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str |
     """What the present stage waits for, in a sentence."""
     if store.is_over:
         return "the run ends when every site's folder has what was sealed for it" if waited_for else None
+    if store.stop_requested:
+        return "the PI has asked to close the run"
     if store.paused and not waited_for:
         return "the PI has paused the run"
     hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
@@ -158,53 +208,91 @@ def _state(store: RunStore, waited_for: list[str]) -> str:
     return "paused" if store.paused else "open"
 
 
-def _site(work: Path, store: RunStore, run: RunConfiguration, site: str, channel: Channel | None) -> dict[str, Any]:
-    home = work / "sites" / site
-    trouble, transfer = home / "trouble.txt", read_transfer(home / TRANSFER)
+def _site(reading: Reading, site: str, now: float, *, is_due: bool) -> dict[str, Any]:
+    """
+    Args:
+        is_due: whether the run goes on when this site has answered.
+    """
+    store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
+    transfer = read_transfer(home / TRANSFER)
     return {
-        "phase": _phase(home, store, site, channel),
+        "phase": _phase(reading, site),
+        "expected": answer_is_expected(channel, run, store.round_no) if channel and is_due else None,
         "transfer": asdict(transfer) if transfer else None,
         "last_verdict": _last_verdict(store, run, site),
-        "heartbeat": _heartbeat(home / names.STATUS, channel),
-        "trouble": trouble.read_text() if trouble.exists() else None,
+        "heartbeat": _heartbeat(home / names.STATUS, channel, now),
+        "trouble": _trouble(home / "trouble.txt"),
     }
 
 
-def _heartbeat(path: Path, channel: Channel | None) -> dict[str, Any] | None:
-    """What the site last said of itself, as the courier kept it; None before it said anything, or if it is damaged."""
+def _trouble(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any] | None:
+    """What the site last said of itself, as the courier kept it; None before it said anything, or if it is damaged.
+
+    ``time`` is by the site's clock; when it was heard, by ours.
+    """
     if channel is None or not path.exists():
         return None
     try:
+        heard = path.stat().st_mtime
         status = channel.open_status(path.read_bytes())
     except PoisonError:
         return None
     said = status.model_dump(include={"time", "phase", "run", "round", "progress_percent", "trouble"})
-    return said | {"trouble": sentence(status.trouble) if status.trouble else None}
+    trouble = sentence(status.trouble) if status.trouble else None
+    return said | {"trouble": trouble, "heard": time_text(heard), "age_s": max(0, round(now - heard))}
 
 
-def _phase(home: Path, store: RunStore, site: str, channel: Channel | None) -> str:
+def _phase(reading: Reading, site: str) -> str:
+    """Where a site stands, as the files here tell it."""
+    store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
     if channel is None:
         return "not enrolled yet"
-    consent, round_no = consent_of(channel, store.run), store.round_no
+    consent, round_no = consent_of(channel, run.run), store.round_no
     if consent is None:
-        return "asked for consent"
+        return _before_consent(home, store, channel)
     if not consent.agrees:
         return f"declined: {consent.reason}"
-    if (reason := withdrawal_of(channel, store.run)) is not None:
+    if (reason := withdrawal_of(channel, run.run)) is not None:
         return f"withdrew: {reason}"
     if store.card() is not None:
-        return "is being sent the final model" if _is_owed(home, channel, store.run) else "finished"
-    if channel.message(Place("update", store.run, round_no)) is not None:
-        return f"has answered round {round_no}"
-    if site in store.participants(round_no):
-        return f"works on round {round_no}"
-    return f"not asked in round {round_no}" if round_no else "agreed"
+        return "is being sent the final model" if _is_owed(home, channel, run.run) else "finished"
+    which, update = round_name(run, round_no), Place("update", run.run, round_no)
+    if site not in store.participants(round_no):
+        return f"not asked in {which}" if round_no else "agreed"
+    if channel.message(update) is not None:
+        return f"has answered {which}"
+    if channel.is_settled(update):
+        return f"its answer to {which} is refused: {sentence(channel.refusal(update) or '')}"
+    if store.verdicts(round_no) is not None:
+        return f"has not answered {which} in time"
+    sent = channel.message(Place("round", run.run, round_no))
+    return f"works on {which}" if sent and is_published(home, sent) else f"is being sent {which}"
+
+
+def _before_consent(home: Path, store: RunStore, channel: Channel) -> str:
+    offer = channel.message(Place("offer", store.run))
+    if offer is None:
+        return "not asked"
+    if store.is_over:
+        return "asked for consent, has not answered"
+    return "asked for consent" if is_published(home, offer) else "is being sent the offer"
+
+
+def round_name(run: RunConfiguration, round_no: int) -> str:
+    """What people call a round."""
+    return f"round {round_no}" if round_no <= run.rounds else "the closing round"
 
 
 def _last_verdict(store: RunStore, run: RunConfiguration, site: str) -> str | None:
     for round_no in range(store.round_no, 0, -1):
         verdict = (store.verdicts(round_no) or {}).get(site)
         if verdict is not None:
-            which = f"round {round_no}" if round_no <= run.rounds else "the closing round"
-            return f"{which}: {verdict.status}, {verdict.reason}"
+            return f"{round_name(run, round_no)}: {verdict.status}, {verdict.reason}"
     return None

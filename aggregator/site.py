@@ -19,7 +19,7 @@ from shared.exchange.reading import parse_json
 from shared.exchange.readme import README_TEXT
 from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import Correspondent, open_federation, open_record, open_site_card, open_yaml
+from shared.exchange.trust import Correspondent, Message, open_federation, open_record, open_site_card, open_yaml
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
@@ -295,12 +295,20 @@ def open_channel(home: Path, folder: Folder, key: SigningKey) -> Channel | None:
 
 def lacks_messages(home: Path, channel: Channel) -> bool:
     """Whether the folder of the site whose files are in ``home`` is not known to have all that we sealed for it."""
+    return _published_head(home).seq < channel.own_head.seq
+
+
+def is_published(home: Path, message: Message) -> bool:
+    """Whether the folder of the site whose files are in ``home`` is known to have a message that we sealed for it."""
+    return message.manifest.seq <= _published_head(home).seq
+
+
+def _published_head(home: Path) -> Head:
     path = home / PUBLISHED
     try:
-        head = open_record(path.read_bytes(), Head, str(path))
+        return open_record(path.read_bytes(), Head, str(path))
     except (FileNotFoundError, PoisonError):  # it is written anew as soon as the courier has looked into the folder
-        head = Head()
-    return head.seq < channel.own_head.seq
+        return Head()
 
 
 def expected(channel: Channel) -> list[Place]:

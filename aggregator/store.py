@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from shared.errors import ConfigurationError, PoisonError, StandingError
@@ -266,6 +267,15 @@ class RunStore(RunFiles):
         """When the final model was chosen, else the newest round opened, else the run begun: seconds since 1970."""
         stages = (self._card, self._opened(self.round_no), self.home / names.RUN_CONFIGURATION)
         return next(stage for stage in stages if stage.exists()).stat().st_mtime
+
+    def marks(self) -> dict[str, int]:
+        """By path, when each small file of the run was written: it differs once anything that was decided does."""
+        marks = {}
+        for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    marks[str(path)] = path.stat().st_mtime_ns
+        return marks
 
     # --- files ---------------------------------------------------------------------------------------------
 
