@@ -17,6 +17,14 @@ _CLASSES = {
     "rdr_classification": ("shared.learning.tasks.rdr_classification", "RdrClassification"),
 }
 
+SELECTION_SCORES = {
+    "dr_staging": "auroc",
+    "fundus_disease": "auroc",
+    "octa_segmentation": "dice_mean",
+    "rdr_classification": "auroc",
+}
+"""By task, the validation score by which the best aggregate is chosen: each class's ``selection_score``."""
+
 TASK_NAMES = tuple(sorted(_CLASSES))
 
 

@@ -25,6 +25,7 @@ from shared.learning.metrics import Score, mean_and_std, pixel_scores
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
+from shared.learning.tasks import SELECTION_SCORES
 from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
 
 _MOMENTUM = 0.9
@@ -75,7 +76,7 @@ class OctaSegmentation:
     """The task ``octa_segmentation``; see ``contract.Task`` for what each method promises."""
 
     name = "octa_segmentation"
-    selection_score = "dice_mean"
+    selection_score = SELECTION_SCORES["octa_segmentation"]
     tolerance_score = "accuracy_mean"
     head_is_local = False
 

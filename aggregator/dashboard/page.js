@@ -1,0 +1,342 @@
+// Shows what /state.json says, again and again. All text enters as text, never as markup.
+"use strict";
+
+const SHOWN_EVERY_MS = 2000;
+const HIDDEN_EVERY_MS = 30000;
+const ANSWER_WITHIN_MS = 60000;
+const TOKEN = "dropfed dashboard token";
+const COLOURS = ["#0b57a4", "#a40e26", "#116329", "#7a4b00", "#6639ba", "#0f6570", "#8a2877", "#444c56"];
+const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
+const MEAN_COLOUR = "#1b1f24";
+const SVG = "http://www.w3.org/2000/svg";
+
+const part = (id) => document.getElementById(id);
+let timer = 0;
+let asking = false;
+let seenAt = null;  // when the dashboard last answered, by its clock
+let before = null;  // the overview that was shown last
+const drawn = new Map();  // by part of the page: what it was made from, so that what is the same stays untouched
+
+// --- making elements ------------------------------------------------------------------------------------------
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+function shape(name, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function moment(text) {
+  const at = new Date(text);
+  const isToday = at.toDateString() === new Date().toDateString();
+  const shown = isToday ? at.toLocaleTimeString() : at.toLocaleString();
+  return element("time", { datetime: text }, shown);
+}
+
+function list(facts) {
+  return facts.filter(([, value]) => value !== null && value !== "").flatMap(([name, value]) => [
+    element("dt", {}, name),
+    element("dd", {}, ...[value].flat()),
+  ]);
+}
+
+function showIfNew(id, source, make) {
+  const text = JSON.stringify(source);
+  if (drawn.get(id) === text) return;
+  drawn.set(id, text);
+  make(part(id));
+}
+
+function say(id, text) {
+  const line = part(id);
+  if (line.textContent !== text) line.textContent = text;
+  line.hidden = text === "";
+}
+
+// --- asking ---------------------------------------------------------------------------------------------------
+
+async function look() {
+  if (asking) return;
+  asking = true;
+  clearTimeout(timer);
+  try {
+    const token = sessionStorage.getItem(TOKEN);
+    const answer = await fetch("state.json", {
+      headers: token ? { Authorization: `Bearer ${token}` } : {},
+      cache: "no-store",
+      signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
+    });
+    if (answer.status === 401) {
+      askForToken(token !== null);
+      return;
+    }
+    if (!answer.ok) throw new Error(String(answer.status));
+    show(await answer.json());
+  } catch (error) {
+    showCut();
+  } finally {
+    asking = false;
+    if (part("login").hidden) timer = setTimeout(look, document.hidden ? HIDDEN_EVERY_MS : SHOWN_EVERY_MS);
+  }
+}
+
+function askForToken(wasWrong) {
+  sessionStorage.removeItem(TOKEN);
+  part("shown").hidden = true;
+  say("cut", "");
+  part("seen").textContent = "";
+  part("login").hidden = false;
+  say("login-why", wasWrong ? "This is not the token." : "");
+  part("token").focus();
+}
+
+part("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, part("token").value.trim());
+  part("token").value = "";
+  part("login").hidden = true;
+  look();
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && part("login").hidden) look();
+});
+
+function showCut() {
+  const seen = seenAt === null ? "It was not seen yet." : `What is below was last seen ${new Date(seenAt).toLocaleString()}.`;
+  say("cut", `The dashboard does not answer; this page tries again and again. ${seen}`);
+}
+
+// --- showing --------------------------------------------------------------------------------------------------
+
+function show(state) {
+  seenAt = state.now;
+  part("shown").hidden = false;
+  say("cut", "");
+  part("seen").replaceChildren("Seen at ", moment(state.now));
+  say("problem", state.problem ?? "");
+  part("run").hidden = state.run === null;
+  if (state.run !== null) showRun(state.run);
+  showIfNew("lines", state.log, showLog);
+  say("no-log", state.log.length ? "" : "There is no log yet.");
+}
+
+function showRun({ overview, words, rounds, curves }) {
+  const heading = document.querySelector("h1");
+  if (heading.textContent !== `Run ${overview.run}`) heading.textContent = `Run ${overview.run}`;
+  const title = `${overview.state} · ${overview.run} · dropfed`;
+  if (document.title !== title) document.title = title;
+  const command = `dropfed-aggregator launch ${overview.configuration} --work ${overview.work}`;
+  say("stopped", overview.running || overview.next === null ? "" : `The aggregator is not running. To go on with the run: ${command}`);
+  showIfNew("facts", facts(overview).map(([name, value]) => [name, String(value)]), (target) => {
+    target.replaceChildren(...list(facts(overview)));
+  });
+  tellNews(overview);
+  showIfNew("cards", [overview.waits_for, overview.sites, words], (target) => {
+    const names = Object.keys(overview.sites);
+    target.replaceChildren(...names.map((name) => card(name, overview, words[name])));
+  });
+  showIfNew("rounds-body", [Object.keys(overview.sites), rounds], () => showRounds(Object.keys(overview.sites), rounds));
+  drawCurves(curves);
+}
+
+function where(overview) {
+  if (overview.is_closing_round && overview.final_model === null) return "the closing round, which trains nothing";
+  return overview.round === 0 ? `before round 1 of ${overview.rounds}` : `round ${overview.round} of ${overview.rounds}`;
+}
+
+function facts(overview) {
+  const waits = overview.waits_for.length ? overview.waits_for.join(", ") : null;
+  return [
+    ["State", `${overview.state}, ${where(overview)}`],
+    ["Waits for", waits && [`${waits}, since `, moment(overview.since)]],
+    ["Why", overview.why],
+    ["Next", overview.next],
+    ["Ends about", overview.expected_end && [moment(overview.expected_end), " (an estimate: if rounds go on as they went)"]],
+    ["Chosen", overview.final_model && `the aggregate of round ${overview.chosen_round}, ${overview.final_model}`],
+    ["Reason", overview.reason],
+  ];
+}
+
+function card(name, overview, words) {
+  const site = overview.sites[name];
+  const isAwaited = overview.waits_for.includes(name);
+  const isFinished = site.phase === "finished";
+  const heartbeat = isFinished ? null : site.heartbeat;
+  const training = heartbeat !== null && heartbeat.phase === "training" && heartbeat.run === overview.run;
+  const percent = training ? heartbeat.progress_percent : 0;
+  return element("article", { class: isAwaited ? "card awaited" : "card", "aria-label": name },
+    element("h3", {}, name),
+    element("p", {}, isAwaited ? `${site.phase} (waited for)` : site.phase),
+    element("dl", {}, ...list([
+      ["Says", heartbeat && words.says],
+      ["Heard", heartbeat && words.heard],
+      ["Progress", training ? [element("progress", { max: "100", value: percent, "aria-label": `${name}: progress` }), ` ${percent} %`] : null],
+      ["Answer", site.expected && ["about ", moment(site.expected), " (an estimate: if it takes as long as it did)"]],
+      ["On its way", words.transfer],
+      ["Verdict", site.last_verdict],
+      ["Says", heartbeat && heartbeat.trouble],
+      ["Trouble", site.trouble && element("span", { class: "bad" }, site.trouble)],
+    ])));
+}
+
+function showRounds(sites, rounds) {
+  const titles = ["Round", "Began", "Took", ...sites];
+  part("rounds-head").replaceChildren(element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title))));
+  part("rounds-body").replaceChildren(...rounds.map((round) => element("tr", {},
+    element("th", { scope: "row" }, round.name),
+    element("td", {}, round.began === null ? "–" : moment(round.began)),
+    element("td", {}, round.took ?? "–"),
+    ...sites.map((site) => verdict(round.sites[site])))));
+  if (!rounds.length) {
+    part("rounds-body").append(element("tr", {}, element("td", { colspan: titles.length }, "No round was opened yet.")));
+  }
+}
+
+function verdict(found) {
+  if (found === undefined) return element("td", { class: "soft" }, "not asked");
+  const classes = { accepted: "good", validated: "good", omitted: "bad", late: "warn", withdrawn: "warn" };
+  const numbers = [
+    found.score === null ? null : found.score.toFixed(3),
+    found.weight === null ? null : `weight ${found.weight.toFixed(3)}`,
+  ].filter((text) => text !== null);
+  const isPlain = found.reason === null || ["accepted", "validated", "late"].includes(found.status);
+  return element("td", {},
+    element("span", { class: classes[found.status] ?? "soft" }, found.status),
+    numbers.length ? ` ${numbers.join(", ")}` : null,
+    isPlain ? null : element("span", { class: "why soft" }, found.reason));
+}
+
+function showLog(target) {
+  const lines = JSON.parse(drawn.get("lines"));
+  const wasAtEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 20;
+  target.hidden = !lines.length;
+  target.replaceChildren(...lines.map((line) => {
+    const level = /\b(WARNING|ERROR|CRITICAL)\b/.exec(line.slice(0, 80));
+    const kind = level === null ? null : level[1] === "WARNING" ? "warn" : "bad";
+    return element("div", kind ? { class: kind } : {}, line);
+  }));
+  if (wasAtEnd) target.scrollTop = target.scrollHeight;
+}
+
+// What changed since the last look, in a sentence that a screen reader tells when it comes to it.
+function tellNews(overview) {
+  const news = [];
+  if (before !== null && before.run === overview.run) {
+    if (before.state !== overview.state || where(before) !== where(overview)) news.push(`the run is ${overview.state}, ${where(overview)}`);
+    if (before.running !== overview.running) news.push(overview.running ? "the aggregator runs again" : "the aggregator is not running");
+    for (const [name, site] of Object.entries(overview.sites)) {
+      const old = before.sites[name];
+      if (old === undefined || old.phase !== site.phase) news.push(`${name}: ${site.phase}`);
+      if (old !== undefined && site.last_verdict !== null && old.last_verdict !== site.last_verdict) news.push(`${name}: ${site.last_verdict}`);
+      if (old !== undefined && site.trouble !== null && old.trouble !== site.trouble) news.push(`${name}: trouble: ${site.trouble}`);
+    }
+  }
+  before = overview;
+  if (news.length) part("news").textContent = `${new Date(overview.now).toLocaleTimeString()}: ${news.join("; ")}`;
+}
+
+// --- curves ---------------------------------------------------------------------------------------------------
+
+let shownCurves = [];
+
+function drawCurves(curves) {
+  shownCurves = curves;
+  const columns = getComputedStyle(part("charts")).gridTemplateColumns;
+  const width = Math.max(240, Math.floor(parseFloat(columns)) || 480);
+  showIfNew("charts", [width, curves], (target) => {
+    const open = new Set([...target.querySelectorAll("details[open]")].map((found) => found.dataset.name));
+    const focused = target.contains(document.activeElement) ? document.activeElement.closest("details")?.dataset.name : undefined;
+    target.replaceChildren(...curves.map((curve) => chart(curve, width, open.has(curve.name))));
+    if (focused !== undefined) target.querySelector(`details[data-name="${CSS.escape(focused)}"] summary`)?.focus();
+    if (!curves.length) target.append(element("p", { class: "soft" }, "No site has told a score yet."));
+  });
+}
+
+window.addEventListener("resize", () => {
+  if (!part("run").hidden) drawCurves(shownCurves);
+});
+
+function linesOf(curve) {
+  const lines = Object.entries(curve.sites).map(([name, values], number) => ({
+    name, values,
+    look: { class: "line", stroke: COLOURS[number % COLOURS.length], "stroke-dasharray": DASHES[Math.floor(number / 2) % DASHES.length] },
+  }));
+  if (curve.mean) lines.push({ name: "mean", values: curve.mean, look: { class: "line mean", stroke: MEAN_COLOUR } });
+  return lines;
+}
+
+function chart(curve, width, isOpen) {
+  const lines = linesOf(curve);
+  const caption = `${curve.name} by round of the aggregate`;
+  const table = element("table", {},
+    element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, ...["Aggregate", ...lines.map((line) => line.name)].map((title, column) => element("th", column ? { scope: "col", class: "number" } : { scope: "col" }, title)))),
+    element("tbody", {}, ...curve.aggregates.map((of, row) => element("tr", {},
+      element("th", { scope: "row" }, String(of)),
+      ...lines.map((line) => element("td", { class: "number" }, line.values[row] === null ? "–" : line.values[row].toFixed(3)))))));
+  const details = element("details", { "data-name": curve.name },
+    element("summary", {}, `The numbers of ${curve.name}`),
+    element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Table of ${curve.name}` }, table));
+  details.open = isOpen;
+  return element("figure", {},
+    element("h3", {}, curve.name),
+    plot(curve, lines, caption, width),
+    element("ul", { class: "legend" }, ...lines.map((line) => element("li", {},
+      shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { ...line.look, x1: 0, y1: 5, x2: 28, y2: 5 })), line.name))),
+    details);
+}
+
+function plot(curve, lines, caption, width) {
+  const [height, left, right, top, bottom] = [240, 48, 12, 10, 30];
+  const values = lines.flatMap((line) => line.values).filter((value) => value !== null);
+  const [low, high] = range(values);
+  const first = curve.aggregates[0];
+  const last = Math.max(curve.aggregates[curve.aggregates.length - 1], first + 1);
+  const x = (of) => left + ((of - first) / (last - first)) * (width - left - right);
+  const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);
+  const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Curve: ${caption}; the numbers stand in the table below` });
+  for (let step = 0; step <= 4; step += 1) {
+    const value = low + ((high - low) * step) / 4;
+    drawing.append(
+      shape("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
+      shape("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(high - low < 0.2 ? 3 : 2)));
+  }
+  const every = Math.max(1, Math.ceil((last - first) / Math.max(1, Math.floor((width - left) / 60))));
+  for (let of = first; of <= last; of += every) {
+    drawing.append(shape("text", { x: x(of), y: height - 8, "text-anchor": "middle" }, String(of)));
+  }
+  drawing.append(shape("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
+  for (const line of lines) {
+    for (const run of unbroken(curve.aggregates, line.values)) {
+      drawing.append(shape("polyline", { ...line.look, points: run.map(([of, value]) => `${x(of).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }));
+      if (run.length === 1) drawing.append(shape("circle", { cx: x(run[0][0]), cy: y(run[0][1]), r: 3, fill: line.look.stroke }));
+    }
+  }
+  return drawing;
+}
+
+function range(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const room = high > low ? (high - low) * 0.05 : 0.05;
+  return [low - room, high + room];
+}
+
+// A value that was not told breaks the line: nothing is drawn where nothing is known.
+function unbroken(aggregates, values) {
+  const runs = [[]];
+  aggregates.forEach((of, row) => {
+    if (values[row] === null) runs.push([]);
+    else runs[runs.length - 1].push([of, values[row]]);
+  });
+  return runs.filter((run) => run.length);
+}
+
+look();

@@ -1,0 +1,212 @@
+"""The dashboard's server: one page, its script and style, and what it shows as JSON; nothing here changes anything.
+
+On loopback anybody at this machine may look. On any other address what the page shows is given to those alone who send
+the token in ``Authorization: Bearer``; the page asks for it and keeps it for its tab. The token never stands in an
+address, a log or a cookie, so neither a link nor a page from elsewhere can use it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import logging
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cheroot import wsgi
+
+from aggregator.dashboard.state import page_state
+from shared.errors import StandingError
+from shared.folder.durable import read_private, write_file
+from shared.folder.lock import demand_work
+from shared.pages.render import render
+
+logger = logging.getLogger(__name__)
+
+TOKEN_FILE = "dashboard.token"  # noqa: S105  (a file's name)
+"""Name of the file in the work directory that holds the token, readable by its owner alone."""
+
+SHORTEST_LOOK_S = 1.0  # a look at the work directory serves everybody for so long at least,
+REST_PER_LOOK = 4  # and for so many times as long as it took: the dashboard never keeps a core busy
+REQUEST_BYTES = 16 << 10  # of a request's head, at most
+THREADS = 8
+
+_HERE = Path(__file__).parent
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+
+Headers = list[tuple[str, str]]
+
+
+class Dashboard:
+    """The WSGI application.
+
+    Args:
+        token: demanded before anything of the run is told; None demands nothing.
+        names: host names by which a browser may ask, besides addresses; others are a page from elsewhere that had its
+            own name lead here.
+    """
+
+    def __init__(self, work: Path, *, token: str | None, names: Iterable[str] = ()) -> None:
+        page = render(_HERE / "page.html", title="dropfed dashboard")
+        style = " ".join(f"'sha256-{_hash_of(found)}'" for found in _STYLE.findall(page))
+        self._policy = (
+            f"default-src 'none'; script-src 'self'; style-src 'self' {style}; connect-src 'self'; img-src data:; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        self._files = {
+            "/": ("text/html", page.encode()),
+            "/page.js": ("text/javascript", (_HERE / "page.js").read_bytes()),
+            "/page.css": ("text/css", (_HERE / "page.css").read_bytes()),
+        }
+        self._token = token
+        self._names = {"localhost", *(name.lower() for name in names)}
+        self._look = _Look(work)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[[str, Headers], object]) -> Iterable[bytes]:
+        """Answer one request."""
+        status, kind, content, more = self._answer(environ)
+        headers = [
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(content))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", self._policy),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+        ]
+        start_response(status, [*headers, *more])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [content]
+
+    def _answer(self, environ: dict[str, Any]) -> tuple[str, str, bytes, Headers]:
+        path, plain = environ["PATH_INFO"], "text/plain"
+        if not self._is_ours(environ.get("HTTP_HOST", "")):
+            return "421 Misdirected Request", plain, b"Ask by this machine's own name or address.\n", []
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return "405 Method Not Allowed", plain, b"The dashboard only shows.\n", [("Allow", "GET, HEAD")]
+        if path in self._files:
+            return "200 OK", *self._files[path], []
+        if path != "/state.json":
+            return "404 Not Found", plain, b"There is nothing here.\n", []
+        if not self._may_look(environ.get("HTTP_AUTHORIZATION", "")):
+            return "401 Unauthorized", plain, b"The token is missing or wrong.\n", [("WWW-Authenticate", "Bearer")]
+        return "200 OK", "application/json", self._look.content(), []
+
+    def _may_look(self, authorization: str) -> bool:
+        expected = f"Bearer {self._token}".encode()
+        return self._token is None or hmac.compare_digest(authorization.encode(), expected)
+
+    def _is_ours(self, host: str) -> bool:
+        """Whether a request was meant for this machine: an address names it, a name has to be one of ours."""
+        found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::\d+)?", host)
+        if found is None:
+            return False
+        name = (found[1] or found[2]).lower()
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self._token is not None or address.is_loopback
+
+
+class _Look:
+    """What the page shows, read for all who ask at one time."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._content = b""
+        self._good_until = float("-inf")
+
+    def content(self) -> bytes:
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._good_until:
+                self._content = json.dumps(page_state(self._work), allow_nan=False).encode()
+                ended = time.monotonic()
+                self._good_until = ended + max(SHORTEST_LOOK_S, REST_PER_LOOK * (ended - began))
+            return self._content
+
+
+class _Server(wsgi.Server):
+    """cheroot, which says nothing of clients that hang up."""
+
+    def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
+        """Log for developers only."""
+        logger.debug("%s", msg)
+
+
+@contextmanager
+def serving(work: Path, host: str, port: int) -> Iterator[str]:
+    """Serve the dashboard until the block ends; yields its address.
+
+    Args:
+        host: name or address to listen at; anything but loopback demands the token that is kept in ``work``.
+        port: 0 takes any that is free.
+
+    Raises:
+        ConfigurationError: there is no such work directory.
+        StandingError: the address cannot be listened at, or the token's file is unusable.
+    """
+    demand_work(work)
+    if is_loopback(host):
+        app = Dashboard(work, token=None)
+    else:
+        app = Dashboard(work, token=kept_token(work), names=(host, socket.gethostname()))
+    address = "127.0.0.1" if host == "localhost" else host
+    server = _Server((address, port), app, numthreads=THREADS, server_name="dropfed", shutdown_timeout=1)
+    server.max_request_header_size = server.max_request_body_size = REQUEST_BYTES
+    try:
+        server.prepare()
+    except OSError as error:
+        raise StandingError(
+            f"{host}, port {port}, cannot be listened at ({error.strerror or error}): choose another --port or --host"
+        ) from None
+    thread = threading.Thread(target=server.serve, name="dashboard", daemon=True)
+    thread.start()
+    try:
+        shown = f"[{address}]" if ":" in address else address
+        yield f"http://{shown}:{server.bind_addr[1]}/"
+    finally:
+        server.stop()
+        thread.join()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine itself can reach what listens at ``host``."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def kept_token(work: Path) -> str:
+    """The token of a work directory, made when it is first asked for.
+
+    Raises:
+        StandingError: its file can be read by others, or holds no token.
+    """
+    path = work / TOKEN_FILE
+    if not path.exists():
+        write_file(path, f"{secrets.token_urlsafe(32)}\n".encode(), private=True)
+    token = read_private(path).decode("ascii", errors="replace").strip()
+    if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", token):
+        raise StandingError(f"{path} holds no token: remove it, and the next start makes one")
+    return token
+
+
+def _hash_of(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
