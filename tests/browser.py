@@ -41,9 +41,9 @@ class Browser:
         return self._ask("POST", "execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str = "body") -> str:
-        """What is to be read in an element."""
-        found = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
-        return str(found)
+        """What is to be read in an element; nothing, where it is not shown or not there."""
+        script = "const at = document.querySelector(arguments[0]); return at?.checkVisibility() ? at.innerText : ''"
+        return str(self.run(script, selector))
 
     def wait_for(self, text: str, selector: str = "body") -> None:
         """Wait until a text is to be read."""

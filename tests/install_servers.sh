@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs the WebDAV servers that the tests run, from Debian's packages. They stay stopped: tests start their own.
+# Installs the WebDAV servers and the browser that the tests run, from Debian's packages. The servers stay stopped: tests
+# start their own.
 # Exit 0 if all are there in the end; otherwise 1, and tests that need a missing one skip and say so.
 set -uo pipefail
 exec < /dev/null
@@ -10,6 +11,7 @@ groups=(
     "lighttpd lighttpd-mod-webdav"
     "rclone"
     "php-sabre-dav php-cgi php-xml"
+    "chromium chromium-driver"
 )
 update_limit_s=180
 install_limit_s=300  # for all of them

@@ -296,18 +296,17 @@ function chart(curve, width, isOpen) {
 
 function plot(curve, lines, caption, width) {
   const [height, left, right, top, bottom] = [240, 48, 12, 10, 30];
-  const values = lines.flatMap((line) => line.values).filter((value) => value !== null);
-  const [low, high] = range(values);
+  const marks = ticks(lines.flatMap((line) => line.values).filter((value) => value !== null));
+  const [low, high] = [Number(marks[0]), Number(marks[marks.length - 1])];
   const first = curve.aggregates[0];
   const last = Math.max(curve.aggregates[curve.aggregates.length - 1], first + 1);
   const x = (of) => left + ((of - first) / (last - first)) * (width - left - right);
   const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);
   const drawing = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Curve: ${caption}; the numbers stand in the table below` });
-  for (let step = 0; step <= 4; step += 1) {
-    const value = low + ((high - low) * step) / 4;
+  for (const mark of marks) {
     drawing.append(
-      shape("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
-      shape("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(high - low < 0.2 ? 3 : 2)));
+      shape("line", { class: "grid", x1: left, x2: width - right, y1: y(Number(mark)), y2: y(Number(mark)) }),
+      shape("text", { x: left - 6, y: y(Number(mark)) + 4, "text-anchor": "end" }, mark));
   }
   const every = Math.max(1, Math.ceil((last - first) / Math.max(1, Math.floor((width - left) / 60))));
   for (let of = first; of <= last; of += every) {
@@ -323,10 +322,16 @@ function plot(curve, lines, caption, width) {
   return drawing;
 }
 
-function range(values) {
+// Round numbers below, between and above the values.
+function ticks(values) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const room = high > low ? (high - low) * 0.05 : 0.05;
-  return [low - room, high + room];
+  const rough = Math.max(high - low, 0.01) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
+  const first = Math.floor(low / step);
+  const count = Math.max(1, Math.ceil(high / step) - first);
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return Array.from({ length: count + 1 }, (_, each) => ((first + each) * step).toFixed(digits));
 }
 
 // A value that was not told breaks the line: nothing is drawn where nothing is known.

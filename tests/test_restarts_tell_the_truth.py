@@ -1,0 +1,306 @@
+"""Whenever a daemon dies, ``status`` and the dashboard, opened afresh, say what the files say, claim by claim."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from aggregator.dashboard.state import page_state
+from aggregator.overview import overview, overview_text
+from shared.exchange.names import MANIFEST, Place
+from shared.folder.lock import work_lock
+from tests.played import RUN
+from tests.staged import SITES, Habit, Staged
+
+
+class Died(BaseException):
+    """A daemon's process is gone."""
+
+
+@contextmanager
+def seams(told: Callable[[], None]) -> Iterator[None]:
+    """Call ``told`` before and after each moment when a file takes its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((Path, "replace"), (os, "link")):
+            patch.setattr(owner, name, _between(getattr(owner, name), told))
+        yield
+
+
+def _between(act: Callable[..., Any], told: Callable[[], None]) -> Callable[..., Any]:
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        told()
+        result = act(*arguments, **options)
+        told()
+        return result
+
+    return wrapped
+
+
+class Files:
+    """What the files of a staged run say, read by their names alone.
+
+    Args:
+        run: only its folders' places are used.
+    """
+
+    def __init__(self, run: Staged) -> None:
+        self.home, self.work, self.drops = run.store.home, run.work, run.drops
+        self.opened = {int(path.parent.name): self._json(path) for path in self.home.glob("rounds/*/opened.json")}
+        self.closed = {int(path.parent.name): self._json(path) for path in self.home.glob("rounds/*/closed.json")}
+        self.newest = max(self.opened, default=0)
+        self.card = (self.home / "final" / "card.json").exists()
+        self.given_up = (self.home / "given_up.txt").exists()
+        self.stop, self.pause = (self.home / "stop").exists(), (self.home / "pause").exists()
+
+    def _json(self, path: Path) -> Any:
+        return json.loads(path.read_bytes())
+
+    def asked(self, round_no: int) -> list[str]:
+        """Who takes part in a round."""
+        askings = self.opened[round_no]["askings"] if round_no in self.opened else []
+        return [site for asking in askings for site in asking["asked"]]
+
+    def here(self, site: str, place: Place) -> bool:
+        """Whether the aggregator has a message."""
+        return (self.work / "sites" / site / "mirror" / place.path / MANIFEST).exists()
+
+    def there(self, site: str, place: Place) -> bool:
+        """Whether the site's folder has a message."""
+        return (self.drops[site] / place.path / MANIFEST).exists()
+
+    def refused(self, site: str, place: Place) -> bool:
+        """Whether the aggregator refused a message."""
+        return (self.work / "sites" / site / "quarantine" / place.path / "reason.txt").exists()
+
+    def agreed(self, site: str) -> bool:
+        """Whether the site said yes and has not withdrawn since."""
+        path = self.work / "sites" / site / "mirror" / Place("consent", RUN).path
+        said_yes = (path / MANIFEST).exists() and self._json(path / "consent.json")["agrees"]
+        return said_yes and not self.has_left(site)
+
+    def has_left(self, site: str) -> bool:
+        """Whether the site's withdrawal came."""
+        return self.here(site, Place("withdrawal", RUN)) or self.refused(site, Place("withdrawal", RUN))
+
+    def unpublished(self, site: str) -> list[Place]:
+        """What was sealed for a site and is not in its folder."""
+        places = [Place("offer", RUN), Place("final", RUN)]
+        places += [Place(kind, RUN, number) for number in self.opened for kind in ("round", "verdict")]  # type: ignore[arg-type]
+        return [place for place in places if self.here(site, place) and not self.there(site, place)]
+
+    def lacks(self, site: str) -> bool:
+        """Whether a site's folder still has to take something when the model is chosen."""
+        return bool(self.unpublished(site)) or (self.agreed(site) and not self.there(site, Place("final", RUN)))
+
+    def owing(self) -> set[str]:
+        """Who owes an answer while the run goes on."""
+        if self.given_up or self.stop or self.newest in self.closed:
+            return set()
+        if not self.newest:
+            return {site for site in SITES if not self.here(site, Place("consent", RUN))}
+        update = Place("update", RUN, self.newest)
+        return {
+            site
+            for site in self.asked(self.newest)
+            if not (self.here(site, update) or self.refused(site, update) or self.has_left(site))
+        }
+
+
+def check(run: Staged, *, is_at_work: bool) -> None:
+    """Open both afresh and hold every claim against the files."""
+    now = time.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now)  # how long ago something was heard is said by it
+        files, said, page = Files(run), overview(run.work), page_state(run.work)
+    assert page["problem"] is None
+    assert page["run"]["overview"] == said
+    assert overview_text(said)
+    rounds = run.store.configuration().rounds
+    assert (said["run"], said["running"], said["rounds"]) == (RUN, is_at_work, rounds)
+    assert said["round"] == min(files.newest, rounds)
+    assert said["is_closing_round"] == (files.newest > rounds)
+    check_state(files, said)
+    if said["expected_end"] is not None:
+        assert is_at_work and files.newest > 1
+    for site in SITES:
+        check_site(files, site, said)
+    check_rounds(files, rounds, page["run"]["rounds"])
+    if not said["waits_for"] and said["state"] == "open" and is_settled(run):
+        raise AssertionError(f"nobody is waited for, and nothing can be done: {said}")
+
+
+def is_settled(run: Staged) -> bool:
+    """Whether a daemon that starts from these files would find nothing to do."""
+    fresh = Staged.__new__(Staged)
+    fresh.work, fresh.drops, fresh.store = run.work, run.drops, run.store
+    fresh.restart()
+    return not fresh.decide()
+
+
+def check_state(files: Files, said: dict[str, Any]) -> None:
+    """The run's state, and who is waited for."""
+    waits_for = set(said["waits_for"])
+    if files.card:
+        lacking = {site for site in SITES if files.lacks(site)}
+        assert lacking <= waits_for  # what is in a folder may not be noted yet, never the other way round
+        assert said["state"] == ("ending" if waits_for else "ended")
+        assert said["final_model"] and Path(said["final_model"]).exists()
+        return
+    assert waits_for == files.owing()
+    assert said["final_model"] is None
+    state = "given up" if files.given_up else "being closed" if files.stop else "paused" if files.pause else "open"
+    assert said["state"] == state
+
+
+def check_site(files: Files, site: str, said: dict[str, Any]) -> None:
+    """What is said of one site."""
+    phase, update = said["sites"][site]["phase"], Place("update", RUN, files.newest)
+    if phase.startswith("works on"):
+        assert files.there(site, Place("round", RUN, files.newest)) and site in files.asked(files.newest)
+        assert not files.here(site, update) and files.newest not in files.closed
+    if phase.startswith("has answered"):
+        assert files.here(site, update)
+    if phase.startswith("its answer to"):
+        assert files.refused(site, update)
+    if phase.startswith("has not answered"):
+        assert files.newest in files.closed and not files.here(site, update)
+    if phase.startswith("not asked in"):
+        assert site not in files.asked(files.newest)
+    if phase == "asked for consent":
+        assert files.there(site, Place("offer", RUN)) and not files.here(site, Place("consent", RUN))
+    if phase == "finished":
+        assert files.card and not files.lacks(site)
+    if phase.startswith("withdrew"):
+        assert files.has_left(site)
+    if phase.startswith("declined"):
+        assert files.here(site, Place("consent", RUN)) and not files.agreed(site)
+    verdicts = [number for number in sorted(files.closed) if site in files.closed[number]["verdicts"]]
+    last = said["sites"][site]["last_verdict"]
+    if not verdicts:
+        assert last is None
+        return
+    verdict = files.closed[verdicts[-1]]["verdicts"][site]
+    which = f"round {verdicts[-1]}" if verdicts[-1] <= said["rounds"] else "the closing round"
+    assert last == f"{which}: {verdict['status']}, {verdict['reason']}"
+
+
+def check_rounds(files: Files, rounds: int, shown: list[dict[str, Any]]) -> None:
+    """The page's table of rounds."""
+    assert len(shown) == len(files.opened)
+    for number, found in zip(sorted(files.opened, reverse=True), shown, strict=True):
+        assert found["name"] == (f"round {number}" if number <= rounds else "the closing round")
+        assert list(found["sites"]) == files.asked(number)
+        for site, part in found["sites"].items():
+            update = Place("update", RUN, number)
+            has_answered = files.here(site, update) or files.refused(site, update)
+            verdict = files.closed[number]["verdicts"][site] if number in files.closed else None
+            assert part["status"] == (verdict["status"] if verdict else "answered" if has_answered else "asked")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run.
+
+    Args:
+        played: steps, before all go on to the end.
+        every: of so many moments when a file takes its place one is looked at, the first of them is number ``first``.
+        deaths: so often the aggregator dies when it is looked at.
+    """
+
+    habits: dict[str, Habit]
+    rounds: int
+    played: list[str]
+    first: int
+    every: int
+    deaths: int
+    is_at_work: bool
+
+
+WORK = ("aggregator", "courier north", "courier south", "north", "south")
+WISHES = ("pause", "resume", "stop", "north withdraws", "south withdraws", "restart")
+habits: st.SearchStrategy[Habit] = st.sampled_from(["accepted", "accepted", "omitted", "refused", "silent", "declines"])
+plans = st.builds(
+    Plan,
+    habits=st.fixed_dictionaries(dict.fromkeys(SITES, habits)),
+    rounds=st.integers(1, 2),
+    played=st.lists(st.sampled_from([*(WORK * 6), *WISHES]), max_size=60),
+    first=st.integers(0, 22),
+    every=st.integers(9, 23),
+    deaths=st.integers(0, 5),
+    is_at_work=st.booleans(),
+)
+
+
+def act(run: Staged, step: str) -> None:
+    """Do one step; where nothing can be done, nothing happens."""
+    match step.split():
+        case ["aggregator"]:
+            run.aggregator_acts()
+        case ["courier", site]:
+            run.courier_works(site)
+        case [site, "withdraws"]:
+            run.sites[site].withdraws()
+        case ["pause"]:
+            run.store.pause()
+        case ["resume"]:
+            run.store.resume()
+        case ["stop"]:
+            run.store.request_stop()
+        case ["restart"]:
+            run.restart()
+        case [site]:
+            run.sites[site].acts()
+
+
+def to_the_end(run: Staged) -> Iterator[str]:
+    """Steps until the run is over; whoever keeps it waiting for ever is not waited for."""
+    yield "resume"
+    for _ in range(40):
+        if run.is_over:
+            return
+        yield from WORK
+    yield "stop"
+    for _ in range(40):
+        if run.is_over:
+            return
+        yield from WORK
+    raise AssertionError("the run does not end")
+
+
+@settings(max_examples=6, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(plan=plans)
+def test_at_any_moment(plan: Plan) -> None:
+    """A run is played to its end; on the way both are asked at random moments, at some of which the aggregator dies."""
+    passed, deaths, step = 0, 0, ""
+
+    def pass_seam() -> None:
+        nonlocal passed, deaths
+        passed += 1
+        if passed % plan.every == plan.first % plan.every:
+            check(run, is_at_work=plan.is_at_work)
+            if deaths < plan.deaths and step.startswith(("aggregator", "courier")):
+                deaths += 1
+                raise Died
+
+    with TemporaryDirectory() as home:
+        run = Staged(Path(home), plan.habits, plan.rounds)
+        with work_lock(run.work) if plan.is_at_work else nullcontext(), seams(pass_seam):
+            for step in chain(plan.played, to_the_end(run)):
+                try:
+                    act(run, step)
+                except Died:
+                    run.restart()
+            check(run, is_at_work=plan.is_at_work)
+            assert overview(run.work)["state"] in ("ended", "given up")
