@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from aggregator.aggregation import Aggregation
 from torch import nn
 
 from aggregator import rounds
-from aggregator.aggregation import Aggregation
 from aggregator.daemon import Daemon
 from aggregator.setup import KEY_FILE, initialise
 from aggregator.site import Site, read_invite
