@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aggregator.store import RunStore
 
 WORK = work_option()
+Answer = TypeVar("Answer")
 PASSWORD_VARIABLE = "DROPFED_AGGREGATOR_PASSWORD"  # noqa: S105  (the variable's name, not a password)
 ADMIN_VARIABLE = "DROPFED_ADMIN_PASSWORD"
 SECRET = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -181,6 +182,73 @@ def check(work: Path) -> None:
     from shared.check import report  # noqa: PLC0415
 
     report(examine(work, read_configuration(work)))
+
+
+@main.command("new-run")
+@WORK
+@click.option("--run", help="The run's name, used once.")
+@click.option("--task", help="What is learnt.")
+@click.option("--method", help="How it is learnt together; README.md lists the methods.")
+@click.option("--rounds", type=int, help="Rounds of training.")
+@click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; never one that is there."
+)
+@click.option("--defaults", is_flag=True, help="Ask nothing: where no option says otherwise, take what is suggested.")
+def new_run(
+    *,
+    work: Path,
+    run: str | None,
+    task: str | None,
+    method: str | None,
+    rounds: int | None,
+    sites: tuple[str, ...],
+    output: Path | None,
+    defaults: bool,
+) -> None:
+    """Write the settings of a new run, with a comment on each; asks for what no option says."""
+    from aggregator.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.new_run import Answers, suggested, tasks_with_images, write_run  # noqa: PLC0415
+    from shared.learning.methods import method_names  # noqa: PLC0415
+
+    configuration = read_configuration(work)
+    tasks = tasks_with_images(work, configuration)
+    task = task or _asked("Task", tasks[0], defaults, click.Choice(tasks))
+    usual = suggested(work, configuration, task)
+    answers = Answers(
+        run or _asked("Name of the run", usual.run, defaults),
+        task,
+        method or _asked("Method", usual.method, defaults, click.Choice(method_names())),
+        sites or _asked("Sites", ", ".join(usual.sites), defaults).replace(",", " ").split(),
+        rounds if rounds is not None else _asked("Rounds of training", usual.rounds, defaults, click.INT),
+    )
+    output = output or _asked("File", work / f"{answers.run}.yaml", defaults, click.Path(path_type=Path))
+    write_run(work, configuration, answers, output)
+    click.echo(f"wrote {output}")
+    click.echo(f"next: read it, change what you like, then `dropfed-aggregator validate {output} --work {work}`")
+
+
+def _asked(what: str, usual: Answer, defaults: bool, kind: click.ParamType[Any] | None = None) -> Answer:
+    """What a person answers; with ``defaults`` what is usual."""
+    answer: Answer = usual if defaults else click.prompt(what, default=usual, type=kind)
+    return answer
+
+
+@main.command()
+@click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@WORK
+def validate(run_yaml: Path, work: Path) -> None:
+    """Say everything for which `launch` would refuse RUN_YAML, and what to think of first; nothing is sent or written.
+
+    The initial model is made and scored on the held-out images, as `launch` does it, which may take a minute.
+    """
+    from aggregator.preparation import prepare, remarks  # noqa: PLC0415  (keeps --help instant)
+
+    prepared = prepare(work, run_yaml)
+    run = prepared.run
+    click.echo(f"ok       {run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {run.rounds} rounds")
+    for remark in remarks(prepared):
+        click.echo(f"{remark.grade:8} {remark.text}")
 
 
 @main.command()

@@ -93,12 +93,20 @@ class RunStore(RunFiles):
         Raises:
             ConfigurationError: a run of this name was begun with another one, or what is kept of it is damaged.
         """
-        for name, record in ((names.TENSORS, sharing), (names.RUN_CONFIGURATION, configuration)):
-            content = dump_yaml(record)
+        self.demand_same(configuration, sharing)
+        for name, record in _offered(configuration, sharing).items():
+            if not (path := self.home / name).exists():
+                write_file(path, dump_yaml(record))
+
+    def demand_same(self, configuration: RunConfiguration, sharing: Sharing) -> None:
+        """Demand that the run, if it was begun at all, was begun with this configuration; nothing is written.
+
+        Raises:
+            ConfigurationError: as ``begin``.
+        """
+        for name, record in _offered(configuration, sharing).items():
             path = self.home / name
-            if not path.exists():
-                write_file(path, content)
-            elif path.read_bytes() != content:
+            if path.exists() and path.read_bytes() != dump_yaml(record):
                 self._begun(name, type(record))
                 raise ConfigurationError(
                     [f"run {self.run} was begun with another configuration: give the new run a new name"]
@@ -291,6 +299,11 @@ class RunStore(RunFiles):
             return open_record(path.read_bytes(), kind, str(path)) if path.exists() else None
         except PoisonError as error:
             raise StandingError(f"{error}: the file is damaged; {remedy}") from None
+
+
+def _offered(configuration: RunConfiguration, sharing: Sharing) -> dict[str, Record]:
+    """What of an offer is settings, by file; the run's own, whose presence says that it was begun, last."""
+    return {names.TENSORS: sharing, names.RUN_CONFIGURATION: configuration}
 
 
 def runs_in(work: Path) -> list[RunStore]:

@@ -1,0 +1,293 @@
+"""What a run needs before anything is offered: every mistake of RUN.yaml is found here, all at once, without network.
+
+``launch`` and ``validate`` ask the same: what one refuses the other has said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TypeVar
+
+from torch import nn
+
+from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
+from aggregator.setup import KEY_FILE
+from aggregator.site import read_invite
+from aggregator.store import RunStore, runs_in
+from shared.check import Finding
+from shared.errors import ConfigurationError, DataError, StandingError
+from shared.exchange import names
+from shared.exchange.reading import check_record, parse_yaml
+from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange.signing import SigningKey
+from shared.folder.lock import demand_work
+from shared.learning.compute import EXACT, prepare_compute
+from shared.learning.data.splits import SplitPlan
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Method
+from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.run_checks import check_together
+from shared.learning.seeds import seed_for
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks.contract import Collection, Options, Task
+from shared.learning.tolerance import HeldOutSet
+
+PUBLISHED_WEIGHTS = "weights"
+"""Where in the work directory published weights, such as ImageNet's, are looked for first."""
+
+_ANY_CLASSES = 2  # of a network that is only built to see whether it can be
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can be launched, and nothing of it was offered or written.
+
+    Args:
+        run: with every default written out.
+        is_new: whether it was never begun here.
+        model: the first global model; of a run that goes on, one like it.
+        heldout: the tolerance check, with a model of its own.
+        untrained: the score in [0, 1] of ``model`` on the held-out images.
+        weights_sha256: of the published weights in ``model``, if it has such.
+    """
+
+    work: Path
+    configuration: AggregatorConfiguration
+    run: RunConfiguration
+    is_new: bool
+    task: Task
+    method: Method
+    model: nn.Module
+    division: Sharing
+    heldout: HeldOutSet
+    untrained: float
+    weights_sha256: str | None
+
+
+def prepare(work: Path, run_yaml: Path) -> Prepared:
+    """Check everything that can be known before the run, and make the first global model.
+
+    Raises:
+        ConfigurationError: every problem of RUN.yaml, aggregator.yaml, the held-out images, passwords and invites.
+    """
+    demand_work(work)
+    problems: list[str] = []
+    configuration = _found(problems, lambda: read_configuration(work))
+    run = _found(problems, lambda: read_run(run_yaml))
+    if configuration is None or run is None:
+        raise ConfigurationError(problems)
+    problems += run_problems(run, configuration, work, str(run_yaml))
+    problems += _open_runs(work, run, run_yaml)
+    problems += _site_problems(work, run, configuration)
+    prepare_compute(EXACT, configuration.threads)
+    begun = _begun(work, run_yaml, configuration, run, problems)
+    if begun is None or problems:
+        raise ConfigurationError(problems)
+    task, method, model, images, sha256 = begun
+    run, division, store = _in_full(run), sharing(task, method, model), RunStore(work, run.run)
+    store.demand_same(run, division)
+    is_new = not store.aggregate_path(0).exists()
+    if is_new:
+        try:
+            round_tensors(model, division.shared, run.wire.numbers)
+        except ValueError as error:
+            problem = f"{run_yaml}: wire: numbers: {run.wire.numbers} cannot hold {error} of the initial model"
+            raise ConfigurationError([f"{problem}; take bfloat16 or float32"]) from None
+    elif division.start:
+        load_tensors(model, division.beginning, store.start)
+    objective = method.objective(run.rounds, run.rounds)
+    scored = deepcopy(model)  # scoring measures BatchNorm's statistics anew: those of our images are not the run's
+    heldout = HeldOutSet(task, scored, images, division, objective=objective, seed=seed_for(run.seed, "held-out set"))
+    try:
+        untrained = heldout.score_as_it_is()
+    except ValueError as error:
+        folder = work / configuration.heldout[run.task]
+        raise ConfigurationError([f"held-out set {folder}: {error}; add images"]) from None
+    return Prepared(work, configuration, run, is_new, task, method, model, division, heldout, untrained, sha256)
+
+
+def read_run(run_yaml: Path) -> RunConfiguration:
+    """A RUN.yaml, by itself.
+
+    Raises:
+        ConfigurationError: it cannot be read, or every problem that it has by itself.
+    """
+    try:
+        content = run_yaml.read_bytes()
+    except OSError as error:
+        raise ConfigurationError([f"{run_yaml}: cannot be read ({error.strerror}); correct the path"]) from None
+    return parse_yaml(content, RunConfiguration, str(run_yaml))
+
+
+def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, work: Path, where: str) -> list[str]:
+    """What is wrong with a run's settings, and with how they fit together: sites, options, combination, privacy, ….
+
+    Args:
+        where: the file, as people are told it.
+    """
+    problems = [
+        f"{where}: sites: {site} is not in {work / FILE}; add it there or correct the name"
+        for site in run.sites
+        if site not in configuration.sites
+    ]
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: task_named(run.task).options(run.task_options),
+        lambda: open_method(run.method, run.method_options),
+        lambda: task_named(run.task).augmentation(run.augmentation),
+        lambda: check_record(run.split, SplitPlan, "split"),
+        lambda: check_together(run),
+    )
+    for check in checks:
+        _found(problems, check, f"{where}: ")
+    if run.task in TASK_NAMES and run.task not in configuration.heldout:
+        problems.append(
+            f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
+            "DIR holding labelled images, laid out like a site's, for the tolerance check"
+        )
+    return list(dict.fromkeys(problems))
+
+
+def remarks(prepared: Prepared) -> Iterator[Finding]:
+    """What a PI should know of a run that can be launched, and may want to change before its sites agree to it."""
+    work, run, score = prepared.work, prepared.run, prepared.untrained
+    store = RunStore(work, run.run)
+    if store.is_over:
+        yield Finding("warning", f"{run.run} has ended already; to run it again, give it a new name")
+    elif not prepared.is_new:
+        yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
+    said = f"the initial model scores {score:.4f} on the held-out set; the tolerance is {run.tolerance:g}"
+    if score > run.tolerance:
+        more = "so even an untrained model passes the tolerance check: a higher tolerance would say more"
+        yield Finding("warning", f"{said}, {more}")
+    else:
+        yield Finding("note", said)
+    if run.quorum == len(run.sites) > 1:
+        waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
+        yield Finding("note", f"quorum: all {run.quorum} sites; {waits}")
+    absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
+    if absent:
+        yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
+    down, up = _megabytes_per_round(prepared)
+    form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
+    yield Finding("note", f"weights: each round sends {down:.1f} MB to a site and {up:.1f} MB back{form}; {_kept(run)}")
+
+
+def _megabytes_per_round(prepared: Prepared) -> tuple[float, float]:
+    division, width = prepared.division, 4 if prepared.run.wire.numbers == "float32" else 2
+    model = sum(prod(listed.shape) for listed in division.tensors.values()) * width
+    beside = {
+        kind: sum(prod(shape.shape) for group in division.groups(kind).values() for shape in group.values()) * 4
+        for kind in ("round", "update")
+    }
+    return (model + beside["round"]) / 1e6, (model + beside["update"]) / 1e6
+
+
+def _kept(run: RunConfiguration) -> str:
+    if run.keep == "all":
+        return f"keep: all of {run.rounds} rounds stay in each folder"
+    return f"keep: {run.keep}"
+
+
+# --- the parts of it ---------------------------------------------------------------------------------------
+
+
+def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> Found | None:
+    """What ``look`` finds; or None, and what is wrong is among the problems."""
+    try:
+        return look()
+    except (ConfigurationError, DataError) as error:
+        problems += [f"{where}{problem}" for problem in error.problems]
+    except StandingError as error:
+        problems.append(str(error))
+    return None
+
+
+def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
+    return [
+        f"{run_yaml}: run {store.run} is still open in {work}; finish it, or "
+        f"`dropfed-aggregator stop {store.run} --work {work}`"
+        for store in runs_in(work)
+        if store.run != run.run and store.card() is None and store.given_up() is None
+    ]
+
+
+def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration) -> list[str]:
+    """What stands in the way of reaching the run's sites, as far as this machine knows without asking them."""
+    problems: list[str] = []
+    _found(problems, lambda: SigningKey.at(work / KEY_FILE))
+    for name, access in sorted(configuration.sites.items()):
+        if name in run.sites:
+            _found(problems, partial(open_folder, work, access))
+            _found(problems, partial(read_invite, work, name))
+    return problems
+
+
+def _begun(
+    work: Path, run_yaml: Path, configuration: AggregatorConfiguration, run: RunConfiguration, problems: list[str]
+) -> tuple[Task, Method, nn.Module, Collection, str | None] | None:
+    """What a run begins with: task, method, untrained model, held-out images, SHA-256 of published weights in it.
+
+    None where one of them cannot be had. What is wrong with images and weights is then among the problems; what is
+    wrong with the settings is there already.
+    """
+    settings = _found([], lambda: _opened(run))
+    if settings is None:
+        return None
+    task, options, method = settings
+    images = _found(problems, lambda: _held_out(work, configuration, task, options))
+    is_new = not RunStore(work, run.run).aggregate_path(0).exists()
+    hashes: list[str | None] = []
+
+    def begin(model: nn.Module) -> None:
+        if is_new:
+            hashes.append(task.load_initial_weights(model, options, [work / PUBLISHED_WEIGHTS]))
+
+    classes, is_private = len(images.classes) if images else _ANY_CLASSES, run.privacy is not None
+    model = _found(
+        problems,
+        lambda: build_network(task, method, options, classes, run_seed=run.seed, is_private=is_private, prepare=begin),
+        f"{run_yaml}: ",
+    )
+    if model is None or images is None:
+        return None
+    return task, method, model, images, next(filter(None, hashes), None)
+
+
+def _opened(run: RunConfiguration) -> tuple[Task, Options, Method]:
+    task = task_named(run.task)
+    return task, task.options(run.task_options), open_method(run.method, run.method_options)
+
+
+def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, options: Options) -> Collection | None:
+    """The images for the tolerance check; None where no folder is named.
+
+    Raises:
+        DataError: every problem of every file.
+    """
+    if task.name not in configuration.heldout:
+        return None
+    folder = work / configuration.heldout[task.name]
+    try:
+        return task.open_images(folder, options)
+    except DataError as error:
+        raise DataError([f"held-out set {folder}: {problem}" for problem in error.problems]) from None
+
+
+def _in_full(run: RunConfiguration) -> RunConfiguration:
+    """The run with every default written out: who agrees to it can read all that decides the result."""
+    task = task_named(run.task)
+    in_full = {
+        "task_options": task.options(run.task_options),
+        "method_options": open_method(run.method, run.method_options).options,
+        "augmentation": task.augmentation(run.augmentation),
+        "split": check_record(run.split, SplitPlan, "split"),
+    }
+    return run.model_copy(update={name: options.model_dump(mode="json") for name, options in in_full.items()})

@@ -1,0 +1,1 @@
+"""Runs and settings ready to copy; ``dropfed-aggregator new-run`` starts from the runs."""

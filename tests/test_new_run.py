@@ -1,0 +1,188 @@
+"""``new-run`` writes a RUN.yaml that ``validate`` takes; ``validate`` says all for which ``launch`` would refuse."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import setuptools.build_meta
+from click.testing import CliRunner, Result
+
+from aggregator.cli import main
+from aggregator.configuration import AggregatorConfiguration
+from aggregator.new_run import Answers, filled_in, template
+from aggregator.setup import initialise
+from aggregator.store import RunStore
+from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
+from shared.exchange.records import RunConfiguration, Sharing
+from shared.folder.durable import write_file
+from shared.learning.methods import method_names, open_method
+from shared.learning.tasks import TASK_NAMES
+from tests.federation.running import TASK, run_configuration, write_data
+
+SITES = {"north": "http://127.0.0.1/north/", "1e3": "http://127.0.0.1/like-a-number/"}
+
+
+def command(*arguments: object, answers: str | None = None) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=answers)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work directory with two sites, their passwords, and held-out images of one task."""
+    work = tmp_path_factory.mktemp("work")
+    initialise(work, "retina", SITES, "aggregator")
+    for site in SITES:
+        write_file(work / "passwords" / site, b"x", private=True)
+    write_data(TASK, work / "heldout", 0, 4, seed=1)
+    change(work, heldout={TASK: "heldout"})
+    return work
+
+
+def change(work: Path, **changes: object) -> None:
+    path = work / "aggregator.yaml"
+    settings = parse_yaml(path.read_bytes(), AggregatorConfiguration, path.name).model_dump()
+    path.write_bytes(dump_values(settings | changes))
+
+
+def written(path: Path) -> RunConfiguration:
+    return parse_yaml(path.read_bytes(), RunConfiguration, path.name)
+
+
+def comments(text: str) -> list[str]:
+    return [line.partition("#")[2] for line in text.splitlines() if "#" in line]
+
+
+@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_gets_its_options_and_keeps_every_comment(task: str, method: str) -> None:
+    text = filled_in(Answers("1e3", task, method, list(SITES), 5))
+    run = parse_yaml(text.encode(), RunConfiguration, "run")
+    assert (run.run, run.method, run.sites, run.rounds) == ("1e3", method, list(SITES), 5)
+    assert run.quorum == (1 if method == "sequential" else 2)
+    assert run.method_options == open_method(method, {}).options.model_dump(mode="json")
+    assert comments(template(task)) == [each for each in comments(text) if f" of {method};" not in each]
+    as_it_is = parse_yaml(template(task).encode(), RunConfiguration, "template")
+    changed = {"run", "method", "sites", "rounds", "quorum", "method_options"}
+    assert run.model_dump(exclude=changed) == as_it_is.model_dump(exclude=changed)
+
+
+def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> None:
+    output = tmp_path / "RUN.yaml"
+    result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n3\n{output}\n")
+    assert result.exit_code == 0, result.output
+    for asked in (f"Task ({TASK}) [{TASK}]", "Sites [1e3, north]", "Rounds of training [60]"):
+        assert asked in result.output
+    run = written(output)
+    assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 3)
+    small = output.read_text().replace("image_size: 304", "image_size: 32").replace("[32, 64, 128, 256, 512]", "[4, 8]")
+    output.write_text(small)
+    before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
+    result = command("validate", output, "--work", prepared)
+    assert result.exit_code == 0, result.output
+    assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 3 rounds\n" in result.output
+    assert "the initial model scores 0." in result.output
+    assert "quorum: all 2 sites; " in result.output
+    assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
+    assert "weights: each round sends 0.0 MB to a site and 0.0 MB back as float32; keep: all of 3" in result.output
+    assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
+
+
+def test_flags_alone_ask_nothing_and_nothing_is_written_over(prepared: Path, tmp_path: Path) -> None:
+    output = tmp_path / "RUN.yaml"
+    flags = ("--task", TASK, "--method", "fedprox", "--site", "north", "--rounds", 2, "--output", output, "--defaults")
+    result = command("new-run", "--work", prepared, *flags)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"wrote {output}\nnext: ")
+    run = written(output)
+    assert (run.run[:5], run.sites, run.quorum, run.method_options["mu"]) == ("octa-", ["north"], 1, 0.01)
+    content = output.read_bytes()
+    again = command("new-run", "--work", prepared, *flags)
+    assert (again.exit_code, output.read_bytes()) == (2, content)
+    assert again.output == f"{output}: is there already and stays as it is; choose another name with --output\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--task", "hearts"), "there is no 'hearts'; the tasks are"),
+        (("--task", "dr_staging"), "heldout: has no folder for dr_staging"),
+        (("--method", "magic"), "there is no method magic; use one of"),
+        (("--method", "centralised"), "is a reference for comparisons"),
+        (("--site", "atlantis"), "new run: sites: atlantis is not in"),
+        (("--rounds", "0"), "new run: rounds: "),
+        (("--run", "Mine"), "new run: run: "),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_is_written(
+    prepared: Path, tmp_path: Path, flags: tuple[str, ...], sentence: str
+) -> None:
+    output = tmp_path / "RUN.yaml"
+    result = command("new-run", "--work", prepared, "--defaults", "--output", output, *flags)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert not output.exists()
+
+
+def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
+    work, path = tmp_path / "work", tmp_path / "RUN.yaml"
+    initialise(work, "retina", SITES, "aggregator")
+    write_file(work / "passwords" / "north", b"x")
+    (work / "passwords" / "north").chmod(0o644)
+    (work / "invites" / "1e3.json").unlink()
+    (work / "heldout").mkdir()
+    change(work, heldout={"dr_staging": "heldout"})
+    RunStore(work, "other").begin(run_configuration(run="other"), Sharing(tensors={}, start={}, personal=[]))
+    privacy = {"target_epsilon": 8.0, "delta": 0.001, "max_grad_norm": 1.0}
+    staging = {"task": "dr_staging", "method": "fedbn", "task_options": {}, "augmentation": {}, "split": {"train": 0.9}}
+    run = run_configuration(**staging, sites=["north", "1e3", "atlantis"], privacy=privacy)
+    path.write_bytes(dump_yaml(run))
+    result = command("validate", path, "--work", work)
+    assert result.exit_code == 2
+    for sentence in (
+        f"{path}: sites: atlantis is not in {work / 'aggregator.yaml'}",
+        "must add up to 1",
+        "privacy: ",
+        f"{path}: run other is still open in {work}; finish it, or `dropfed-aggregator stop other --work {work}`",
+        f"{work / 'passwords' / 'north'} can be read by others than its owner",
+        f"{work / 'passwords' / '1e3'} is missing",
+        f"{work / 'invites' / '1e3.json'} is missing",
+        f"held-out set {work / 'heldout'}: ",
+        f"{path}: weights: resnet50-",
+    ):
+        assert sentence in result.output, (sentence, result.output)
+    assert not (work / "log.txt").exists()
+    (work / "aggregator.yaml").write_text("sites: {}\n")
+    path.write_text("run: Mine\n")
+    both = command("validate", path, "--work", work).output
+    assert f"{work / 'aggregator.yaml'}: federation: is missing" in both and f"{path}: method: is missing" in both
+
+
+def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None:
+    path, store = tmp_path / "RUN.yaml", RunStore(prepared, "used-1")
+    run = run_configuration(run="used-1", sites=["north"], quorum=1)
+    store.begin(run, Sharing(tensors={}, start={}, personal=[]))
+    try:
+        path.write_bytes(dump_yaml(run))
+        result = command("validate", path, "--work", prepared)
+        assert result.exit_code == 2
+        assert result.output == "run used-1 was begun with another configuration: give the new run a new name\n"
+        result = command("new-run", "--work", prepared, "--defaults", "--run", "used-1", "--output", tmp_path / "new")
+        assert (result.exit_code, "used-1 was launched here already" in result.output) == (2, True)
+    finally:
+        store.give_up("only a test")
+
+
+def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(__file__).resolve().parents[1]
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "configs"):
+        (copy / name).symlink_to(source / name)
+    monkeypatch.chdir(copy)
+    wheel = tmp_path / setuptools.build_meta.build_wheel(str(tmp_path))
+    inside = zipfile.ZipFile(wheel).namelist()
+    assert {f"configs/run.{task}.yaml" for task in TASK_NAMES} <= set(inside)
