@@ -339,6 +339,20 @@ def report(run: str, work: Path, as_json: bool, output: Path | None) -> None:
 
 
 @main.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
+@WORK
+@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+def compare(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
+    """Show runs side by side: settings that differ, scores of the chosen models, verdicts, cost."""
+    from aggregator.comparison import compare_runs, comparison_text  # noqa: PLC0415  (keeps --help instant)
+
+    if len(set(runs)) < max(len(runs), 2):
+        raise ConfigurationError([f"compare: {' '.join(runs)}: name two runs or more, each once"])
+    found = compare_runs(work, [_find_run(work, run) for run in runs])
+    click.echo(json.dumps(found, indent=2) if as_json else comparison_text(found), nl=as_json)
+
+
+@main.command()
 @click.argument("run")
 @WORK
 def stop(run: str, work: Path) -> None:

@@ -1,0 +1,130 @@
+"""``compare``: runs side by side, with an empty cell for whatever was not told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aggregator.cli import main
+from aggregator.store import RunStore
+from shared.exchange import names
+from shared.exchange.records import FinalCard, Sharing, Verdict
+from shared.exchange.tables import MetricsRow, write_metrics
+from tests.federation.running import run_configuration
+from tests.played import RUN, TENSORS, Played
+
+OTHER = "octa-2"
+
+
+def compare(work: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["compare", *arguments, "--work", str(work)])
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that has ended, and one that has only begun, with other settings."""
+    played = Played(tmp_path_factory.mktemp("played"))
+    work = played.drop.parent / "aggregator"
+    store, sharing = RunStore(work, RUN), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1), sharing)
+    played.offer_and_consent()
+    store.ask(1, ("north",), ("north",))
+    played.send(
+        "round", 1, {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: played.model(0.5)}, "consent"
+    )
+    rows = [MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.25})]
+    played.send("update", 1, {names.METRICS: write_metrics(rows), names.SITE_MODEL: played.model(0.25)}, "round")
+    verdict = Verdict(
+        run=RUN,
+        round=1,
+        site="north",
+        status="omitted",
+        score="0.2",
+        tolerance="0.3",
+        theta=None,
+        weight=None,
+        reason="",
+    )
+    store.close_round(1, {"north": verdict})
+    card = FinalCard(
+        run=RUN,
+        task="octa_segmentation",
+        method="mean",
+        chosen_round=0,
+        score_name="dice_mean",
+        validation={"0": "0.25"},
+        took_part={"1": []},
+        reason="best",
+    )
+    store.write_card(card)
+    privacy = {"noise_multiplier": 1.0, "delta": 0.001, "max_grad_norm": 1.0}
+    other = run_configuration(run=OTHER, sites=["south"], method="fedprox", quorum=1, privacy=privacy)
+    RunStore(work, OTHER).begin(other, sharing)
+    return work
+
+
+def test_for_scripts(work: Path) -> None:
+    result = compare(work, RUN, OTHER, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    differing = found["differing"]
+    assert set(differing) == {
+        "method",
+        "sites",
+        "privacy",
+        "privacy.delta",
+        "privacy.max_grad_norm",
+        "privacy.noise_multiplier",
+        "privacy.target_epsilon",
+    }
+    assert differing["method"] == {RUN: "mean", OTHER: "fedprox"}
+    assert differing["privacy"] == {RUN: None}
+    assert differing["privacy.delta"] == {OTHER: 0.001}
+    ended, begun = found["runs"][RUN], found["runs"][OTHER]
+    assert (ended["state"], ended["score"], ended["aggregate"], ended["rounds"]) == ("ended", "dice_mean", 0, 1)
+    assert ended["validation"] == {"sites": {"north": 0.25, "south": None}, "mean": 0.25}
+    assert ended["test"] == {"sites": {"north": None, "south": None}, "mean": None}
+    assert ended["verdicts"] == {"omitted": 1}
+    assert ended["bytes"]["up"] > 0 and ended["seconds"] is None
+    assert begun == {
+        "state": "open",
+        "rounds": 0,
+        "score": "dice_mean",
+        "aggregate": None,
+        "validation": {"sites": {"south": None}, "mean": None},
+        "test": {"sites": {"south": None}, "mean": None},
+        "verdicts": {},
+        "bytes": {"down": None, "up": None},
+        "seconds": None,
+    }
+
+
+def test_for_people(work: Path) -> None:
+    result = compare(work, RUN, OTHER)
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert lines[0] == f"| | {RUN} | {OTHER} |" and lines[2] == "| state | ended | open |"
+    for line in (
+        "| method | mean | fedprox |",
+        "| sites | north, south | south |",
+        "| privacy | null | |",
+        "| validation, north | 0.250 | |",
+        "| validation, mean over sites | 0.250 | |",
+        "| omitted | 1 | 0 |",
+        "| seconds in rounds | | |",
+    ):
+        assert line in lines, result.output
+    widths = {len(line) for line in result.output.splitlines()[:3]}
+    assert len(widths) == 1
+
+
+@pytest.mark.parametrize("runs", [(RUN,), (RUN, RUN), (RUN, "no-such-run")])
+def test_what_cannot_be_compared_is_one_sentence(work: Path, runs: tuple[str, ...]) -> None:
+    result = compare(work, *runs)
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+    expected = "there is no run no-such-run here" if "no-such-run" in runs else "name two runs or more, each once"
+    assert expected in result.output
