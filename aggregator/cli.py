@@ -355,6 +355,20 @@ def compare(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("run")
 @WORK
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; never one that is there."
+)
+def export(run: str, work: Path, output: Path) -> None:
+    """Write the final model of RUN and its card: data, method, who took part, scores, ε, hashes of its origins."""
+    from aggregator.model_card import export as write  # noqa: PLC0415  (keeps --help instant)
+
+    for path in write(work, _find_run(work, run), output):
+        click.echo(f"wrote {path}")
+
+
+@main.command()
+@click.argument("run")
+@WORK
 def stop(run: str, work: Path) -> None:
     """Close RUN: the open round ends with the answers there are, the best model so far becomes the final one."""
     _open_run(work, run).request_stop()

@@ -28,7 +28,7 @@ def compare_runs(work: Path, stores: Sequence[RunStore]) -> Document:
     settings = {report["run"]: dict(_flat(report["configuration"])) for report in reports}
     return {
         "differing": _differing(settings),
-        "runs": {report["run"]: _summary(report) for report in reports},
+        "runs": {report["run"]: summary_of(report) for report in reports},
     }
 
 
@@ -52,7 +52,8 @@ def _differing(settings: Mapping[str, Mapping[str, Any]]) -> Document:
     }
 
 
-def _summary(report: Document) -> Document:
+def summary_of(report: Document) -> Document:
+    """What a run came to, from its report: state, scores of the chosen aggregate, verdicts, cost."""
     bytes_of = report["cost"]["bytes"].values()
     rounds = [[site["seconds"] for site in of_round["sites"].values()] for of_round in report["rounds"]]
     longest = [max(known) for seconds in rounds if (known := [each for each in seconds if each is not None])]
@@ -64,14 +65,14 @@ def _summary(report: Document) -> Document:
         "rounds": sum(of_round["trains"] for of_round in report["rounds"]),
         "score": report["score"],
         "aggregate": report["chosen"]["aggregate"] if report["chosen"] else None,
-        **{split: _scores(report, split) for split in _SPLITS},
+        **{split: chosen_scores(report, split) for split in _SPLITS},
         "verdicts": dict(sorted(verdicts.items())),
         "bytes": {way: _sum(site[way] for site in bytes_of) for way in ("down", "up")},
         "seconds": _sum(longest),
     }
 
 
-def _scores(report: Document, split: str) -> Document:
+def chosen_scores(report: Document, split: str) -> Document:
     """The main score of the chosen aggregate at each site, as far as told, and the mean of those."""
     score, chosen = report["score"], report["chosen"]["aggregate"] if report["chosen"] else None
     received = next((each for each in report["rounds"] if each["received_aggregate"] == chosen), None)

@@ -1,0 +1,216 @@
+"""The chosen model of a run, to be handed on: its file as every site got it, and a card that says where it comes from.
+
+    DIR/model.safetensors  [state-GROUP.safetensors]     byte for byte what the final message brought
+    DIR/run.yaml  tensors.yaml                           what was offered to the sites, likewise
+    DIR/model-card.json  model-card.md                   the card, for scripts and for people
+
+The card holds what was measured or said in the run and nothing else; what nobody told is null, and "not told" for
+people. The same work directory and the same software give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+
+from aggregator.comparison import summary_of
+from aggregator.configuration import read_configuration
+from aggregator.model_card_text import card_text
+from aggregator.overview import read_channels
+from aggregator.report import Document, run_report
+from aggregator.store import RunStore
+from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import Place
+from shared.exchange.records import FinalCard, Sharing
+from shared.exchange.trust import open_site_card
+from shared.folder.durable import BLOCK, hash_file, sync_folder, temporary_name, write_file, writing
+
+CARD_JSON = "model-card.json"
+CARD_TEXT = "model-card.md"
+
+INTENDED_USE = (
+    "Research on images like those that it was trained on. It is no medical device and not for diagnosis: no decision "
+    "about a patient may rest on it."
+)
+LIMITS = (
+    "How it does on images of other cameras, clinics or patients than the sites' is not known.",
+    "Scores are what each site measured on its own images and told of them; small numbers are withheld.",
+    "Who the patients are and which devices took the images is not told.",
+)
+NOT_WHOLE = (
+    "It is not a whole model: the tensors listed under stays_at_sites stay at each site, which has its own. "
+    "Elsewhere they must be trained before it answers anything."
+)
+SPLITS = ("train", "validation", "test")
+SOFTWARE = ("dropfed", "torch", "torchvision", "numpy", "safetensors")
+
+
+def export(work: Path, store: RunStore, output: Path) -> list[Path]:
+    """Write the chosen model of a run and its card into a new folder, all or nothing.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ConfigurationError: the run has chosen no model, or ``output`` is there already.
+        DropfedError: what is kept of the run is damaged.
+    """
+    if (card := store.card()) is None:
+        ends = f"`dropfed-aggregator stop {store.run} --work {work}` ends it with the best model so far"
+        why = store.given_up() or f"it has not ended, and {ends}"
+        raise ConfigurationError([f"{store.run} has no final model: {why}"])
+    if output.exists():
+        raise ConfigurationError([f"{output}: is there already and stays as it is; choose another folder"])
+    document = model_card(work, store, card)
+    files = {names.FINAL_MODEL: store.final_model}
+    for group in store.sharing().with_final:
+        files[names.state_file(group)] = store.settled_path(card.chosen_round + 1, group)
+    files |= {name: store.home / name for name in (names.RUN_CONFIGURATION, names.TENSORS)}
+    made = output.absolute().with_name(temporary_name(output.name))
+    if made.exists():  # of an export that was cut off
+        shutil.rmtree(made)
+    for name, source in files.items():
+        with source.open("rb") as reader, writing(made / name) as writer:
+            shutil.copyfileobj(reader, writer, BLOCK)
+    if hash_file(made / names.FINAL_MODEL)[1] != document["model"]["sha256"]:
+        raise StandingError(f"{store.final_model} changed while it was copied: the disk may be failing, try again")
+    write_file(made / CARD_JSON, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+    write_file(made / CARD_TEXT, card_text(document).encode())
+    made.rename(output)
+    sync_folder(output.absolute().parent)
+    return sorted(output.iterdir())
+
+
+def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
+    """Everything that is known about a run's chosen model, as plain values.
+
+    Raises:
+        DropfedError: what is kept of the run is damaged.
+    """
+    report, sharing, run = run_report(work, store), store.sharing(), store.configuration()
+    summary, channels = summary_of(report), read_channels(work, run.sites)
+    sites = {site: _site(work, site, channels.get(site), card, report) for site in run.sites}
+    inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]
+    return {
+        "model": _model(store, card, sharing, channels),
+        "run": {
+            "name": run.run,
+            "task": run.task,
+            "method": run.method,
+            "began": min(_times(channels, Place("offer", run.run)), default=None),
+            "ended": max(_times(channels, Place("final", run.run)), default=None),
+            "rounds": {"planned": run.rounds, "trained": summary["rounds"], "in_the_model": card.chosen_round},
+            "chosen_because": card.reason,
+            "verdicts": summary["verdicts"],
+            "seconds_in_rounds": summary["seconds"],
+            "bytes": summary["bytes"],
+            "configuration": report["configuration"],
+        },
+        "sites": sites,
+        "images": {split: _total(sites, split) for split in SPLITS},
+        "scores": {"name": report["score"], "validation": summary["validation"], "test": summary["test"]},
+        "privacy": run.privacy.model_dump(mode="json") if run.privacy else None,
+        "inputs": {
+            "sha256": {name: hash_file(store.home / name)[1] for name in inputs},
+            "contributions": {site: _contribution(channels.get(site), run.run, found) for site, found in sites.items()},
+            "final_messages": {site: _digest(channels.get(site), Place("final", run.run)) for site in run.sites},
+        },
+        "software": {"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
+        "intended_use": INTENDED_USE,
+        "limits": [*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
+        "licence": None,
+    }
+
+
+def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping[str, Channel]) -> Document:
+    """What the file is.
+
+    Raises:
+        StandingError: it is not what the sites were sent.
+    """
+    size, sha256 = hash_file(store.final_model)
+    sent = {
+        site: message.manifest.files[names.FINAL_MODEL].sha256
+        for site, channel in channels.items()
+        if (message := channel.message(Place("final", store.run))) is not None
+    }
+    own = {site for site in sent if store.own_aggregate_path(card.chosen_round, site).exists()}
+    for site in sent.keys() - own:
+        if sent[site] != sha256:
+            where = f"sites/{site}/mirror/{Place('final', store.run).path}"
+            raise StandingError(
+                f"{store.final_model}: the file is damaged, it is not what {site} was sent; put it back from {where}"
+            )
+    return {
+        "file": names.FINAL_MODEL,
+        "bytes": size,
+        "sha256": sha256,
+        "parameters": sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
+        "tensors": len(sharing.tensors),
+        "stays_at_sites": sorted([*sharing.start, *sharing.personal]),
+        "sent_instead": {site: sent[site] for site in sorted(own)},
+    }
+
+
+def _site(work: Path, site: str, channel: Channel | None, card: FinalCard, report: Document) -> Document:
+    """What one site brought and said."""
+    said = report["sites"][site]
+    received = next((each for each in report["rounds"] if each["received_aggregate"] == card.chosen_round), None)
+    row = received["sites"].get(site) if received else None
+    took_part = sorted(int(number) for number, sites in card.took_part.items() if site in sites)
+    return {
+        "agreed": said["agrees"],
+        "withdrew": said["withdrew"],
+        "images": said["images"],
+        "rounds_in_the_model": [round_no for round_no in took_part if round_no <= card.chosen_round],
+        "epsilon": float(card.epsilon[site]) if site in card.epsilon else None,
+        "validation": row["validation"] if row else None,
+        "test": row["test"] if row else None,
+        "software": _software(work, site) if channel else None,
+    }
+
+
+def _software(work: Path, site: str) -> str:
+    """What a site's card said of its software when it joined.
+
+    Raises:
+        StandingError: the card is damaged.
+    """
+    path = work / "sites" / site / "mirror" / names.SITE_CARD
+    try:
+        federation = read_configuration(work).federation
+        return open_site_card(path.read_bytes(), federation=federation, site=site, secret=None).software
+    except PoisonError as error:
+        raise StandingError(f"{path}: {error.reason}: the file is damaged; put it back from a backup") from None
+
+
+def _total(sites: Mapping[str, Document], split: str) -> int | None:
+    """The images of those sites whose answers are in the model; None where one of them tells no exact number."""
+    counts = [site["images"].get(split, "not told") for site in sites.values() if site["rounds_in_the_model"]]
+    return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
+
+
+def _contribution(channel: Channel | None, run: str, site: Document) -> Document | None:
+    """A site's last answer that is in the model: its manifest names the one before it, and so on to the first."""
+    if not site["rounds_in_the_model"]:
+        return None
+    last = max(site["rounds_in_the_model"])
+    return {"round": last, "manifest": _digest(channel, Place("update", run, last))}
+
+
+def _digest(channel: Channel | None, place: Place) -> str | None:
+    message = channel.message(place) if channel else None
+    return message.digest if message else None
+
+
+def _times(channels: Mapping[str, Channel], place: Place) -> list[str]:
+    """When the messages at a place were sealed."""
+    messages = [channel.message(place) for channel in channels.values()]
+    return [message.manifest.created for message in messages if message]

@@ -1,0 +1,186 @@
+"""``export``: the final model as every site got it, and a card that says only what was measured or told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aggregator.cli import main
+from aggregator.store import RunStore
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import FinalCard, Sharing, Verdict
+from shared.folder.durable import hash_file, write_file
+from tests.federation.running import run_configuration
+from tests.played import RUN, TENSORS, Played
+
+
+def export(work: Path, output: Path, run: str = RUN) -> Result:
+    return CliRunner().invoke(main, ["export", run, "--output", str(output), "--work", str(work)])
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A run that has ended; of its two sites one never joined."""
+    played = Played(tmp_path_factory.mktemp("played"))
+    store = store_of(played)
+    sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
+    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1), sharing)
+    played.offer_and_consent()
+    for round_no, trains in ((1, True), (2, False)):
+        store.ask(round_no, ("north",), ("north",))
+        played.round(round_no, trains)
+        store.close_round(round_no, {"north": verdict(round_no, trains)})
+    played.finish()
+    write_file(store.final_model, played.model(0.25).read_bytes())
+    card = FinalCard(
+        run=RUN,
+        task="octa_segmentation",
+        method="mean",
+        chosen_round=1,
+        score_name="dice_mean",
+        validation={"1": "0.5"},
+        took_part={"1": ["north"], "2": []},
+        reason="best | of all",
+    )
+    store.write_card(card)
+    return played
+
+
+def verdict(round_no: int, trains: bool) -> Verdict:
+    return Verdict(
+        run=RUN,
+        round=round_no,
+        site="north",
+        status="accepted" if trains else "validated",
+        score="0.9" if trains else None,
+        tolerance="0.3",
+        theta=None,
+        weight="1.0" if trains else None,
+        reason="",
+    )
+
+
+def store_of(played: Played) -> RunStore:
+    return RunStore(played.drop.parent / "aggregator", RUN)
+
+
+@pytest.fixture(scope="module")
+def exported(played: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("exported") / "model"
+    result = export(played.drop.parent / "aggregator", output)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [f"wrote {path}" for path in sorted(output.iterdir())]
+    return output
+
+
+@pytest.fixture(scope="module")
+def card(exported: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((exported / "model-card.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_files_are_those_that_the_sites_got(played: Played, exported: Path, card: dict[str, Any]) -> None:
+    final, offer = played.drop / Place("final", RUN).path, store_of(played).home
+    assert {path.name for path in exported.iterdir()} == {
+        "model.safetensors",
+        "model-card.json",
+        "model-card.md",
+        "run.yaml",
+        "tensors.yaml",
+    }
+    assert (exported / "model.safetensors").read_bytes() == (final / names.FINAL_MODEL).read_bytes()
+    for name in (names.RUN_CONFIGURATION, names.TENSORS):
+        assert (exported / name).read_bytes() == (offer / name).read_bytes()
+        assert card["inputs"]["sha256"][name] == hash_file(offer / name)[1]
+    size, sha256 = hash_file(final / names.FINAL_MODEL)
+    assert (card["model"]["bytes"], card["model"]["sha256"]) == (size, sha256)
+    manifest = hash_file(played.drop / Place("update", RUN, 1).path / names.MANIFEST)[1]
+    assert card["inputs"]["contributions"] == {"north": {"round": 1, "manifest": manifest}, "south": None}
+    assert card["inputs"]["final_messages"] == {"north": hash_file(final / names.MANIFEST)[1], "south": None}
+
+
+def test_the_card_says_what_is_known_and_null_for_the_rest(card: dict[str, Any]) -> None:
+    north, south = card["sites"]["north"], card["sites"]["south"]
+    assert (north["agreed"], north["images"], north["rounds_in_the_model"]) == (True, {"train": "12"}, [1])
+    assert north["validation"]["scores"] == {"dice_mean": 0.5, "dice_std": 0.1}
+    assert north["software"].startswith("dropfed ")
+    assert south == {
+        "agreed": None,
+        "withdrew": None,
+        "images": {},
+        "rounds_in_the_model": [],
+        "epsilon": None,
+        "validation": None,
+        "test": None,
+        "software": None,
+    }
+    assert card["images"] == {"train": 12, "validation": None, "test": None}
+    assert card["run"]["rounds"] == {"planned": 1, "trained": 1, "in_the_model": 1}
+    assert card["run"]["verdicts"] == {"accepted": 1, "validated": 1}
+    assert card["run"]["began"] <= card["run"]["ended"]
+    assert (card["model"]["parameters"], card["model"]["stays_at_sites"]) == (7, ["head.weight"])
+    assert (card["privacy"], card["licence"]) == (None, None)
+    assert "not for diagnosis" in card["intended_use"]
+    assert any("not a whole model" in limit for limit in card["limits"])
+
+
+def test_the_card_for_people(exported: Path, card: dict[str, Any]) -> None:
+    text = (exported / "model-card.md").read_text(encoding="utf-8")
+    for line in (
+        "# octa-1",
+        f"| SHA-256 | {card['model']['sha256']} |",
+        r"| rounds | 1 of 1 trained; the model is the aggregate of round 1 (best \| of all) |",
+        "| north | yes | 12 | not told | not told | 1 | no |",
+        "| south | not told | not told | not told | not told | 0 | no |",
+        "| all in the model |  | 12 | not told | not told |  |  |",
+        "| north | 0.500 | not told |",
+        "| licence | not told: it is for the PI to say, before the model is handed on |",
+        "The run was not private: no noise was added, and no ε is known.",
+    ):
+        assert line in text.splitlines(), text
+
+
+def test_twice_is_the_same_and_nothing_is_written_over(played: Played, exported: Path, tmp_path: Path) -> None:
+    work, again = played.drop.parent / "aggregator", tmp_path / "again"
+    (tmp_path / ".again.writing").mkdir()  # an export that was cut off
+    (tmp_path / ".again.writing" / "half").write_bytes(b"")
+    assert export(work, again).exit_code == 0
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
+        path.name: path.read_bytes() for path in exported.iterdir()
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["again"]
+    result = export(work, again)
+    assert (result.exit_code, result.output) == (
+        2,
+        f"{again}: is there already and stays as it is; choose another folder\n",
+    )
+
+
+def test_a_model_that_is_not_the_sites_is_not_handed_on(played: Played, tmp_path: Path) -> None:
+    work, model = played.drop.parent / "aggregator", store_of(played).final_model
+    right = model.read_bytes()
+    write_file(model, right[:-1] + b"x")
+    try:
+        result = export(work, tmp_path / "model")
+    finally:
+        write_file(model, right)
+    assert result.exit_code == 1
+    assert "the file is damaged, it is not what north was sent; put it back from sites/north/mirror" in result.output
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_without_a_final_model(played: Played, tmp_path: Path) -> None:
+    work = played.drop.parent / "aggregator"
+    RunStore(work, "open").begin(run_configuration(run="open"), Sharing(tensors={}, start={}, personal=[]))
+    result = export(work, tmp_path / "model", "open")
+    assert result.exit_code == 2
+    assert result.output.startswith(
+        "open has no final model: it has not ended, and `dropfed-aggregator stop open --work"
+    )
+    RunStore(work, "open").give_up("nobody agreed")
+    assert export(work, tmp_path / "model", "open").output == "open has no final model: nobody agreed\n"
