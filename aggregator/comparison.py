@@ -25,18 +25,18 @@ def compare_runs(work: Path, stores: Sequence[RunStore]) -> Document:
         DropfedError: as ``run_report``.
     """
     reports = [run_report(work, store) for store in stores]
-    settings = {report["run"]: dict(_flat(report["configuration"])) for report in reports}
+    settings = {report["run"]: dict(flat(report["configuration"])) for report in reports}
     return {
         "differing": _differing(settings),
         "runs": {report["run"]: summary_of(report) for report in reports},
     }
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+def flat(settings: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
     """Every setting, by a key with dots."""
     for key, value in settings.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{key}.")
+            yield from flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from shared.exchange.names import Name
 from shared.exchange.records import Record
@@ -28,6 +28,19 @@ class SiteAccess(Record):
     ca_file: str | None = None
 
 
+def _without_password(uri: str) -> str:
+    if "@" in uri.partition("://")[2].partition("/")[0]:
+        raise ValueError("must hold no user or password; MLFLOW_TRACKING_USERNAME and _PASSWORD are for those")
+    return uri
+
+
+class Tracking(Record):
+    """Where curves are drawn beside: a folder for TensorBoard, a server of MLflow."""
+
+    tensorboard: str | None = None
+    mlflow: Annotated[str | None, AfterValidator(lambda uri: uri and _without_password(uri))] = None
+
+
 class AggregatorConfiguration(Record):
     """The whole file. ``heldout``: by task, labelled images for the tolerance check."""
 
@@ -37,6 +50,7 @@ class AggregatorConfiguration(Record):
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for scoring")] = 1
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
     log: LogForm = "text"
+    track: Tracking = Tracking()
 
     @model_validator(mode="after")
     def _each_site_has_its_own_folder(self) -> AggregatorConfiguration:

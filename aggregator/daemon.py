@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from aggregator import rounds
@@ -54,6 +55,7 @@ class Daemon:
         sites: the run's sites; their couriers are started and ended here.
         score_name: the validation score by which the final model is chosen.
         stop: set from outside to stop cleanly; the run goes on at the next start.
+        beside: its block lasts as long as the run does.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Daemon:
         score_name: str,
         stop: threading.Event,
         news: threading.Event,
+        beside: AbstractContextManager[None] | None = None,
     ) -> None:
         self._store = store
         self._run = store.configuration()
@@ -79,12 +82,17 @@ class Daemon:
         self._score_name = score_name
         self._stop = stop
         self._news = news
+        self._beside = beside or nullcontext()
         self._waiting = _Waiting(store)
         self._entries: dict[Path, FileEntry] = {}
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
         """Work until the run has ended and everything is in the folders, or until asked to stop."""
+        with self._beside:
+            self._run_to_the_end()
+
+    def _run_to_the_end(self) -> None:
         for site in self._sites.values():
             site.start()
         try:

@@ -12,6 +12,7 @@ from aggregator.preparation import prepare, remarks
 from aggregator.setup import KEY_FILE
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
+from aggregator.tracking import tracker
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
@@ -65,4 +66,5 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         score_name=prepared.task.selection_score,
         stop=stop,
         news=news,
+        beside=tracker(work, store, configuration.track, configuration.federation),
     )

@@ -57,6 +57,16 @@ def run_report(work: Path, store: RunStore) -> Document:
     }
 
 
+def rounds_report(work: Path, store: RunStore) -> list[Document]:
+    """The report's ``rounds`` alone: no network is built for it.
+
+    Raises:
+        DropfedError: what is kept of the run is damaged.
+    """
+    run = store.configuration()
+    return _rounds(store, run, read_channels(work, run.sites))
+
+
 def report_text(report: Document, score: str, title: str) -> str:
     """The report for people, as Markdown: one score of every aggregate at every site, every verdict, what it cost.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
+from aggregator.store import RunStore
 from shared.errors import DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -20,6 +21,7 @@ from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
 from shared.exchange.weights import write_tensors
+from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.learning.schedules import round_configuration
 from site_client.configuration import read_configuration
@@ -180,3 +182,40 @@ class Played:
         self.send(
             "final", 0, {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: self.model(0.25)}, "consent"
         )
+
+
+def ended_run(home: Path) -> tuple[Played, RunStore]:
+    """A run that has ended, as the aggregator remembers it too; of its two sites one never joined."""
+    played, store = Played(home), RunStore(home / "aggregator", RUN)
+    sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
+    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1), sharing)
+    played.offer_and_consent()
+    for round_no, trains in ((1, True), (2, False)):
+        store.ask(round_no, ("north",), ("north",))
+        played.round(round_no, trains)
+        verdict = Verdict(
+            run=RUN,
+            round=round_no,
+            site="north",
+            status="accepted" if trains else "validated",
+            score="0.9" if trains else None,
+            tolerance="0.3",
+            theta="0.25",
+            weight="1.0" if trains else None,
+            reason="",
+        )
+        store.close_round(round_no, {"north": verdict})
+    played.finish()
+    write_file(store.final_model, played.model(0.25).read_bytes())
+    card = FinalCard(
+        run=RUN,
+        task="octa_segmentation",
+        method="mean",
+        chosen_round=1,
+        score_name="dice_mean",
+        validation={"1": "0.5"},
+        took_part={"1": ["north"], "2": []},
+        reason="best | of all",
+    )
+    store.write_card(card)
+    return played, store

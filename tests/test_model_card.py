@@ -13,10 +13,10 @@ from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import FinalCard, Sharing, Verdict
+from shared.exchange.records import Sharing
 from shared.folder.durable import hash_file, write_file
 from tests.federation.running import run_configuration
-from tests.played import RUN, TENSORS, Played
+from tests.played import RUN, Played, ended_run
 
 
 def export(work: Path, output: Path, run: str = RUN) -> Result:
@@ -25,44 +25,8 @@ def export(work: Path, output: Path, run: str = RUN) -> Result:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """A run that has ended; of its two sites one never joined."""
-    played = Played(tmp_path_factory.mktemp("played"))
-    store = store_of(played)
-    sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
-    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1), sharing)
-    played.offer_and_consent()
-    for round_no, trains in ((1, True), (2, False)):
-        store.ask(round_no, ("north",), ("north",))
-        played.round(round_no, trains)
-        store.close_round(round_no, {"north": verdict(round_no, trains)})
-    played.finish()
-    write_file(store.final_model, played.model(0.25).read_bytes())
-    card = FinalCard(
-        run=RUN,
-        task="octa_segmentation",
-        method="mean",
-        chosen_round=1,
-        score_name="dice_mean",
-        validation={"1": "0.5"},
-        took_part={"1": ["north"], "2": []},
-        reason="best | of all",
-    )
-    store.write_card(card)
+    played, _ = ended_run(tmp_path_factory.mktemp("played"))
     return played
-
-
-def verdict(round_no: int, trains: bool) -> Verdict:
-    return Verdict(
-        run=RUN,
-        round=round_no,
-        site="north",
-        status="accepted" if trains else "validated",
-        score="0.9" if trains else None,
-        tolerance="0.3",
-        theta=None,
-        weight="1.0" if trains else None,
-        reason="",
-    )
 
 
 def store_of(played: Played) -> RunStore:

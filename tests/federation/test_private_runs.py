@@ -2,18 +2,22 @@
 
 import json
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file
 
+from aggregator.cli import main
 from deploy.local.rounds import open_sites, run_rounds
 from shared.audit.verify import verify
 from shared.errors import ConfigurationError
 from shared.exchange import names
 from shared.exchange.names import METRICS, Place
 from shared.exchange.tables import EPSILON, read_metrics
+from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.run_checks import check_together
 from site_client.configuration import Policy
@@ -81,6 +85,7 @@ def test_the_daemons_tell_what_was_spent_and_nothing_of_the_training_images(tmp_
     run = private_run()
     with FederationInProcess(tmp_path, run, images=20) as federation:
         federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        federation.change(federation.aggregator / "aggregator.yaml", track={"tensorboard": "curves"})
         secrets: dict[str, Path] = {site: federation.site(site) / "noise" / RUN for site in run.sites}
         federation.run_to_the_end(
             before_stop=lambda: federation.wait_until(lambda: not any(path.exists() for path in secrets.values()))
@@ -102,6 +107,18 @@ def test_the_daemons_tell_what_was_spent_and_nothing_of_the_training_images(tmp_
             assert (federation.site(site) / "final" / RUN / "card.yaml").exists()
             for path in folder.rglob("*"):
                 assert "noise" not in path.name
+        drawn = [path.name for path in (federation.aggregator / "curves" / RUN).glob("*")]
+        assert len(drawn) == (3 if find_spec("tensorboard") else 0)
+        output = tmp_path / "exported"
+        result = CliRunner().invoke(
+            main, ["export", RUN, "--work", str(federation.aggregator), "--output", str(output)]
+        )
+        assert result.exit_code == 0, result.output
+        found = json.loads((output / "model-card.json").read_bytes())
+        assert {site: float(epsilon) for site, epsilon in card["epsilon"].items()} == {
+            site: found["sites"][site]["epsilon"] for site in run.sites
+        }
+        assert hash_file(output / names.FINAL_MODEL)[1] == federation.final_sha256() == found["model"]["sha256"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Where curves can be drawn: TensorBoard's event files, and an MLflow server. Both packages are extras.
+
+Each asks its own files, or its server, what is there already, so that nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from aggregator.comparison import flat
+from aggregator.store import RunStore
+from shared.exchange import names
+from shared.folder.durable import hash_file, write_file
+
+_METRICS_AT_ONCE, _PARAMETERS_AT_ONCE, _LONGEST_PARAMETER = 1000, 100, 6000  # what MLflow takes
+_DONE = "round"
+"""The curve in MLflow that a round is on once all the others have it."""
+
+
+class Point(NamedTuple):
+    """One number of one curve. ``step``: the round; of a model's scores, the round in which the model was made."""
+
+    name: str
+    step: int
+    value: float
+
+
+class Settled(NamedTuple):
+    """A round that is settled, what is drawn of it, and when it was settled, in seconds since 1970."""
+
+    round_no: int
+    points: Sequence[Point]
+    at: float
+
+
+class Sink(Protocol):
+    """Where the curves of one run are drawn."""
+
+    def write(self, rounds: Sequence[Settled]) -> None:
+        """Write what it lacks of these rounds: all that are settled, in order."""
+
+    def end(self, chosen_round: int | None) -> None:
+        """Note that the run has ended; None: it never started. May be told again."""
+
+
+class TensorBoard:
+    """A folder with one event file for each settled round; a file that is there is complete.
+
+    Args:
+        folder: the run's own below the one that TensorBoard is shown.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, rounds: Sequence[Settled]) -> None:
+        """One file for each round that has none."""
+        for settled in rounds:
+            path = self._folder / f"events.out.tfevents.{settled.round_no:010d}.dropfed"
+            if not path.exists():
+                begun = self._folder / f"round-{settled.round_no:04d}.begun"  # no name that TensorBoard looks at
+                write_file(begun, _event_file(settled))
+                begun.replace(path)
+
+    def end(self, chosen_round: int | None) -> None:
+        """Nothing: event files know no end."""
+
+
+def _event_file(settled: Settled) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  (an extra)
+    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
+    from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
+
+    file = io.BytesIO()
+    writer = RecordWriter(file)
+    writer.write(Event(wall_time=settled.at, file_version="brain.Event:2").SerializeToString())
+    for point in settled.points:
+        summary = Summary(value=[Summary.Value(tag=point.name, simple_value=point.value)])
+        writer.write(Event(wall_time=settled.at, step=point.step, summary=summary).SerializeToString())
+    return file.getvalue()
+
+
+class Mlflow:
+    """One MLflow run in the experiment that is named as the federation; it is known by the hash of the ``run.yaml``.
+
+    Args:
+        uri: of a tracking server; who we are there, MLflow's own environment variables say.
+    """
+
+    def __init__(self, uri: str, federation: str, store: RunStore) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of each use
+        from mlflow import MlflowClient  # noqa: PLC0415  (an extra)
+        from mlflow.entities import Param  # noqa: PLC0415
+
+        self._client = MlflowClient(tracking_uri=uri)
+        experiment = self._client.get_experiment_by_name(federation)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(federation)
+        tag, sha256 = "dropfed.run_yaml", hash_file(store.home / names.RUN_CONFIGURATION)[1]
+        found = self._client.search_runs([number], filter_string=f"tags.`{tag}` = '{sha256}'", max_results=1)
+        run = found[0] if found else self._client.create_run(number, run_name=store.run, tags={tag: sha256})
+        self._id: str = run.info.run_id
+        settings = flat(store.configuration().model_dump(mode="json"))
+        parameters = [Param(key, str(value)[:_LONGEST_PARAMETER]) for key, value in settings]
+        for start in range(0, len(parameters), _PARAMETERS_AT_ONCE):
+            self._client.log_batch(self._id, params=parameters[start : start + _PARAMETERS_AT_ONCE])
+        self._done = self._steps(_DONE)
+        self._has_written = False  # what was there before may end in the midst of a round
+
+    def write(self, rounds: Sequence[Settled]) -> None:
+        """The points of each round that is not done; of one that was begun before, those that are missing."""
+        from mlflow.entities import Metric  # noqa: PLC0415  (an extra)
+
+        for settled in rounds:
+            if settled.round_no in self._done:
+                continue
+            there = {} if self._has_written else self._there()
+            self._has_written = True
+            missing = [point for point in settled.points if point.step not in there.get(point.name, ())]
+            at = int(settled.at * 1000)
+            metrics = [Metric(point.name, point.value, at, point.step) for point in missing]
+            for start in range(0, len(metrics), _METRICS_AT_ONCE):
+                self._client.log_batch(self._id, metrics=metrics[start : start + _METRICS_AT_ONCE])
+            self._client.log_metric(self._id, _DONE, settled.round_no, timestamp=at, step=settled.round_no)
+            self._done.add(settled.round_no)
+
+    def end(self, chosen_round: int | None) -> None:
+        """Say which aggregate was chosen, and that no more comes."""
+        if chosen_round is not None:
+            self._client.set_tag(self._id, "dropfed.chosen_round", str(chosen_round))
+        self._client.set_terminated(self._id, "FAILED" if chosen_round is None else "FINISHED")
+
+    def _there(self) -> dict[str, set[int]]:
+        return {name: self._steps(name) for name in self._client.get_run(self._id).data.metrics}
+
+    def _steps(self, name: str) -> set[int]:
+        return {metric.step for metric in self._client.get_metric_history(self._id, name)}
