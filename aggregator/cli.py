@@ -370,9 +370,10 @@ def export(run: str, work: Path, output: Path) -> None:
 @click.argument("run")
 @WORK
 def stop(run: str, work: Path) -> None:
-    """Close RUN: the open round ends with the answers there are, the best model so far becomes the final one."""
-    _open_run(work, run).request_stop()
-    click.echo(f"{run} will be closed by the aggregator; if it is not running, launch it once more")
+    """End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one."""
+    store = _open_run(work, run)
+    store.request_stop()
+    click.echo(f"{run} is being closed with the best model so far{_unless_running(store, work)}")
 
 
 @main.command()
@@ -380,7 +381,10 @@ def stop(run: str, work: Path) -> None:
 @WORK
 def pause(run: str, work: Path) -> None:
     """Pause RUN: no site is asked for anything new and no deadline comes nearer; open answers are still taken."""
-    _open_run(work, run).pause()
+    store = _open_run(work, run)
+    if store.stop_requested:
+        raise ConfigurationError([f"{run} is being closed, and cannot be paused any more"])
+    store.pause()
     click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {work}`")
 
 
@@ -389,8 +393,10 @@ def pause(run: str, work: Path) -> None:
 @WORK
 def resume(run: str, work: Path) -> None:
     """Go on with RUN after `pause`."""
-    _open_run(work, run).resume()
-    click.echo(f"{run} goes on; if the aggregator is not running, launch it once more")
+    store = _open_run(work, run)
+    was_paused = store.paused
+    store.resume()
+    click.echo(f"{run} {'goes on' if was_paused else 'was not paused'}{_unless_running(store, work)}")
 
 
 @main.command()
@@ -411,6 +417,17 @@ def study(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"]
 
     if not play_study(study_yaml, output or study_yaml.with_suffix(""), engine, at_a_time):
         sys.exit(1)
+
+
+def _unless_running(store: RunStore, work: Path) -> str:
+    """What else has to be done where no aggregator is at work, as the end of a sentence."""
+    from shared.exchange.names import RUN_CONFIGURATION  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.lock import is_at_work  # noqa: PLC0415
+
+    if is_at_work(work):
+        return ""
+    command = f"`dropfed-aggregator launch {store.home / RUN_CONFIGURATION} --work {work}`"
+    return f"; the aggregator is not running: {command} starts it"
 
 
 def _find_run(work: Path, run: str) -> RunStore:

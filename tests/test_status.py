@@ -275,3 +275,22 @@ def test_for_scripts_and_again_and_again(
     words = CliRunner().invoke(command, [*options, "--watch"]).stdout  # type: ignore[arg-type]
     assert len(words.strip().split("\n\n")) == 3
     assert store.round_no == 0
+
+
+def test_pause_resume_and_stop_say_what_comes_of_it(run: Played, store: RunStore) -> None:
+    work = run.drop.parent / "aggregator"
+
+    def said(command: str) -> tuple[int, str]:
+        result = CliRunner().invoke(aggregator_command, [command, RUN, "--work", str(work)])
+        return result.exit_code, result.output.rstrip("\n")
+
+    launch = f"`dropfed-aggregator launch {store.home / 'run.yaml'} --work {work}` starts it"
+    absent = f"; the aggregator is not running: {launch}"
+    assert said("resume") == (0, f"{RUN} was not paused{absent}")
+    assert said("pause") == (0, f"{RUN} is paused; go on with `dropfed-aggregator resume {RUN} --work {work}`")
+    assert said("resume") == (0, f"{RUN} goes on{absent}")
+    with work_lock(work):
+        assert said("stop") == (0, f"{RUN} is being closed with the best model so far")
+    assert said("stop") == (0, f"{RUN} is being closed with the best model so far{absent}")
+    assert said("pause") == (2, f"{RUN} is being closed, and cannot be paused any more")
+    assert not store.paused
