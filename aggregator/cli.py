@@ -324,11 +324,26 @@ def dashboard(work: Path, host: str, port: int) -> None:
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="File to write, as in report.json (default: standard output).",
 )
-def report(run: str, work: Path, as_json: bool, output: Path | None) -> None:
-    """Report on RUN, also while it goes on: every aggregate's scores at every site, every verdict, what it cost."""
+@click.option(
+    "--pages",
+    type=click.Path(path_type=Path, file_okay=False, writable=True),
+    help="Folder for report.html, which needs no other file, and its figures and tables as files.",
+)
+def report(run: str, work: Path, as_json: bool, output: Path | None, pages: Path | None) -> None:
+    """Report on RUN, also while it goes on: every aggregate's scores at every site, every verdict, what it cost.
+
+    With --pages the best aggregate is also asked about the held-out images, which takes as long as scoring a site's model.
+    """
     from aggregator.report import report_text, run_report  # noqa: PLC0415  (keeps --help instant)
     from shared.folder.durable import write_file  # noqa: PLC0415
 
+    if pages is not None:
+        from aggregator.report.page import write_pages  # noqa: PLC0415
+
+        if as_json or output:
+            raise click.UsageError("--pages writes files of its own: leave out --json and --output, or call twice")
+        click.echo(f"wrote {write_pages(work, _find_run(work, run), pages)}")
+        return
     found = run_report(work, _find_run(work, run))
     text = json.dumps(found, indent=2) + "\n" if as_json else report_text(found, found["score"], found["score"])
     if output is None:

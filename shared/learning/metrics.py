@@ -135,9 +135,14 @@ def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
     """
     if confidence.shape != right.shape or right.size == 0:
         raise ValueError(f"expected as many confidences as marks, got {confidence.shape} and {right.shape}")
-    of_bin = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, None)
+    of_bin = calibration_bins(confidence)
     gaps = np.bincount(of_bin, weights=confidence - right)  # (bins,) n_bin · (mean confidence − accuracy)
     return float(np.abs(gaps).sum() / right.size)
+
+
+def calibration_bins(confidence: Floats) -> NDArray[np.int64]:
+    """Which of the bins of ``calibration_error`` each confidence in [0, 1] falls into, from 0."""
+    return np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, None)
 
 
 def grading_scores(
@@ -265,6 +270,20 @@ def ood_auroc(inside: Floats, outside: Floats) -> Score:
     return Score(ranking(np.concatenate((inside, outside)), is_foreign).auroc(), fewest)
 
 
+def left_by_referral(doubt: Ranking) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What is left as more and more of the most uncertain predictions are referred to a person; ties go together.
+
+    Args:
+        doubt: ranked by uncertainty; the wrong predictions are its positives.
+
+    Returns:
+        How many are kept, and how many of these are right: (D + 1,) each, from all predictions down to none.
+    """
+    right, wrong = np.append(0, doubt.negatives), np.append(0, doubt.positives)
+    kept_right = right[-1] - right
+    return kept_right + wrong[-1] - wrong, kept_right
+
+
 def mean_over_sites(values: Sequence[float], images: Sequence[int], eta: float) -> float:
     """Σ η^(ln n_k) · λ_k / Σ η^(ln n_k) over sites k (Zhang et al., FedEE).
 
@@ -304,9 +323,8 @@ def _uncertainty_scores(right: NDArray[np.bool_], uncertainty: Floats) -> dict[s
     """
     number = len(right)
     doubt = ranking(uncertainty, ~right)
-    dropped = np.concatenate(([0], doubt.positives + doubt.negatives))  # (D + 1,) from none to all
-    kept = number - dropped
-    kept_right = np.count_nonzero(right) - np.concatenate(([0], doubt.negatives))
+    kept, kept_right = left_by_referral(doubt)
+    dropped = number - kept
     fewest = min(int(doubt.positives[-1]), int(doubt.negatives[-1]))  # over one, it would be that one's rank
     scores = {"misdiagnosis_auroc": Score(doubt.auroc(), fewest)}
     for percent in DROPPED_PERCENTS:

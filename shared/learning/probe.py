@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from shared.learning.reliability import draw_targets
@@ -35,9 +36,38 @@ def probe_score(task: Task[Any, Any], model: nn.Module, images: Collection[Any],
     Raises:
         ValueError: fewer than two images of some class, or of all.
     """
+    from sklearn.metrics import balanced_accuracy_score  # noqa: PLC0415
+
+    answered = _cross_validated(task, model, images, seed, "predict")
+    return 0.0 if answered is None else float(balanced_accuracy_score(*answered))  # one that diverged tells nothing
+
+
+def probe_probabilities(
+    task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """What the classifier of ``probe_score`` says of each image, or drawn pixel, while it does not know that image.
+
+    Returns:
+        (N,) classes as they are, and (N, K) probabilities of all classes of the images; None if the model has diverged.
+
+    Raises:
+        ValueError: as for ``probe_score``.
+    """
+    answered = _cross_validated(task, model, images, seed, "predict_proba")
+    if answered is None:
+        return None
+    truth, of_present = answered
+    probabilities = np.zeros((len(truth), len(images.classes)))
+    probabilities[:, np.unique(truth)] = of_present
+    return truth, probabilities
+
+
+def _cross_validated(
+    task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int, answer: str
+) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
+    """The classes, and the probe's answers of one kind in their order; None where features are not finite."""
     # Imported when needed: an aggregator whose runs share whole models does without.
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-    from sklearn.metrics import balanced_accuracy_score  # noqa: PLC0415
     from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict  # noqa: PLC0415
     from sklearn.pipeline import make_pipeline  # noqa: PLC0415
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
@@ -50,15 +80,14 @@ def probe_score(task: Task[Any, Any], model: nn.Module, images: Collection[Any],
         n_splits=min(_FOLDS, fewest), shuffle=True, random_state=seed_for(seed, "probe folds") % 2**32
     )
     if not np.isfinite(features).all():
-        return 0.0  # a network that has diverged tells nothing
+        return None
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    predicted = cross_val_predict(classifier, features, labels, groups=image_of, cv=folds)
-    return float(balanced_accuracy_score(labels, predicted))
+    return labels, cross_val_predict(classifier, features, labels, groups=image_of, cv=folds, method=answer)
 
 
 def _features(
     task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], ...]:
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """(N, D) features, (N,) labels and (N,) the image each is of, by its number."""
     measure_statistics(task, model, images.samples)
     model.eval()

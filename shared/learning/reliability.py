@@ -84,13 +84,13 @@ def image_uncertainty(
     return np.array(found)
 
 
-def draw_targets(targets: NDArray[np.int64], seed: int) -> torch.Tensor:
-    """Indices of the targets to look at: all that count, or ``TARGETS_PER_IMAGE`` of them, in order.
+def draw_targets(targets: NDArray[np.int64], seed: int, most: int = TARGETS_PER_IMAGE) -> torch.Tensor:
+    """Indices of the targets to look at: all that count, or ``most`` of them, in order.
 
     Args:
         targets: (P,) classes, or ``IGNORED``.
     """
     counts = np.flatnonzero(targets != IGNORED)
-    if len(counts) > TARGETS_PER_IMAGE:
-        counts = np.sort(np.random.default_rng(seed).choice(counts, TARGETS_PER_IMAGE, replace=False))
+    if len(counts) > most:
+        counts = np.sort(np.random.default_rng(seed).choice(counts, most, replace=False))
     return torch.from_numpy(counts)

@@ -7,15 +7,14 @@ are None, never 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from aggregator.configuration import read_configuration
 from aggregator.overview import read_channels
+from aggregator.report.heldout import open_heldout
 from aggregator.results import received_model_rows
 from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.errors import ConfigurationError, DataError
@@ -24,9 +23,7 @@ from shared.exchange.names import MANIFEST, Place
 from shared.exchange.records import FinalCard, RunConfiguration, Verdict
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.cost import model_cost
-from shared.learning.methods import open_method
 from shared.learning.metrics import mean_over_sites
-from shared.learning.sharing import build_network
 from shared.learning.tasks import task_named
 
 RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
@@ -65,38 +62,6 @@ def rounds_report(work: Path, store: RunStore) -> list[Document]:
     """
     run = store.configuration()
     return _rounds(store, run, read_channels(work, run.sites))
-
-
-def report_text(report: Document, score: str, title: str) -> str:
-    """The report for people, as Markdown: one score of every aggregate at every site, every verdict, what it cost.
-
-    Args:
-        score: a column of ``metrics.csv``.
-        title: what people call it.
-    """
-    run, chosen = report["configuration"], report["chosen"]
-    lines = [f"# Run {run['run']}: {run['task']} by {run['method']}", ""]
-    if chosen:
-        lines += [f"Chosen: the aggregate of round {chosen['aggregate']} ({chosen['reason']}).", ""]
-    if report["given_up"]:
-        lines += [f"Given up: {report['given_up']}.", ""]
-    for split in RECEIVED_SPLITS:
-        lines += [f"## {title} on each site's {split} images", ""]
-        lines += ["| aggregate of round | " + " | ".join(run["sites"]) + " |", "|---" * (len(run["sites"]) + 1) + "|"]
-        for of_round in report["rounds"]:
-            rows = [of_round["sites"].get(site, {}).get(split) for site in run["sites"]]
-            if any(rows):
-                cells = " | ".join(_cell(row, score) for row in rows)
-                lines.append(f"| {of_round['received_aggregate']} | {cells} |")
-        lines.append("")
-    lines += ["## Verdicts", "", "| round | site | status | score | θ | weight | reason |", "|---" * 7 + "|"]
-    for of_round in report["rounds"]:
-        for site, found in of_round["sites"].items():
-            if found["status"]:
-                numbers = " | ".join(_short(found[name]) for name in ("score", "theta", "weight"))
-                reason = found["reason"].replace("|", r"\|")
-                lines.append(f"| {of_round['round']} | {site} | {found['status']} | {numbers} | {reason} |")
-    return "\n".join([*lines, "", *_cost_lines(report)]) + "\n"
 
 
 # --- what came of it ---------------------------------------------------------------------------------------
@@ -240,70 +205,14 @@ def _model(work: Path, run: RunConfiguration) -> tuple[Document | None, str | No
 
     A head that stays at the sites is counted for the held-out images' classes; a site may have fewer or more.
     """
-    task = task_named(run.task)
     try:
-        folder = read_configuration(work).heldout.get(run.task)
-        if folder is None:
-            raise ConfigurationError([f"aggregator.yaml names no held-out images of {run.task}"])
-        options = task.options(run.task_options)
-        images = task.open_images(work / folder, options)
+        heldout = open_heldout(work, run)
     except (ConfigurationError, DataError) as error:
         return None, str(error)
-    image, _ = task.collate(images.samples[:1])
-    method = open_method(run.method, run.method_options)
-    model = build_network(
-        task, method, options, len(images.classes), run_seed=run.seed, is_private=run.privacy is not None
-    )
+    image, _ = heldout.task.collate(heldout.images.samples[:1])
+    model = heldout.untrained()
     return {"image": list(image.shape[1:]), **asdict(model_cost(model, image))}, None
-
-
-# --- for people --------------------------------------------------------------------------------------------
-
-
-def _cost_lines(report: Document) -> list[str]:
-    cost = report["cost"]
-    lines = ["## Cost", ""]
-    if model := cost["model"]:
-        size = " × ".join(map(str, model["image"]))
-        lines.append(
-            f"{model['parameters']:,} parameters ({model['with_statistics']:,} with BatchNorm's statistics); "
-            f"{model['flops'] / 1e9:.3g} GFLOPs for one image of {size}."
-        )
-    else:
-        lines.append(f"The model's own cost is not known: {cost['why_no_model']}.")
-    lines += ["", "| site | MB to it | MB from it | in a training round: MB to it | MB from it | seconds |"]
-    lines.append("|---" * 6 + "|")
-    for site, total in cost["bytes"].items():
-        trained = [each["sites"][site] for each in report["rounds"] if each["trains"] and site in each["sites"]]
-        cells = [_megabytes(total["down"]), _megabytes(total["up"])]
-        cells += [_megabytes(_mean(each["bytes"][way] for each in trained)) for way in ("down", "up")]
-        seconds = _mean(each["seconds"] for each in trained)
-        lines.append(f"| {site} | " + " | ".join([*cells, "" if seconds is None else f"{seconds:.0f}"]) + " |")
-    return lines
-
-
-def _mean(numbers: Iterable[int | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return fmean(known) if known else None
-
-
-def _megabytes(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e6:.3f}"
-
-
-def _cell(row: Document | None, score: str) -> str:
-    """The score; with its standard deviation over images, where it is a mean over images."""
-    if row is None:
-        return ""
-    value, spread = row["scores"].get(score), row["scores"].get(score.replace("_mean", "_std"))
-    if value is None:
-        return "withheld"
-    return f"{value:.3f} ± {spread:.3f}" if score.endswith("_mean") and spread is not None else f"{value:.3f}"
 
 
 def _number(text: str | None) -> float | None:
     return None if text is None else float(text)
-
-
-def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:.3f}"

@@ -1,0 +1,238 @@
+"""What is measured anew for a report: one aggregate's answers about the aggregator's own held-out images.
+
+Where whole models travel, the aggregate itself answers. Where part of the model stays at the sites, the aggregator has
+no whole model, and the linear probe of the tolerance check answers from the shared part's features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from aggregator.configuration import read_configuration
+from aggregator.store import RunStore
+from shared.errors import ConfigurationError, DataError
+from shared.exchange.records import RunConfiguration
+from shared.exchange.weights import check_tensors
+from shared.learning.metrics import dice, grading_scores
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Method
+from shared.learning.model_files import load_tensors
+from shared.learning.objectives import IGNORED, Evidential, Objective, by_target, entropy
+from shared.learning.probe import probe_probabilities
+from shared.learning.reliability import draw_targets
+from shared.learning.seeds import seed_for
+from shared.learning.sharing import build_network
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Collection, Options, Task
+from shared.learning.training import answers, tame
+
+PIXELS_PER_IMAGE = 4096
+"""Of an image with more pixels than this, so many are drawn for the curves; scores are over all of them."""
+
+_EXAMPLES = 3
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The aggregator's labelled images of a run's task, and what else a model needs to be asked about them."""
+
+    task: Task[Any, Any]
+    method: Method
+    options: Options
+    images: Collection[Any]
+    run: RunConfiguration
+
+    def untrained(self) -> nn.Module:
+        """The run's network with random weights; a head that stays at the sites is for the classes of these images."""
+        is_private, classes = self.run.privacy is not None, len(self.images.classes)
+        return build_network(
+            self.task, self.method, self.options, classes, run_seed=self.run.seed, is_private=is_private
+        )
+
+    @property
+    def objective(self) -> Objective:
+        """How an answer is read, as the tolerance check reads it."""
+        return self.method.objective(self.run.rounds, self.run.rounds)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image, what it shows and what the model said of it.
+
+    Args:
+        number: the image's place by name, from 1.
+        image: (H, W) float32.
+        truth, predicted: (H, W) classes.
+        uncertainty: (H, W) in [0, 1].
+        dice: of the foreground.
+    """
+
+    number: int
+    image: NDArray[np.float32]
+    truth: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    uncertainty: Floats
+    dice: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """N answers, each about one image or, of a segmentation, about one pixel.
+
+    Args:
+        by_probe: whether the linear probe answered, because part of the model stays at the sites.
+        images: how many images the answers are about.
+        about_pixels: whether an answer is about one pixel.
+        classes: their names.
+        truth: (N,) classes.
+        probabilities: (N, K).
+        uncertainty: (N,) in [0, 1].
+        uncertainty_is: what that is, in words.
+        scores: over all answers, also those that were not drawn; None where undefined.
+        examples: the images with the lowest, the median and the highest Dice.
+    """
+
+    by_probe: bool
+    images: int
+    about_pixels: bool
+    classes: tuple[str, ...]
+    truth: NDArray[np.int64]
+    probabilities: Floats
+    uncertainty: Floats
+    uncertainty_is: str
+    scores: dict[str, float | None]
+    examples: Sequence[Example] = ()
+
+
+def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
+    """Reads the held-out images of a run.
+
+    Raises:
+        ConfigurationError: ``aggregator.yaml`` names none, or cannot be read.
+        DataError: names every problem of every file.
+    """
+    task = task_named(run.task)
+    folder = read_configuration(work).heldout.get(run.task)
+    if folder is None:
+        raise ConfigurationError([f"aggregator.yaml names no held-out images of {run.task}"])
+    options = task.options(run.task_options)
+    images = task.open_images(work / folder, options)
+    return HeldOut(task, open_method(run.method, run.method_options), options, images, run)
+
+
+def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:
+    """What an aggregate says of the held-out images.
+
+    Raises:
+        DataError: it is not kept any more, has diverged, or there are too few images for a probe.
+        PoisonError: its file is damaged.
+    """
+    path = store.aggregate_path(aggregate)
+    if not path.exists():
+        raise DataError([f"the aggregate of round {aggregate} is not kept in {store.home}"])
+    sharing, model = store.sharing(), heldout.untrained()
+    if sharing.start:
+        load_tensors(model, sharing.beginning, store.start)
+    check_tensors(path, sharing.shared, str(path))
+    load_tensors(model, sharing.shared, path)
+    return _of_whole_model(heldout, model) if sharing.has_whole_model else _of_probe(heldout, model)
+
+
+def _of_probe(heldout: HeldOut, model: nn.Module) -> Measured:
+    task, images = heldout.task, heldout.images
+    try:
+        answered = probe_probabilities(task, model, images, seed_for(heldout.run.seed, "held-out set"))
+    except ValueError as error:
+        raise DataError([str(error)]) from None
+    if answered is None:
+        raise DataError(["the model has diverged: its features are not finite"])
+    truth, probabilities = answered
+    uncertainty = (entropy(torch.from_numpy(probabilities)) / math.log(len(images.classes))).clamp(0, 1).numpy()
+    return Measured(
+        by_probe=True,
+        images=len(images.samples),
+        about_pixels=len(truth) > len(images.samples),
+        classes=images.classes,
+        truth=truth,
+        probabilities=probabilities,
+        uncertainty=uncertainty,
+        uncertainty_is="the entropy of the probe's probabilities over its greatest, log K",
+        scores={name: score.value for name, score in grading_scores(truth, probabilities, uncertainty).items()},
+    )
+
+
+def _of_whole_model(heldout: HeldOut, model: nn.Module) -> Measured:
+    task, images, objective = heldout.task, heldout.images, heldout.objective
+    scoring = task.scoring(objective)
+    looks: list[Any] = []
+    drawn_of: list[tuple[NDArray[np.int64], Floats, Floats]] = []
+    agreement: list[float] = []
+    for batch, logits, targets in answers(task, model, images.samples):
+        looks.append(scoring.look(tame(logits), targets))
+        for sample, image_logits, image_targets in zip(batch, by_target(logits, targets), targets, strict=True):
+            truth = image_targets.reshape(-1)  # (P,)
+            drawn = draw_targets(truth.numpy(), seed_for(heldout.run.seed, "report", sample.id), PIXELS_PER_IMAGE)
+            flat = _flat(image_logits, image_targets)
+            probabilities = objective.probabilities(flat[drawn]).numpy()
+            drawn_of.append((truth[drawn].numpy(), probabilities, objective.uncertainty(flat[drawn]).numpy()))
+            counts = truth != IGNORED
+            predicted = objective.probabilities(flat[counts]).argmax(dim=1)
+            agreement.append(dice(predicted.numpy(), truth[counts].numpy()))
+    truths, of_classes, uncertainties = (np.concatenate(parts) for parts in zip(*drawn_of, strict=True))
+    is_segmentation = len(truths) > len(images.samples)
+    return Measured(
+        by_probe=False,
+        images=len(images.samples),
+        about_pixels=is_segmentation,
+        classes=images.classes,
+        truth=truths,
+        probabilities=of_classes,
+        uncertainty=uncertainties,
+        uncertainty_is="K / S of the evidential answer"
+        if isinstance(objective, Evidential)
+        else "the entropy of the model's probabilities over its greatest, log K",
+        scores={name: score.value for name, score in scoring.scores(looks).items()},
+        examples=_examples(heldout, model, agreement) if is_segmentation else (),
+    )
+
+
+def _examples(heldout: HeldOut, model: nn.Module, agreement: Sequence[float]) -> list[Example]:
+    """The images with the lowest, the median and the highest Dice."""
+    order = sorted(range(len(agreement)), key=lambda index: (agreement[index], index))
+    chosen = sorted({order[place * (len(order) - 1) // (_EXAMPLES - 1)] for place in range(_EXAMPLES)}, key=order.index)
+    examples = []
+    for index in chosen:
+        sample = heldout.images.samples[index]
+        inputs, _ = heldout.task.collate([sample])
+        ((_, logits, targets),) = answers(heldout.task, model, [sample])
+        rows, columns = ((targets[0] != IGNORED).any(dim=side).nonzero()[:, 0] for side in (1, 0))
+        inside = (slice(len(rows)), slice(len(columns)))  # the rest fills the image up
+        flat = _flat(by_target(logits, targets)[0], targets[0])
+        predicted = heldout.objective.probabilities(flat).argmax(dim=1)
+        examples.append(
+            Example(
+                number=index + 1,
+                image=inputs[0].mean(dim=0)[inside].numpy(),
+                truth=targets[0][inside].numpy(),
+                predicted=predicted.reshape(targets[0].shape)[inside].numpy(),
+                uncertainty=heldout.objective.uncertainty(flat).reshape(targets[0].shape)[inside].numpy(),
+                dice=agreement[index],
+            )
+        )
+    return examples
+
+
+def _flat(logits: Tensor, targets: Tensor) -> Tensor:
+    """One image's answers, one to each target: (..., K) -> (P, K); an ensemble's (..., M, K) -> (P, M, K)."""
+    return tame(logits.flatten(0, targets.ndim - 1) if targets.ndim else logits[None]).double()

@@ -1,0 +1,219 @@
+"""The report as one self-contained page, with its figures and tables as files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.configuration import read_configuration
+from aggregator.overview import read_channels
+from aggregator.report.document import Document, run_report
+from aggregator.report.figures import Figure
+from aggregator.report.heldout import Measured, measure, open_heldout
+from aggregator.report.heldout_figures import heldout_figures
+from aggregator.report.site_figures import (
+    curves,
+    doubts,
+    of_classes,
+    selective,
+    thetas_and_weights,
+    timeline,
+    tolerance,
+)
+from aggregator.report.tables import Table, as_in_papers, bytes_by_site, every_score, people, short, verdicts
+from aggregator.results import best_so_far
+from aggregator.store import RunStore
+from shared.errors import ConfigurationError, DataError, PoisonError
+from shared.exchange.reading import dump_yaml
+from shared.folder.durable import write_file
+from shared.learning.compute import EXACT, prepare_compute
+from shared.learning.metrics import OF_CLASS
+from shared.pages.render import render
+
+PAGE = "report.html"
+_TEMPLATE = Path(__file__).parent / "page.html"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page."""
+
+    name: str
+    title: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
+    """Writes ``report.html``, ``figures/*.svg``, ``figures/*.png`` and ``tables/*.csv`` below ``folder``; gives the page.
+
+    What an earlier call wrote there is replaced; a figure that can no longer be drawn is removed.
+
+    Raises:
+        ConfigurationError, StandingError: as for ``run_report``.
+    """
+    document = run_report(work, store)
+    run = store.configuration()
+    aggregate = _aggregate(work, store, document)
+    measured = _measured(work, store, aggregate)
+    sections = _sections(document, aggregate, measured)
+    tables = [every_score(document)]
+    for section in sections:
+        tables += section.tables
+        for figure in section.figures:
+            _write_figure(folder / "figures", figure)
+            if figure.table is not None:
+                tables.append(figure.table)
+            else:
+                (folder / "tables" / f"{figure.name}.csv").unlink(missing_ok=True)
+    for table in tables:
+        write_file(folder / "tables" / f"{table.name}.csv", table.csv())
+    page = render(
+        _TEMPLATE,
+        title=f"Run {run.run}",
+        state=_state(document),
+        facts=_facts(document, measured),
+        sections=sections,
+        configuration=dump_yaml(run).decode().splitlines(),
+    )
+    write_file(folder / PAGE, page.encode())
+    return folder / PAGE
+
+
+def _write_figure(folder: Path, figure: Figure) -> None:
+    for ending, content in (("svg", figure.svg), ("png", figure.png)):
+        path = folder / f"{figure.name}.{ending}"
+        if figure.why_none:
+            path.unlink(missing_ok=True)
+        else:
+            write_file(path, content)
+
+
+def _aggregate(work: Path, store: RunStore, document: Document) -> int:
+    """The aggregate that the page looks at closely: the chosen one, or the one that would be chosen now."""
+    if document["chosen"]:
+        return int(document["chosen"]["aggregate"])
+    if not any(store.aggregate_path(number).exists() for number in range(store.round_no + 1)):
+        return 0
+    return best_so_far(store, read_channels(work, document["configuration"]["sites"]), document["score"])
+
+
+def _measured(work: Path, store: RunStore, aggregate: int) -> Measured | str:
+    """What the aggregate says of the held-out images, or why that is not known."""
+    try:
+        prepare_compute(EXACT, read_configuration(work).threads)
+        return measure(open_heldout(work, store.configuration()), store, aggregate)
+    except (ConfigurationError, DataError, PoisonError) as error:
+        return str(error)
+
+
+# --- what the page says ------------------------------------------------------------------------------------
+
+
+def _sections(document: Document, aggregate: int, measured: Measured | str) -> list[Section]:
+    chosen = "the chosen aggregate" if document["chosen"] else "the best aggregate so far"
+    looked_at = f"{chosen}, that of round {aggregate}"
+    grades = any(
+        name.startswith(OF_CLASS) for each in document["rounds"] for found in each["sites"].values()
+        for split in ("validation", "test") if found[split] for name in found[split]["scores"]
+    )  # fmt: skip
+    by_class = [of_classes(document, aggregate, split) for split in ("validation", "test")] if grades else []
+    return [
+        Section("curves", "Scores at the sites", [_HOW_TOLD], figures=curves(document)),
+        Section(
+            "scores",
+            "All scores",
+            [f"Of {looked_at}, on the images of each site. {_WORDS}"],
+            tables=[as_in_papers(document, aggregate, split) for split in ("test", "validation")],
+            figures=by_class,
+        ),
+        Section(
+            "sites-doubt",
+            "What the sites' uncertainty is worth",
+            [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
+            figures=[selective(document, aggregate, "test"), doubts(document, aggregate, "test")],
+        ),
+        _heldout_section(measured, looked_at),
+        Section(
+            "decisions",
+            "Tolerance, θ and weights",
+            tables=[verdicts(document)],
+            figures=[tolerance(document), *thetas_and_weights(document)],
+        ),
+        Section(
+            "time",
+            "Time and bytes",
+            ["Bytes are those of the messages once, manifests included; what was sent again after a cut comes on top."],
+            tables=[bytes_by_site(document)],
+            figures=[timeline(document)],
+        ),
+        Section("sites", "Sites", tables=[people(document)]),
+    ]
+
+
+_HOW_TOLD = (
+    "Each site scores the model that it receives on its own images, before it trains. What a site withheld, what is "
+    "undefined and what has not come yet leaves a gap; nothing is drawn as 0 that was not told as 0."
+)
+_WORDS = (
+    "withheld: the site has fewer images than it lets anything be told of; not told: undefined there, or over too few of its "
+    "images; no answer: none came, or its table could not be read."
+)
+
+
+def _heldout_section(measured: Measured | str, looked_at: str) -> Section:
+    title = "On the aggregator's held-out images"
+    if isinstance(measured, str):
+        return Section("heldout", title, [f"Nothing could be measured: {measured}."], figures=heldout_figures(measured))
+    who = (
+        f"Measured for this page with {looked_at}. Part of the model stays at the sites, the head among it where grades are told apart, "
+        "so the aggregator has no whole model. What answers here is a linear probe, a logistic regression on the shared part's "
+        "features, cross-validated over the held-out images as in the tolerance check. It tells what the features hold, not "
+        "what a site's own head says; u is the probe's, not the model's."
+        if measured.by_probe
+        else f"Measured for this page with {looked_at}: the whole model answers."
+    )
+    if measured.about_pixels and not measured.by_probe:
+        who += " Scores are over all pixels, curves over those drawn from each image."
+    rows = [[name, value] for name, value in sorted(measured.scores.items()) if value is not None]
+    undefined = sorted(name for name, value in measured.scores.items() if value is None)
+    paragraphs = [who, "This page shows images that the aggregator holds: give it only to those who may see them."]
+    if not measured.examples:
+        paragraphs = paragraphs[:1]
+    if undefined:
+        paragraphs.append(f"Undefined here: {', '.join(undefined)}.")
+    table = Table("heldout-scores", f"Scores over {measured.images} held-out images", ("score", "value"), rows)
+    return Section("heldout", title, paragraphs, [table], heldout_figures(measured))
+
+
+def _state(document: Document) -> str:
+    run, chosen = document["configuration"], document["chosen"]
+    if document["given_up"]:
+        return f"Given up: {document['given_up']}."
+    if chosen:
+        return f"Ended. Chosen: the aggregate of round {chosen['aggregate']}, {chosen['reason']}."
+    if not document["rounds"]:
+        return "No round was opened yet."
+    return f"Goes on: round {document['rounds'][-1]['round']} of {run['rounds'] + 1}, the closing one counted."
+
+
+def _facts(document: Document, measured: Measured | str) -> list[tuple[str, str]]:
+    run, chosen, model = document["configuration"], document["chosen"], document["cost"]["model"]
+    agreed = sum(found["agrees"] is True for found in document["sites"].values())
+    facts = [
+        ("Task and method", f"{run['task']} by {run['method']}"),
+        ("Sites", f"{len(run['sites'])} invited, {agreed} agreed"),
+        ("Rounds", f"{sum(each['trains'] for each in document['rounds'])} of {run['rounds']} opened for training"),
+    ]
+    if chosen and (mean := chosen["validation"].get(str(chosen["aggregate"]))) is not None:
+        facts.append((f"Mean validation {chosen['score']}", short(mean)))
+    if isinstance(measured, Measured):
+        facts.append(("Held-out images", f"{measured.images}, classes: {', '.join(measured.classes)}"))
+    if model:
+        size = " × ".join(map(str, model["image"]))
+        facts.append(("Model", f"{model['parameters']:,} parameters; {model['flops'] / 1e9:.3g} GFLOPs for {size}"))
+    else:
+        facts.append(("Model", f"not known: {document['cost']['why_no_model']}"))
+    return facts

@@ -1,0 +1,290 @@
+"""The report's tables: what figures draw and pages show, and the same as CSV.
+
+A cell without a number says why on a page; in CSV it is empty, never 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aggregator.report.document import RECEIVED_SPLITS, Document
+from shared.exchange.records import decimal_text
+from shared.learning.metrics import mean_and_std
+from shared.visible import visible
+
+SHOWN_ROWS = 300
+"""How many rows of a table a page shows; its CSV has all."""
+
+_FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet would compute with, were it the beginning of a text."""
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Why there is no number here."""
+
+    why: str
+
+
+NOT_ASKED = Untold("not asked")
+NO_ANSWER = Untold("no answer")
+WITHHELD = Untold("withheld")
+"""The site has fewer images than it lets anything be told of."""
+NOT_TOLD = Untold("not told")
+"""Undefined, or over too few of the site's images."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean and its standard deviation."""
+
+    mean: float
+    std: float
+
+
+Cell = float | int | str | Spread | Untold | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    Args:
+        name: of its file, without the ending.
+        caption: what it shows.
+        header: one text for each column.
+        rows: the first cell of each is its heading.
+    """
+
+    name: str
+    caption: str
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+
+    def csv(self) -> bytes:
+        """All rows; a number in the shortest text that reads back as exactly that number."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([_csv_text(name) for name in self.header])
+        writer.writerows([_csv_cell(cell) for cell in row] for row in self.rows)
+        return text.getvalue().encode()
+
+    @property
+    def shown(self) -> list[list[ShownCell]]:
+        """The first rows as a page shows them."""
+        return [[_shown_cell(cell) for cell in row] for row in self.rows[:SHOWN_ROWS]]
+
+    @property
+    def left_out(self) -> int:
+        """How many rows a page does not show."""
+        return max(0, len(self.rows) - SHOWN_ROWS)
+
+
+@dataclass(frozen=True)
+class ShownCell:
+    """A cell's text and its CSS class."""
+
+    text: str
+    kind: str = ""
+
+
+def number(cell: Cell) -> float:
+    """A cell as a coordinate: NaN, which no figure draws, where there is no number."""
+    return float(cell) if isinstance(cell, (int, float)) else float("nan")
+
+
+def short(value: float) -> str:
+    """A number for people."""
+    return str(value) if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+# --- of the document ---------------------------------------------------------------------------------------
+
+
+def told(found: Mapping[str, object] | None, split: str, name: str) -> Cell:
+    """One number of a site in a round, or why there is none.
+
+    Args:
+        found: the document's entry of the site; None if it was not asked.
+        name: a column of ``metrics.csv``, or ``loss``.
+    """
+    if found is None:
+        return NOT_ASKED
+    row: Document | None = found[split]  # type: ignore[assignment]
+    if row is None:
+        return NO_ANSWER
+    value: float | None = row["loss"] if name == "loss" else row["scores"].get(name)
+    if value is not None:
+        return value
+    return NOT_TOLD if row["images"].isdecimal() else WITHHELD
+
+
+def by_aggregate(document: Document, split: str, name: str, title: str) -> Table:
+    """One number of each aggregate at each site, and its mean over the sites that told it."""
+    sites = document["configuration"]["sites"]
+    rows: list[list[Cell]] = []
+    for of_round in document["rounds"]:
+        cells = [told(of_round["sites"].get(site), split, name) for site in sites]
+        if any(isinstance(cell, float) or cell in (WITHHELD, NOT_TOLD) for cell in cells):
+            rows.append([of_round["received_aggregate"], *cells, _mean(cells)])
+    caption = f"{title} of the aggregate of each round on each site's {split} images"
+    return Table(f"{name.replace('_', '-')}-{split}", caption, ("aggregate", *sites, "mean over sites"), rows)
+
+
+def as_in_papers(document: Document, aggregate: int, split: str) -> Table:
+    """Every score of one aggregate: sites as columns, scores as rows, with the standard deviation where it is known.
+
+    The last column is the mean and the population standard deviation over the sites that told the score.
+    """
+    sites = document["configuration"]["sites"]
+    found = next(({**each["sites"]} for each in document["rounds"] if each["received_aggregate"] == aggregate), {})
+    names = {name for of_site in found.values() if of_site[split] for name in of_site[split]["scores"]}
+    rows: list[list[Cell]] = []
+    for name in ["loss", *sorted(name for name in names if not _is_std_of(name, names))]:
+        means = [told(found.get(site), split, name) for site in sites]
+        stds = [told(found.get(site), split, _std_of(name)) for site in sites]
+        cells: list[Cell] = [
+            Spread(mean, std) if name.endswith("_mean") and isinstance(mean, float) and isinstance(std, float) else mean
+            for mean, std in zip(means, stds, strict=True)
+        ]
+        known = [mean for mean in means if isinstance(mean, float)]
+        rows.append([name.removesuffix("_mean"), *cells, Spread(*mean_and_std(known)) if known else NOT_TOLD])
+    images: list[Cell] = [
+        found[site][split]["images"] if site in found and found[site][split] else None for site in sites
+    ]
+    caption = f"The aggregate of round {aggregate} on each site's {split} images; mean ± standard deviation where known"
+    return Table(
+        f"all-scores-{split}",
+        caption,
+        ("score", *sites, "mean over sites"),
+        [["images", *images, None], *rows] if found else [],
+    )
+
+
+def every_score(document: Document) -> Table:
+    """One row for each number that a site could have told."""
+    rows: list[list[Cell]] = []
+    for of_round in document["rounds"]:
+        for site, found in of_round["sites"].items():
+            for split in RECEIVED_SPLITS:
+                if (row := found[split]) is None:
+                    continue
+                for name in ["loss", *sorted(row["scores"])]:
+                    value = told(found, split, name)
+                    why = value.why if isinstance(value, Untold) else ""
+                    rows.append(
+                        [
+                            of_round["received_aggregate"],
+                            of_round["round"],
+                            site,
+                            split,
+                            row["images"],
+                            name,
+                            value,
+                            why,
+                        ]
+                    )
+    header = ("aggregate", "round", "site", "split", "images", "score", "value", "why_empty")
+    return Table("scores", "Every score of every aggregate at every site", header, rows)
+
+
+def verdicts(document: Document) -> Table:
+    """What became of every answer."""
+    header = ("round", "site", "status", "score", "tolerance", "theta", "weight", "epsilon", "reason")
+    rows = [
+        [of_round["round"], site, *(found[name] for name in header[2:])]
+        for of_round in document["rounds"]
+        for site, found in of_round["sites"].items()
+        if found["status"]
+    ]
+    return Table("verdicts", "Every verdict, with the aggregator's reason", header, rows)
+
+
+def of_rounds(document: Document, name: str, caption: str) -> Table:
+    """One number of every verdict, sites as columns."""
+    sites = document["configuration"]["sites"]
+    rows: list[list[Cell]] = []
+    for of_round in document["rounds"]:
+        cells = [_of_verdict(of_round["sites"].get(site), name) for site in sites]
+        if any(isinstance(cell, float) for cell in cells):
+            rows.append([of_round["round"], *cells])
+    return Table(name, caption, ("round", *sites), rows)
+
+
+def _of_verdict(found: Document | None, name: str) -> Cell:
+    if found is None:
+        return NOT_ASKED
+    if found[name] is not None:
+        return float(found[name])
+    return Untold(found["status"] or "no verdict yet")
+
+
+def bytes_by_site(document: Document) -> Table:
+    """What each site received and sent in the whole run."""
+    rows = [[site, total["down"], total["up"]] for site, total in document["cost"]["bytes"].items()]
+    return Table("bytes", "Bytes of all messages of the run", ("site", "bytes to it", "bytes from it"), rows)
+
+
+def people(document: Document) -> Table:
+    """What each site said to the run."""
+    rows: list[list[Cell]] = []
+    for site, found in document["sites"].items():
+        answer = {None: "has not answered", True: "agreed", False: "declined"}[found["agrees"]]
+        if found["withdrew"]:
+            answer += ", then withdrew"
+        images = ", ".join(f"{split} {count}" for split, count in found["images"].items())
+        rows.append([site, answer, images or None, found["withdrew"] or found["reason"]])
+    return Table("sites", "What each site said to the run", ("site", "answer", "images", "reason"), rows)
+
+
+def _mean(cells: Iterable[Cell]) -> Cell:
+    known = [cell for cell in cells if isinstance(cell, float)]
+    return mean_and_std(known)[0] if known else NOT_TOLD
+
+
+def _std_of(name: str) -> str:
+    return f"{name.removesuffix('_mean')}_std"
+
+
+def _is_std_of(name: str, names: Iterable[str]) -> bool:
+    return name.endswith("_std") and f"{name.removesuffix('_std')}_mean" in names
+
+
+# --- cells -------------------------------------------------------------------------------------------------
+
+
+def _csv_cell(cell: Cell) -> str:
+    match cell:
+        case None | Untold():
+            return ""
+        case Spread():
+            return f"{cell.mean:.3f} ± {cell.std:.3f}"
+        case float():
+            return decimal_text(cell)
+        case int():
+            return str(cell)
+        case str():
+            return _csv_text(cell)
+
+
+def _csv_text(text: str) -> str:
+    """A text of somebody else's, so that no spreadsheet computes it."""
+    text = visible(text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _shown_cell(cell: Cell) -> ShownCell:
+    match cell:
+        case None:
+            return ShownCell("–", "soft")
+        case Untold():
+            return ShownCell(cell.why, "soft")
+        case Spread():
+            return ShownCell(f"{cell.mean:.3f} ± {cell.std:.3f}", "number")
+        case int() | float():
+            return ShownCell(short(cell), "number")
+        case str():
+            return ShownCell(cell)
