@@ -332,7 +332,7 @@ def dashboard(work: Path, host: str, port: int) -> None:
 def report(run: str, work: Path, as_json: bool, output: Path | None, pages: Path | None) -> None:
     """Report on RUN, also while it goes on: every aggregate's scores at every site, every verdict, what it cost.
 
-    With --pages the best aggregate is also asked about the held-out images, which takes as long as scoring a site's model.
+    With --pages the best aggregate also answers about the held-out images: that takes as long as to score a site's.
     """
     from aggregator.report import report_text, run_report  # noqa: PLC0415  (keeps --help instant)
     from shared.folder.durable import write_file  # noqa: PLC0415

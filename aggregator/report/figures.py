@@ -1,4 +1,4 @@
-"""How a figure of the report is drawn: the same bytes for the same numbers, for every eye, never a 0 for what is not told.
+"""How a figure of the report is drawn: the same bytes for the same numbers, for every eye, no 0 for what was not told.
 
 Colours are those of Okabe and Ito, without their yellow, which white paper swallows; a marker and a line's dashes tell
 the same as a colour does.
@@ -9,16 +9,18 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Sheet
 from matplotlib.ticker import MaxNLocator
 
-from aggregator.report.tables import Cell, Table, number
+from aggregator.report.tables import Table, Untold, is_number, number
 from shared.visible import visible
 
 BLUE, ORANGE, GREEN, PINK, SAND, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -30,10 +32,12 @@ INK, SOFT = "#1b1f24", "#6e7781"
 WIDTH, HEIGHT = 4.6, 3.5
 """Of a figure, in inches: on a phone its letters are still large enough to read."""
 
+_TALLEST = 60.0
+
 MOST_NAMED = 12
 """More lines than this are drawn alike, without their names; the table beside the figure has them."""
 
-_STYLE = {
+_STYLE: dict[Any, object] = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.labelcolor": INK,
@@ -89,7 +93,7 @@ def picture(draw: Callable[[Sheet], None], width: float = WIDTH, height: float =
     """What ``draw`` puts on a sheet of so many inches, as SVG and as PNG."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box stands for it
-        sheet = Sheet(figsize=(width, height))
+        sheet = Sheet(figsize=(width, min(height, _TALLEST)))
         FigureCanvasAgg(sheet)
         draw(sheet)
         svg, png = io.BytesIO(), io.BytesIO()
@@ -98,53 +102,107 @@ def picture(draw: Callable[[Sheet], None], width: float = WIDTH, height: float =
         return svg.getvalue(), png.getvalue()
 
 
+@dataclass(frozen=True)
+class Words:
+    """What a figure says; see ``Figure``."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+
+
+def panel(
+    words: Words,
+    table: Table,
+    draw: Callable[[Axes], None],
+    settings: Mapping[str, object],
+    *,
+    height: float = HEIGHT,
+) -> Figure:
+    """A figure of one pair of axes, with the names of what ``draw`` puts into them below.
+
+    Args:
+        settings: of the axes: ``xlabel`` and ``ylabel`` with their units, limits.
+    """
+
+    def fill(sheet: Sheet) -> None:
+        axes = sheet.subplots()
+        axes.set(**settings)
+        draw(axes)
+        _legend_below(sheet, axes)
+
+    svg, png = picture(fill, height=height)
+    return Figure(words.name, words.title, words.caption, words.alt, table, svg, png)
+
+
 def lines(
-    name: str,
     title: str,
     caption: str,
     table: Table,
     *,
-    across: str,
-    up: str,
-    mean: bool = False,
+    has_mean: bool = False,
     limits: tuple[float, float] | None = None,
-    decorate: Callable[[Axes], None] = lambda axes: None,
-    why_none: str = "",
+    why_none: str = "nobody has told a number yet",
+    **labels: str,
 ) -> Figure:
     """One line for each column of a table over its first; where there is no number the line is cut.
 
     Args:
-        across, up: what the axes show, with the unit.
-        mean: whether the last column is the mean of the others.
+        has_mean: whether the last column is the mean of the others.
+        labels: ``xlabel`` and ``ylabel``, with their units.
     """
-    if not any(number(cell) == number(cell) for row in table.rows for cell in row[1:]):
-        return Figure(name, title, why_none=why_none or "nobody has told a number yet")
+    if not any(is_number(cell) for row in table.rows for cell in row[1:]):
+        return Figure(table.name, title, why_none=why_none)
     places = [number(row[0]) for row in table.rows]
-    columns = {column: [number(row[index]) for row in table.rows] for index, column in enumerate(table.header) if index}
+    columns = table.header[1:]
 
-    def draw(sheet: Sheet) -> None:
-        axes = sheet.subplots()
-        named = len(columns) <= MOST_NAMED
-        for index, (column, values) in enumerate(columns.items()):
-            is_mean = mean and index == len(columns) - 1
-            style = {"color": "#000000", "linewidth": 2.4, "zorder": 3} if is_mean else line_style(index, named)
-            axes.plot(places, values, label=label(column) if named or is_mean else None, **style)  # type: ignore[arg-type]
-        axes.set(xlabel=across, ylabel=up)
+    def draw(axes: Axes) -> None:
+        for index, column in enumerate(columns):
+            is_mean = has_mean and index == len(columns) - 1
+            named = is_mean or len(columns) <= MOST_NAMED
+            style = _OF_MEAN if is_mean else line_style(index) if named else _OF_MANY
+            values = [number(row[index + 1]) for row in table.rows]
+            axes.plot(places, values, label=label(column) if named else None, **style)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if limits:
             axes.set_ylim(*limits)
-        decorate(axes)
-        legend_below(sheet, axes)
 
-    svg, png = picture(draw, height=HEIGHT + 0.22 * (min(len(columns), MOST_NAMED) // 3))
-    newest = ", ".join(f"{column} {text}" for column, text in _last_told(table).items())
-    return Figure(name, title, caption, f"Lines over {across}: {up}. Last: {newest}.", table, svg, png)
+    alt = f"Lines: {labels['ylabel']} over {labels['xlabel']}. Last: {_last_told(table)}."
+    height = HEIGHT + 0.2 * (min(len(columns), MOST_NAMED) // 3)
+    return panel(Words(table.name, title, caption, alt), table, draw, labels, height=height)
 
 
-def line_style(index: int, named: bool = True) -> Mapping[str, object]:
+def shares(words: Words, table: Table, shown: Table, *, height: float, **labels: str) -> Figure:
+    """A field for each cell of a table of shares, the darker the greater, with its number or why there is none.
+
+    Args:
+        table: the figure's; what is drawn is ``shown``, whose first column and header name the fields.
+        labels: ``xlabel`` and ``ylabel``.
+    """
+    values = np.array([[number(cell) for cell in row[1:]] for row in shown.rows])
+    columns, rows = [label(column, 14) for column in shown.header[1:]], [label(str(row[0])) for row in shown.rows]
+
+    def draw(axes: Axes) -> None:
+        axes.set_facecolor("#f0f1f3")
+        axes.grid(visible=False)
+        axes.imshow(np.ma.masked_invalid(values), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            cell = shown.rows[row][column + 1]
+            text = cell.why if isinstance(cell, Untold) else f"{value:.2f}"
+            size, colour = (7, INK) if isinstance(cell, Untold) else (10, "#ffffff" if value > 0.55 else INK)
+            axes.text(column, row, text, ha="center", va="center", size=size, color=colour)
+        if max(map(len, columns)) > 8:
+            axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+        else:
+            axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+
+    return panel(words, table, draw, labels, height=height)
+
+
+def line_style(index: int) -> dict[str, Any]:
     """How the line of this number looks."""
-    if not named:
-        return {"color": SOFT, "linewidth": 0.8, "alpha": 0.6, "marker": ".", "markersize": 3}
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
@@ -152,11 +210,16 @@ def line_style(index: int, named: bool = True) -> Mapping[str, object]:
     }
 
 
-def legend_below(sheet: Sheet, axes: Axes) -> None:
+_OF_MEAN: dict[str, Any] = {"color": "#000000", "linewidth": 2.4, "zorder": 3}
+_OF_MANY: dict[str, Any] = {"color": SOFT, "linewidth": 0.8, "alpha": 0.6, "marker": ".", "markersize": 3}
+
+
+def _legend_below(sheet: Sheet, axes: Axes) -> None:
     """Names below the axes, where they hide nothing."""
     handles, names = axes.get_legend_handles_labels()
     if handles:
-        sheet.legend(handles, names, loc="outside lower center", ncols=3, handlelength=2.4, columnspacing=1.2)
+        columns = 2 if len(names) in {2, 4} else 3
+        sheet.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=2.4, columnspacing=1.2)
 
 
 def label(text: str, most: int = 24) -> str:
@@ -165,18 +228,17 @@ def label(text: str, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def thinned(places: int, most: int = 101) -> Sequence[int]:
+def thinned(places: int, most: int = 101) -> list[int]:
     """At most so many indices of so many places, evenly, the first and the last among them."""
     if places <= most:
-        return range(places)
+        return list(range(places))
     return [index * (places - 1) // (most - 1) for index in range(most)]
 
 
-def _last_told(table: Table) -> dict[str, str]:
+def _last_told(table: Table) -> str:
     """Of each column its last number."""
-    last: dict[str, Cell] = {}
+    last: dict[str, str] = {}
     for row in table.rows:
-        last |= {
-            column: cell for column, cell in zip(table.header[1:], row[1:], strict=True) if number(cell) == number(cell)
-        }
-    return {column: f"{number(cell):.3f}" for column, cell in last.items()}
+        cells = zip(table.header[1:], row[1:], strict=True)
+        last |= {column: f"{number(cell):.3f}" for column, cell in cells if is_number(cell)}
+    return ", ".join(f"{column} {value}" for column, value in last.items())

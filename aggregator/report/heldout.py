@@ -22,9 +22,9 @@ from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records import RunConfiguration
 from shared.exchange.weights import check_tensors
-from shared.learning.metrics import dice, grading_scores
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
+from shared.learning.metrics import dice, grading_scores
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import IGNORED, Evidential, Objective, by_target, entropy
 from shared.learning.probe import probe_probabilities

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,19 @@ from aggregator.report.site_figures import (
     of_classes,
     selective,
     thetas_and_weights,
-    timeline,
     tolerance,
 )
-from aggregator.report.tables import Table, as_in_papers, bytes_by_site, every_score, people, short, verdicts
+from aggregator.report.tables import (
+    Table,
+    as_in_papers,
+    bytes_by_site,
+    every_score,
+    of_heldout,
+    people,
+    short,
+    verdicts,
+)
+from aggregator.report.timeline import timeline
 from aggregator.results import best_so_far
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError, PoisonError
@@ -43,11 +53,15 @@ class Section:
     title: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
+    folded: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
 
 
 def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
-    """Writes ``report.html``, ``figures/*.svg``, ``figures/*.png`` and ``tables/*.csv`` below ``folder``; gives the page.
+    """Writes ``report.html``, ``figures/*.svg``, ``figures/*.png`` and ``tables/*.csv`` below ``folder``.
+
+    Returns:
+        The page.
 
     What an earlier call wrote there is replaced; a figure that can no longer be drawn is removed.
 
@@ -61,7 +75,7 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
     sections = _sections(document, aggregate, measured)
     tables = [every_score(document)]
     for section in sections:
-        tables += section.tables
+        tables += [*section.tables, *section.folded]
         for figure in section.figures:
             _write_figure(folder / "figures", figure)
             if figure.table is not None:
@@ -126,7 +140,8 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
             "scores",
             "All scores",
             [f"Of {looked_at}, on the images of each site. {_WORDS}"],
-            tables=[as_in_papers(document, aggregate, split) for split in ("test", "validation")],
+            tables=[as_in_papers(document, aggregate, "test")],
+            folded=[as_in_papers(document, aggregate, "validation")],
             figures=by_class,
         ),
         Section(
@@ -139,7 +154,8 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
         Section(
             "decisions",
             "Tolerance, θ and weights",
-            tables=[verdicts(document)],
+            [_counted(document)],
+            folded=[verdicts(document)],
             figures=[tolerance(document), *thetas_and_weights(document)],
         ),
         Section(
@@ -158,34 +174,38 @@ _HOW_TOLD = (
     "undefined and what has not come yet leaves a gap; nothing is drawn as 0 that was not told as 0."
 )
 _WORDS = (
-    "withheld: the site has fewer images than it lets anything be told of; not told: undefined there, or over too few of its "
-    "images; no answer: none came, or its table could not be read."
+    "Withheld: the site has fewer images than it lets anything be told of. Not told: undefined there, or over too few "
+    "of its images. Not scored: the site has no such score, as of a grade that it does not use. No answer: none came, "
+    "or its table could not be read."
 )
+_PROBED = (
+    "Part of the model stays at the sites, the head among it where grades are told apart, so the aggregator has no "
+    "whole model. What answers here is a linear probe, a logistic regression on the shared part's features, "
+    "cross-validated over the held-out images as in the tolerance check. It tells what the features hold, not what a "
+    "site's own head says; and u is the probe's, not the model's."
+)
+
+
+def _counted(document: Document) -> str:
+    """What became of the answers, in a sentence."""
+    statuses = Counter(found["status"] for each in document["rounds"] for found in each["sites"].values())
+    del statuses[None]
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    return f"Verdicts: {counts}." if counts else "No verdict was given yet."
 
 
 def _heldout_section(measured: Measured | str, looked_at: str) -> Section:
     title = "On the aggregator's held-out images"
     if isinstance(measured, str):
         return Section("heldout", title, [f"Nothing could be measured: {measured}."], figures=heldout_figures(measured))
-    who = (
-        f"Measured for this page with {looked_at}. Part of the model stays at the sites, the head among it where grades are told apart, "
-        "so the aggregator has no whole model. What answers here is a linear probe, a logistic regression on the shared part's "
-        "features, cross-validated over the held-out images as in the tolerance check. It tells what the features hold, not "
-        "what a site's own head says; u is the probe's, not the model's."
-        if measured.by_probe
-        else f"Measured for this page with {looked_at}: the whole model answers."
-    )
+    who = f"Measured for this page with {looked_at}. {_PROBED if measured.by_probe else 'The whole model answers.'}"
     if measured.about_pixels and not measured.by_probe:
         who += " Scores are over all pixels, curves over those drawn from each image."
-    rows = [[name, value] for name, value in sorted(measured.scores.items()) if value is not None]
-    undefined = sorted(name for name, value in measured.scores.items() if value is None)
-    paragraphs = [who, "This page shows images that the aggregator holds: give it only to those who may see them."]
-    if not measured.examples:
-        paragraphs = paragraphs[:1]
-    if undefined:
-        paragraphs.append(f"Undefined here: {', '.join(undefined)}.")
-    table = Table("heldout-scores", f"Scores over {measured.images} held-out images", ("score", "value"), rows)
-    return Section("heldout", title, paragraphs, [table], heldout_figures(measured))
+    paragraphs = [who]
+    if measured.examples:
+        paragraphs.append("This page shows images that the aggregator holds: give it only to those who may see them.")
+    table = of_heldout(measured.scores, measured.images)
+    return Section("heldout", title, paragraphs, folded=[table], figures=heldout_figures(measured))
 
 
 def _state(document: Document) -> str:

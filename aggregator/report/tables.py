@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from shared.visible import visible
 
 SHOWN_ROWS = 300
 """How many rows of a table a page shows; its CSV has all."""
+
+_LONG = 30
+"""Letters of a text that needs a wide column."""
 
 _FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet would compute with, were it the beginning of a text."""
@@ -35,6 +39,9 @@ WITHHELD = Untold("withheld")
 """The site has fewer images than it lets anything be told of."""
 NOT_TOLD = Untold("not told")
 """Undefined, or over too few of the site's images."""
+UNDEFINED = Untold("undefined")
+NOT_SCORED = Untold("not scored")
+"""The site's table has no such column, as for a grade that it does not use."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,14 @@ class Table:
         return [[_shown_cell(cell) for cell in row] for row in self.rows[:SHOWN_ROWS]]
 
     @property
+    def heads(self) -> list[ShownCell]:
+        """The header as a page shows it: over numbers it stands where they do."""
+        kinds = [{_shown_cell(row[index]).kind for row in self.rows[:SHOWN_ROWS]} for index in range(len(self.header))]
+        return [
+            ShownCell(name, "number" if "number" in kind else "") for name, kind in zip(self.header, kinds, strict=True)
+        ]
+
+    @property
     def left_out(self) -> int:
         """How many rows a page does not show."""
         return max(0, len(self.rows) - SHOWN_ROWS)
@@ -96,6 +111,11 @@ def number(cell: Cell) -> float:
     return float(cell) if isinstance(cell, (int, float)) else float("nan")
 
 
+def is_number(cell: Cell) -> bool:
+    """Whether there is a number, which a figure can draw."""
+    return isinstance(cell, (int, float)) and math.isfinite(cell)
+
+
 def short(value: float) -> str:
     """A number for people."""
     return str(value) if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -104,7 +124,7 @@ def short(value: float) -> str:
 # --- of the document ---------------------------------------------------------------------------------------
 
 
-def told(found: Mapping[str, object] | None, split: str, name: str) -> Cell:
+def told(found: Document | None, split: str, name: str) -> Cell:
     """One number of a site in a round, or why there is none.
 
     Args:
@@ -113,13 +133,22 @@ def told(found: Mapping[str, object] | None, split: str, name: str) -> Cell:
     """
     if found is None:
         return NOT_ASKED
-    row: Document | None = found[split]  # type: ignore[assignment]
+    row: Document | None = found[split]
     if row is None:
         return NO_ANSWER
-    value: float | None = row["loss"] if name == "loss" else row["scores"].get(name)
+    scores: dict[str, float | None] = {"loss": row["loss"], **row["scores"]}
+    if name not in scores:
+        return NOT_SCORED
+    value = scores[name]
     if value is not None:
         return value
     return NOT_TOLD if row["images"].isdecimal() else WITHHELD
+
+
+def of_aggregate(document: Document, aggregate: int) -> dict[str, Document]:
+    """The document's entries of the sites that received an aggregate, in the order of the run's list."""
+    found = next((each["sites"] for each in document["rounds"] if each["received_aggregate"] == aggregate), {})
+    return {site: found[site] for site in document["configuration"]["sites"] if site in found}
 
 
 def by_aggregate(document: Document, split: str, name: str, title: str) -> Table:
@@ -140,28 +169,28 @@ def as_in_papers(document: Document, aggregate: int, split: str) -> Table:
     The last column is the mean and the population standard deviation over the sites that told the score.
     """
     sites = document["configuration"]["sites"]
-    found = next(({**each["sites"]} for each in document["rounds"] if each["received_aggregate"] == aggregate), {})
+    found = of_aggregate(document, aggregate)
     names = {name for of_site in found.values() if of_site[split] for name in of_site[split]["scores"]}
     rows: list[list[Cell]] = []
-    for name in ["loss", *sorted(name for name in names if not _is_std_of(name, names))]:
+    if names:
+        rows.append(["images", *(_images(found.get(site), split) for site in sites), None])
+    for name in ["loss", *_without_spreads(names)] if names else []:
         means = [told(found.get(site), split, name) for site in sites]
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
-        cells: list[Cell] = [
-            Spread(mean, std) if name.endswith("_mean") and isinstance(mean, float) and isinstance(std, float) else mean
-            for mean, std in zip(means, stds, strict=True)
-        ]
         known = [mean for mean in means if isinstance(mean, float)]
-        rows.append([name.removesuffix("_mean"), *cells, Spread(*mean_and_std(known)) if known else NOT_TOLD])
-    images: list[Cell] = [
-        found[site][split]["images"] if site in found and found[site][split] else None for site in sites
-    ]
+        over_sites = Spread(*mean_and_std(known)) if known else NOT_TOLD
+        rows.append([name.removesuffix("_mean"), *map(_with_spread, means, stds), over_sites])
     caption = f"The aggregate of round {aggregate} on each site's {split} images; mean ± standard deviation where known"
-    return Table(
-        f"all-scores-{split}",
-        caption,
-        ("score", *sites, "mean over sites"),
-        [["images", *images, None], *rows] if found else [],
-    )
+    return Table(f"all-scores-{split}", caption, ("score", *sites, "mean over sites"), rows)
+
+
+def of_heldout(scores: Mapping[str, float | None], images: int) -> Table:
+    """What the held-out images gave."""
+    rows: list[list[Cell]] = []
+    for name in _without_spreads(scores):
+        value: Cell = UNDEFINED if scores[name] is None else scores[name]
+        rows.append([name.removesuffix("_mean"), _with_spread(value, scores.get(_std_of(name)))])
+    return Table("heldout-scores", f"Scores over {images} held-out images", ("score", "value"), rows)
 
 
 def every_score(document: Document) -> Table:
@@ -175,18 +204,8 @@ def every_score(document: Document) -> Table:
                 for name in ["loss", *sorted(row["scores"])]:
                     value = told(found, split, name)
                     why = value.why if isinstance(value, Untold) else ""
-                    rows.append(
-                        [
-                            of_round["received_aggregate"],
-                            of_round["round"],
-                            site,
-                            split,
-                            row["images"],
-                            name,
-                            value,
-                            why,
-                        ]
-                    )
+                    of_row = [of_round["received_aggregate"], of_round["round"], site, split, row["images"]]
+                    rows.append([*of_row, name, value, why])
     header = ("aggregate", "round", "site", "split", "images", "score", "value", "why_empty")
     return Table("scores", "Every score of every aggregate at every site", header, rows)
 
@@ -200,7 +219,7 @@ def verdicts(document: Document) -> Table:
         for site, found in of_round["sites"].items()
         if found["status"]
     ]
-    return Table("verdicts", "Every verdict, with the aggregator's reason", header, rows)
+    return Table("verdicts", "Every verdict and its reason", header, rows)
 
 
 def of_rounds(document: Document, name: str, caption: str) -> Table:
@@ -245,12 +264,28 @@ def _mean(cells: Iterable[Cell]) -> Cell:
     return mean_and_std(known)[0] if known else NOT_TOLD
 
 
+def _images(found: Document | None, split: str) -> Cell:
+    row = found[split] if found else None
+    if row is None:
+        return NO_ANSWER if found else NOT_ASKED
+    return int(row["images"]) if row["images"].isdecimal() else str(row["images"])
+
+
+def _with_spread(mean: Cell, std: Cell) -> Cell:
+    return Spread(mean, std) if isinstance(mean, float) and isinstance(std, float) else mean
+
+
+def _without_spreads(names: Iterable[str]) -> list[str]:
+    """The scores, without the standard deviations that stand beside their means."""
+    listed = set(names)
+    return sorted(
+        name for name in listed if not name.endswith("_std") or f"{name.removesuffix('_std')}_mean" not in listed
+    )
+
+
 def _std_of(name: str) -> str:
-    return f"{name.removesuffix('_mean')}_std"
-
-
-def _is_std_of(name: str, names: Iterable[str]) -> bool:
-    return name.endswith("_std") and f"{name.removesuffix('_std')}_mean" in names
+    """The column that may hold a mean's standard deviation; that of no other score exists."""
+    return f"{name.removesuffix('_mean')}_std" if name.endswith("_mean") else ""
 
 
 # --- cells -------------------------------------------------------------------------------------------------
@@ -287,4 +322,4 @@ def _shown_cell(cell: Cell) -> ShownCell:
         case int() | float():
             return ShownCell(short(cell), "number")
         case str():
-            return ShownCell(cell)
+            return ShownCell(cell, "long" if len(cell) > _LONG else "")
