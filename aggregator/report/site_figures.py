@@ -138,7 +138,7 @@ def tolerance(document: Document) -> Figure:
     """The score of each site's model on the held-out set, round by round, beside the tolerance."""
     name, title = "tolerance", "Tolerance check"
     caption = "Score of each site's model on the aggregator's held-out images; a word: there is none"
-    table = of_rounds(document, "score", caption)
+    table = of_rounds(document, "score", name, caption)
     if not table.rows:
         return Figure(name, title, why_none="no model was scored yet")
     sites, level = document["configuration"]["sites"], document["configuration"]["tolerance"]
@@ -174,7 +174,7 @@ def thetas_and_weights(document: Document) -> list[Figure]:
         ("theta", "θ", "θ (uncertainty)", theta, no_theta),
         ("weight", "Weights", "weight (share of the mean)", weight, "no round is closed yet"),
     ):
-        table = of_rounds(document, name, f"{caption}; a word: there is none")
+        table = of_rounds(document, name, name, f"{caption}; a word: there is none")
         caption_below = f"{caption}. A gap: the site had none in that round."
         figures.append(lines(title, caption_below, table, why_none=why, xlabel="round", ylabel=up))
     return figures

@@ -147,7 +147,8 @@ def told(found: Document | None, split: str, name: str) -> Cell:
 
 def of_aggregate(document: Document, aggregate: int) -> dict[str, Document]:
     """The document's entries of the sites that received an aggregate, in the order of the run's list."""
-    found = next((each["sites"] for each in document["rounds"] if each["received_aggregate"] == aggregate), {})
+    rounds: dict[int, dict[str, Document]] = {each["received_aggregate"]: each["sites"] for each in document["rounds"]}
+    found = rounds.get(aggregate, {})
     return {site: found[site] for site in document["configuration"]["sites"] if site in found}
 
 
@@ -222,22 +223,22 @@ def verdicts(document: Document) -> Table:
     return Table("verdicts", "Every verdict and its reason", header, rows)
 
 
-def of_rounds(document: Document, name: str, caption: str) -> Table:
-    """One number of every verdict, sites as columns."""
+def of_rounds(document: Document, key: str, name: str, caption: str) -> Table:
+    """One number of every verdict by its key, sites as columns."""
     sites = document["configuration"]["sites"]
     rows: list[list[Cell]] = []
     for of_round in document["rounds"]:
-        cells = [_of_verdict(of_round["sites"].get(site), name) for site in sites]
+        cells = [_of_verdict(of_round["sites"].get(site), key) for site in sites]
         if any(isinstance(cell, float) for cell in cells):
             rows.append([of_round["round"], *cells])
     return Table(name, caption, ("round", *sites), rows)
 
 
-def _of_verdict(found: Document | None, name: str) -> Cell:
+def _of_verdict(found: Document | None, key: str) -> Cell:
     if found is None:
         return NOT_ASKED
-    if found[name] is not None:
-        return float(found[name])
+    if found[key] is not None:
+        return float(found[key])
     return Untold(found["status"] or "no verdict yet")
 
 

@@ -70,8 +70,9 @@ def _draw(
     for (site, kind), of_site in bars.items():
         _, colour, hatch = _KINDS[kind]
         places = [(start / seconds, length / seconds) for start, length in of_site]
-        look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4, "rasterized": are_many}
-        axes.broken_barh(places, (sites.index(site) - 0.31, 0.62), **look)
+        line = sites.index(site) - 0.31, 0.62
+        shape = axes.broken_barh(places, line, facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
+        shape.set_rasterized(are_many)
     axes.set(xlabel=f"since the first round was sealed ({unit_name})", ylim=(len(sites) - 0.5, -0.5), xlim=(0, None))
     axes.set_yticks(range(len(sites)), [label(site) for site in sites])
     axes.grid(visible=False)
@@ -90,7 +91,7 @@ def _round_begins(axes: Axes, place: float, text: str) -> None:
 
 
 def _ends(found: Document, patience: float) -> float:
-    """The latest time of an entry; a site's own clock counts only while the round is open, and not beyond its deadline."""
+    """The latest time of an entry; a site's clock counts while the round is open, and not beyond its deadline."""
     asked, answered, settled = (_at(found, what) for what in _TIMES)
     if asked is None:
         return 0.0

@@ -175,11 +175,11 @@ def test_an_image_is_never_divided_over_folds(monkeypatch):
     seen = []
     of_sklearn = model_selection.cross_val_predict
 
-    def watched(classifier, features, labels, *, groups, cv):
+    def watched(classifier, features, labels, *, groups, cv, method):
         seen.extend((set(groups[train]), set(groups[test])) for train, test in cv.split(features, labels, groups))
         assert np.bincount(groups).tolist() == [256] * 8
         assert set(labels) == {0, 1}
-        return of_sklearn(classifier, features, labels, groups=groups, cv=cv)
+        return of_sklearn(classifier, features, labels, groups=groups, cv=cv, method=method)
 
     monkeypatch.setattr(model_selection, "cross_val_predict", watched)
     probe_score(SEGMENTING, Reader(pixels_by_side, 2), segmented(), 1)

@@ -1,0 +1,446 @@
+"""The report's page, figures and tables: what was told and measured is on them, what was not is said, nothing loads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from aggregator.aggregation import Aggregation
+from aggregator.cli import main
+from aggregator.report.figures import Figure, picture
+from aggregator.report.heldout import PIXELS_PER_IMAGE, measure, open_heldout
+from aggregator.report.heldout_figures import TITLES, heldout_figures
+from aggregator.report.tables import SHOWN_ROWS, Table, as_in_papers, of_heldout
+from aggregator.report.timeline import timeline
+from aggregator.setup import initialise
+from aggregator.store import RunStore
+from shared.errors import DataError
+from shared.exchange import names
+from shared.exchange.records import Consent, RunConfiguration, Sharing, Verdict, decimal_text
+from shared.exchange.signing import canonical
+from shared.exchange.tables import MetricsRow, write_metrics
+from shared.learning.metrics import left_by_referral, ranking
+from shared.learning.model_files import load_tensors
+from shared.learning.probe import probe_score
+from shared.learning.seeds import seed_for
+from shared.learning.sharing import sharing
+from shared.learning.training import evaluate
+from tests.federation.running import run_configuration, staging_run, write_data
+from tests.played import RUN, TENSORS, Played
+
+SECTIONS = ("curves", "scores", "sites-doubt", "heldout", "decisions", "time", "sites", "configuration")
+ALWAYS = {"scores", "all-scores-test", "all-scores-validation", "verdicts", "bytes", "sites"}
+HOSTILE = "=HYPERLINK(1) <script>alert('x')</script> <img src=http://evil.example/x onerror=alert(1)>"
+NOON = "2026-01-01T12:00:"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Played:
+    return Played(tmp_path)
+
+
+@pytest.fixture
+def store(run: Played) -> RunStore:
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
+    store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+    return store
+
+
+def report(run: Played, *options: str) -> Result:
+    return CliRunner().invoke(main, ["report", RUN, "--work", str(run.drop.parent / "aggregator"), *options])
+
+
+def pages(run: Played, name: str = "pages") -> Path:
+    folder = run.drop.parent / name
+    result = report(run, "--pages", str(folder))
+    assert (result.exit_code, result.output) == (0, f"wrote {folder / 'report.html'}\n")
+    return folder
+
+
+def page_of(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def rows_of(folder: Path, table: str) -> list[dict[str, str]]:
+    with (folder / "tables" / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def answered(run: Played, store: RunStore, rows: Sequence[MetricsRow], reason: str = "ok", score: str = "0.9") -> None:
+    """Round 1 is opened, sent, answered with these rows and closed."""
+    store.ask(1, ("north",), ("north",))
+    run.send("round", 1, {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: run.model(0.5)}, "consent")
+    files: dict[str, bytes | Path] = {names.METRICS: write_metrics(list(rows)), names.SITE_MODEL: run.model(0.25)}
+    run.send("update", 1, files, "round")
+    verdict = Verdict(
+        run=RUN,
+        round=1,
+        site="north",
+        status="accepted",
+        score=score,
+        tolerance="0.3",
+        theta="0.5",
+        weight="1.0",
+        reason=reason,
+    )
+    store.close_round(1, {"north": verdict})
+    run.send("verdict", 1, {names.VERDICT: canonical(verdict.model_dump())}, "update")
+
+
+def row(split: Any, scores: dict[str, float | None], images: str = "10", loss: float | None = 0.5) -> MetricsRow:
+    return MetricsRow(1, 0, split, images, 0.1, loss, scores)
+
+
+TOLD = {
+    "dice_mean": 0.25, "dice_std": 0.125, "accuracy_mean": 0.75, "accuracy_std": 0.0, "selective_accuracy_10_mean": 0.8,
+    "uncertainty_right_mean": 0.25, "uncertainty_wrong_mean": 0.5,
+}  # fmt: skip
+
+
+def addresses(text: str) -> list[str]:
+    return re.findall(r"""(?:src|href|url|data|action)\s*[=(]\s*["']?([^"'\s>)]+)""", text)
+
+
+def assert_loads_nothing(page: str) -> None:
+    assert all(address.startswith(("#", "data:image/svg+xml;base64,")) for address in addresses(page))
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    for tag in ("<script", "<link", "<iframe", "<object", "@import"):
+        assert tag not in page.lower()
+
+
+def assert_is_drawn(folder: Path, name: str) -> None:
+    """The PNG shows something, and the SVG loads nothing."""
+    pixels = np.asarray(Image.open(folder / "figures" / f"{name}.png").convert("RGB"))
+    assert (pixels != 255).any(axis=2).mean() > 0.01
+    svg = (folder / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+    assert all(target.startswith(("#", "data:image/png;base64,")) for target in re.findall(r'href="([^"]*)"', svg))
+    assert "<script" not in svg
+
+
+# --- the whole page ----------------------------------------------------------------------------------------
+
+
+def test_nothing_yet(run: Played, store: RunStore) -> None:
+    folder = pages(run)
+    page = page_of(folder)
+    assert all(f'<section id="{section}"' in page for section in SECTIONS)
+    assert_loads_nothing(page)
+    assert "<img" not in page
+    assert "No round was opened yet." in page
+    assert "Not drawn: nobody has told a number yet." in page
+    assert "Not drawn: aggregator.yaml names no held-out images of octa_segmentation." in page
+    assert not (folder / "figures").exists()
+    assert {path.stem for path in (folder / "tables").iterdir()} == ALWAYS
+    assert rows_of(folder, "scores") == []
+
+
+def test_one_round(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
+    folder = pages(run)
+    page = page_of(folder)
+    assert all(f'<section id="{section}"' in page for section in SECTIONS)
+    assert_loads_nothing(page)
+    drawn = {path.stem for path in (folder / "figures").glob("*.svg")}
+    assert drawn == {path.stem for path in (folder / "figures").glob("*.png")}
+    assert drawn == {
+        *(f"{name}-{split}" for name in ("dice-mean", "loss") for split in ("validation", "test")),
+        *("referral-sites-test", "uncertainty-sites-test", "tolerance", "theta", "weight", "timeline"),
+    }
+    for name in drawn:
+        assert_is_drawn(folder, name)
+        assert (folder / "tables" / f"{name}.csv").exists()
+    assert page.count("<img") == page.count('alt="') == len(drawn)
+    assert 'alt=""' not in page
+    assert "0.250 ± 0.125" in page
+    assert "Verdicts: 1 accepted." in page
+
+
+def test_csv_says_what_the_document_says(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    scores = TOLD | {"dice_mean": 0.1 + 0.2, "auroc_mean": None}
+    rows = [row("validation", scores), row("test", TOLD | {"auroc_mean": 0.5})]
+    answered(run, store, rows, score="0.7000000000000001")
+    document = json.loads(report(run, "--json").output)
+    folder = pages(run)
+    north = document["rounds"][0]["sites"]["north"]
+    expected = {
+        (split, name): value
+        for split in ("validation", "test")
+        for name, value in {"loss": north[split]["loss"], **north[split]["scores"]}.items()
+    }
+    told = {(each["split"], each["score"]): each for each in rows_of(folder, "scores")}
+    assert told.keys() == expected.keys()
+    for key, value in expected.items():
+        assert told[key]["value"] == ("" if value is None else decimal_text(value))
+        assert told[key]["why_empty"] == ("not told" if value is None else "")
+    assert rows_of(folder, "dice-mean-validation") == [
+        {"aggregate": "0", "north": "0.30000000000000004", "south": "", "mean over sites": "0.30000000000000004"}
+    ]
+    (verdict,) = rows_of(folder, "verdicts")
+    assert {name: verdict[name] for name in ("score", "theta", "weight")} == {
+        "score": "0.7000000000000001", "theta": "0.5", "weight": "1.0"
+    }  # fmt: skip
+    (times,) = rows_of(folder, "timeline")
+    assert [times[what] for what in ("asked", "answered", "settled")] == [
+        north[what] for what in ("asked", "answered", "settled")
+    ]
+    assert int(times["bytes from it"]) == north["bytes"]["up"]
+    total = document["cost"]["bytes"]["north"]
+    assert rows_of(folder, "bytes") == [
+        {"site": "north", "bytes to it": str(total["down"]), "bytes from it": str(total["up"])}
+    ]
+
+
+def test_what_is_withheld_is_said_and_not_drawn(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    withheld = dict.fromkeys(TOLD)
+    answered(run, store, [row("validation", TOLD), row("test", withheld, "fewer than 5", None)])
+    folder = pages(run)
+    assert not (folder / "figures" / "dice-mean-test.svg").exists()
+    assert (folder / "figures" / "dice-mean-validation.svg").exists()
+    page = page_of(folder)
+    assert '<td class="soft">withheld</td>' in page
+    assert "fewer than 5" in page
+    of_test = [each for each in rows_of(folder, "scores") if each["split"] == "test"]
+    assert of_test
+    assert {(each["value"], each["why_empty"]) for each in of_test} == {("", "withheld")}
+
+
+def test_hostile_text_is_text(run: Played, store: RunStore) -> None:
+    run.send("offer", 0, {name: store.home / name for name in (names.RUN_CONFIGURATION, names.TENSORS)}, None)
+    consent = Consent(run=RUN, agrees=True, reason=HOSTILE, images={"train": "12"})
+    run.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
+    answered(run, store, [row("test", TOLD)], reason=HOSTILE)
+    folder = pages(run)
+    page = page_of(folder)
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert "<img src=http" not in page
+    assert rows_of(folder, "sites")[0]["reason"] == f"'{HOSTILE}"  # no spreadsheet computes it
+    assert rows_of(folder, "verdicts")[0]["reason"] == f"'{HOSTILE}"
+
+
+def test_the_same_run_gives_the_same_bytes(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
+    first, second = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (pages(run, "first"), pages(run, "second"))
+    )
+    assert first == second
+
+
+def test_pages_are_not_mixed_with_the_other_forms(run: Played, store: RunStore) -> None:
+    result = report(run, "--pages", str(run.drop.parent / "pages"), "--json")
+    assert result.exit_code == 2
+    assert "--pages writes files of its own" in result.output
+    assert not (run.drop.parent / "pages").exists()
+
+
+# --- measured on held-out images ---------------------------------------------------------------------------
+
+
+def launched(work: Path, run: RunConfiguration, images: int) -> RunStore:
+    """A work directory with held-out images and the first, untrained model."""
+    initialise(work, "retina", {site: f"http://127.0.0.1/{site}/" for site in run.sites}, "aggregator")
+    write_data(run.task, work / "heldout", 0, images, seed=3)
+    file = work / "aggregator.yaml"
+    file.write_text(re.sub(r"(?m)^heldout:.*$", f"heldout: {{{run.task}: heldout}}", file.read_text()))
+    heldout = open_heldout(work, run)
+    model = heldout.untrained()
+    division = sharing(heldout.task, heldout.method, model)
+    store = RunStore(work, run.run)
+    store.begin(run, division)
+    Aggregation(store, heldout.method, heldout.method.groups(model, division)).begin(model)
+    return store
+
+
+@pytest.fixture(scope="module")
+def segmenting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunStore]:
+    work = tmp_path_factory.mktemp("segmenting")
+    return work, launched(work, run_configuration(task_options={"image_size": None, "widths": [4, 8]}), 4)
+
+
+@pytest.fixture(scope="module")
+def grading(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunStore]:
+    work = tmp_path_factory.mktemp("grading")
+    return work, launched(work, staging_run(), 40)
+
+
+def test_a_whole_model_is_measured_as_everywhere(segmenting: tuple[Path, RunStore]) -> None:
+    work, store = segmenting
+    heldout = open_heldout(work, store.configuration())
+    measured = measure(heldout, store, 0)
+    model = heldout.untrained()
+    load_tensors(model, store.sharing().shared, store.aggregate_path(0))
+    expected = evaluate(heldout.task, model, heldout.images.samples, heldout.objective).scores
+    assert measured.scores == {name: expected[name].value for name in measured.scores}
+    assert (measured.by_probe, measured.about_pixels, measured.images) == (False, True, 4)
+    assert len(measured.truth) == 4 * min(32 * 32, PIXELS_PER_IMAGE)
+    assert [example.dice for example in measured.examples] == sorted(example.dice for example in measured.examples)
+    for example in measured.examples:
+        sample = heldout.images.samples[example.number - 1]
+        assert np.array_equal(example.truth, sample.mask)
+        assert np.allclose(example.image, sample.image)
+        assert example.uncertainty.shape == example.predicted.shape == sample.mask.shape
+
+
+def test_a_head_at_the_sites_leaves_the_probe(grading: tuple[Path, RunStore]) -> None:
+    work, store = grading
+    heldout = open_heldout(work, store.configuration())
+    measured = measure(heldout, store, 0)
+    model = heldout.untrained()
+    load_tensors(model, store.sharing().beginning, store.start)
+    load_tensors(model, store.sharing().shared, store.aggregate_path(0))
+    seed = seed_for(store.configuration().seed, "held-out set")
+    assert measured.scores["balanced_accuracy"] == pytest.approx(probe_score(heldout.task, model, heldout.images, seed))
+    assert (measured.by_probe, measured.about_pixels, measured.examples) == (True, False, ())
+    assert np.array_equal(measured.truth, [sample.grade for sample in heldout.images.samples])
+    assert measured.probabilities.shape == (40, len(heldout.images.classes))
+
+
+def test_every_figure_of_the_held_out_images(segmenting: tuple[Path, RunStore], tmp_path: Path) -> None:
+    work, store = segmenting
+    arguments = ["report", store.run, "--work", str(work), "--pages"]
+    assert CliRunner().invoke(main, [*arguments, str(tmp_path)]).exit_code == 0
+    for name in TITLES:
+        assert_is_drawn(tmp_path, name)
+    page = page_of(tmp_path)
+    assert_loads_nothing(page)
+    assert "The whole model answers." in page
+    assert "give it only to those who may see them" in page
+    counts = rows_of(tmp_path, "confusion")
+    assert sum(int(each[name]) for each in counts for name in ("background", "vessel")) == 4 * 32 * 32
+
+    # Without the images nothing stale stays.
+    file = work / "aggregator.yaml"
+    before = file.read_text()
+    file.write_text(re.sub(r"(?m)^heldout:.*$", "heldout: {}", before))
+    assert CliRunner().invoke(main, [*arguments, str(tmp_path)]).exit_code == 0
+    file.write_text(before)
+    assert not [path for name in TITLES for path in tmp_path.rglob(f"{name}.*")]
+
+
+def test_the_probe_s_page_says_so(grading: tuple[Path, RunStore], tmp_path: Path) -> None:
+    work, store = grading
+    result = CliRunner().invoke(main, ["report", store.run, "--work", str(work), "--pages", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    page = page_of(tmp_path)
+    assert "What answers here is a linear probe" in page
+    assert "Not drawn: the task grades images and segments none." in page
+    for name in TITLES:
+        if name != "examples":
+            assert_is_drawn(tmp_path, name)
+
+
+def test_what_cannot_be_measured_says_why(segmenting: tuple[Path, RunStore]) -> None:
+    work, store = segmenting
+    with pytest.raises(DataError, match="the aggregate of round 3 is not kept"):
+        measure(open_heldout(work, store.configuration()), store, 3)
+
+
+def test_one_class_and_one_kind_of_answer_have_no_curve(grading: tuple[Path, RunStore]) -> None:
+    work, store = grading
+    measured = measure(open_heldout(work, store.configuration()), store, 0)
+    classes = len(measured.classes)
+    certain = np.eye(classes)[np.zeros(6, dtype=int)]
+    always_right = replace(
+        measured, truth=np.zeros(6, dtype=np.int64), probabilities=certain, uncertainty=np.zeros(6), images=6
+    )
+    figures = {figure.name: figure for figure in heldout_figures(always_right)}
+    assert figures["roc"].why_none == figures["precision-recall"].why_none == "the held-out images hold one class only"
+    assert "undefined, for all are right or all are wrong" in figures["uncertainty"].caption
+    assert figures["confusion"].svg
+
+
+# --- the parts ---------------------------------------------------------------------------------------------
+
+
+def entry(asked: str | None, answered: str | None, settled: str | None) -> dict[str, Any]:
+    return {"asked": asked, "answered": answered, "settled": settled, "bytes": {"down": 1, "up": None}}
+
+
+def document_of(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    sites = sorted({site for each in rounds for site in each})
+    listed = [
+        {"round": number, "received_aggregate": number - 1, "sites": each} for number, each in enumerate(rounds, 1)
+    ]
+    return {"configuration": {"sites": sites, "round_deadline_hours": 1.0}, "rounds": listed}
+
+
+def cells(figure: Figure, column: str) -> list[Any]:
+    assert figure.table is not None
+    return [each[figure.table.header.index(column)] for each in figure.table.rows]
+
+
+def test_who_waited_for_whom() -> None:
+    north, south = entry(f"{NOON}00Z", f"{NOON}20Z", f"{NOON}50Z"), entry(f"{NOON}00Z", f"{NOON}40Z", f"{NOON}50Z")
+    figure = timeline(document_of([{"north": north, "south": south}]))
+    assert cells(figure, "waited for") == ["south", None]
+    assert cells(figure, "seconds to answer") == [20, 40]
+    assert cells(figure, "seconds until settled") == [30, 10]
+    north, south = entry(f"{NOON}00Z", f"{NOON}20Z", None), entry(f"{NOON}00Z", None, None)
+    silent = timeline(document_of([{"north": north, "south": south}]))
+    assert cells(silent, "waited for") == ["south", None]
+    assert cells(silent, "seconds to answer") == [20, None]
+    assert timeline(document_of([{"north": entry(None, None, None)}])).why_none == "no site was asked yet"
+
+
+@pytest.mark.parametrize("settled", [None, f"{NOON}50Z"])
+def test_a_clock_that_is_years_ahead_stretches_nothing(settled: str | None) -> None:
+    ahead, right = (entry(f"{NOON}00Z", answered, settled) for answered in ("2999-01-01T00:00:00Z", f"{NOON}40Z"))
+    seconds = 50.0 if settled else 40.0
+    assert f"over {seconds} seconds" in timeline(document_of([{"north": ahead, "south": right}])).alt
+
+
+def test_scores_as_in_papers() -> None:
+    def found(**scores: float | None) -> dict[str, Any]:
+        return {"test": {"images": "10", "loss": 1.0, "scores": scores}}
+
+    rounds = [{"a": found(dice_mean=0.5, dice_std=0.1, kappa=0.2), "b": found(dice_mean=0.7, dice_std=0.0, kappa=None)}]
+    table = as_in_papers(document_of(rounds), 0, "test")
+    assert table.header == ("score", "a", "b", "mean over sites")
+    assert [[cell.text for cell in each] for each in table.shown] == [
+        ["images", "10", "10", "–"],
+        ["loss", "1.000", "1.000", "1.000 ± 0.000"],
+        ["dice", "0.500 ± 0.100", "0.700 ± 0.000", "0.600 ± 0.100"],
+        ["kappa", "0.200", "not told", "0.200 ± 0.000"],
+    ]
+    assert as_in_papers(document_of(rounds), 7, "test").rows == []
+
+
+def test_a_long_table_is_whole_in_its_file_alone() -> None:
+    table = Table("long", "Long", ("n",), [[number] for number in range(SHOWN_ROWS + 7)])
+    assert (len(table.shown), table.left_out) == (SHOWN_ROWS, 7)
+    assert len(list(csv.reader(io.StringIO(table.csv().decode())))) == SHOWN_ROWS + 8
+
+
+def test_an_undefined_score_of_the_held_out_images_is_said() -> None:
+    table = of_heldout({"auroc": None, "dice_mean": 0.5, "dice_std": 0.25}, 3)
+    assert [[cell.text for cell in each] for each in table.shown] == [["auroc", "undefined"], ["dice", "0.500 ± 0.250"]]
+
+
+def test_a_dollar_is_no_formula() -> None:
+    svg, png = picture(lambda sheet: sheet.subplots().set(title="$\\nosuch{$"))
+    assert svg.startswith(b"<?xml")
+    assert png.startswith(b"\x89PNG")
+
+
+def test_what_referral_leaves() -> None:
+    right = np.array([True, False, True, True])
+    kept, kept_right = left_by_referral(ranking(np.array([0.1, 0.9, 0.5, 0.5]), ~right))
+    assert kept.tolist() == [4, 3, 1, 0]
+    assert kept_right.tolist() == [3, 3, 1, 0]
