@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aggregator.aggregation import Aggregation
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from aggregator.aggregation import Aggregation
 from aggregator.cli import main
 from aggregator.report.figures import Figure, picture
 from aggregator.report.heldout import PIXELS_PER_IMAGE, measure, open_heldout
