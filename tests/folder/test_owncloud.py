@@ -130,7 +130,9 @@ def test_cut_bodies(cloud: OwnCloud) -> None:
     ask(cloud, "PUT", path, b"old content")
     assert b" 400 " in send_cut(cloud, path, "Content-Length: 10", b"half")
     assert ask(cloud, "GET", path).content == b"old content"
-    assert b" 204 " in send_cut(cloud, path, "Transfer-Encoding: chunked", b"8\r\nhalf")
+    while b" 423 " in (answer := send_cut(cloud, path, "Transfer-Encoding: chunked", b"8\r\nhalf")):
+        pass  # the server is not done yet with the request before, though its answer has come
+    assert b" 204 " in answer
     assert ask(cloud, "GET", path).content == b"half"
 
 
