@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from aggregator.aggregation import Aggregation
 from torch import nn
 
 from aggregator import rounds
@@ -27,6 +26,7 @@ from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
 from shared.exchange.weights import write_tensors
 from shared.folder.local import LocalFolder
+from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
 from site_client.configuration import read_configuration

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aggregator.aggregation import Aggregation
 from click.testing import CliRunner, Result
 from PIL import Image
 
@@ -30,6 +29,7 @@ from shared.exchange import names
 from shared.exchange.records import Consent, RunConfiguration, Sharing, Verdict, decimal_text
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
+from shared.learning.aggregation import Aggregation
 from shared.learning.metrics import left_by_referral, ranking
 from shared.learning.model_files import load_tensors
 from shared.learning.probe import probe_score
