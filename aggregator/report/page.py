@@ -73,7 +73,25 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
     aggregate = _aggregate(work, store, document)
     measured = _measured(work, store, aggregate)
     sections = _sections(document, aggregate, measured)
-    tables = [every_score(document)]
+    return write_sections(
+        folder,
+        sections,
+        others=[every_score(document)],
+        title=f"Run {run.run}",
+        state=_state(document),
+        facts=_facts(document, measured),
+        configuration=dump_yaml(run).decode().splitlines(),
+    )
+
+
+def write_sections(folder: Path, sections: Sequence[Section], others: Sequence[Table] = (), **values: object) -> Path:
+    """Writes a page of sections with its figures and tables, as ``write_pages`` does.
+
+    Args:
+        others: tables that the page itself does not show.
+        values: ``title``, ``state`` in a sentence, ``facts`` as pairs, and ``configuration`` line by line.
+    """
+    tables = [*others]
     for section in sections:
         tables += [*section.tables, *section.folded]
         for figure in section.figures:
@@ -84,14 +102,7 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
                 (folder / "tables" / f"{figure.name}.csv").unlink(missing_ok=True)
     for table in tables:
         write_file(folder / "tables" / f"{table.name}.csv", table.csv())
-    page = render(
-        _TEMPLATE,
-        title=f"Run {run.run}",
-        state=_state(document),
-        facts=_facts(document, measured),
-        sections=sections,
-        configuration=dump_yaml(run).decode().splitlines(),
-    )
+    page = render(_TEMPLATE, sections=sections, **values)
     write_file(folder / PAGE, page.encode())
     return folder / PAGE
 

@@ -30,6 +30,13 @@ class Turns(Record):
         return self
 
 
+class Energy(Record):
+    """What an estimate of energy takes for granted; nothing of it is measured."""
+
+    watts: Annotated[float, Field(gt=0, description="of the machine while it trains")] = 100.0
+    joules_per_megabyte: Annotated[float, Field(ge=0, description="for a megabyte that is moved")] = 50.0
+
+
 class EqualSteps(Record):
     """As many rounds as let a site take the steps of a pooled training (FedEE's budget)."""
 
@@ -62,7 +69,10 @@ class StudyConfiguration(Record):
         list[Annotated[float, Field(gt=0, le=1)]],
         Field(max_length=20, description="variances of Gaussian noise on test images with levels from 0 to 1"),
     ] = []
-    scores: Annotated[list[str], Field(description="columns shown in the tables, the main one first")] = []
+    scores: Annotated[
+        list[str], Field(description="columns shown in the tables, the main one first; none: the task's own")
+    ] = []
+    energy: Energy = Energy()
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfiguration:

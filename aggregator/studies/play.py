@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import Cell, expand
-from aggregator.studies.results import CELLS, folder_of, result_of, write_table
+from aggregator.studies.pages import write_study_pages
+from aggregator.studies.results import CELLS, folder_of, result_of, table_rows, write_table
 from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 from shared.durations import duration_text
 from shared.visible import visible
@@ -39,6 +40,9 @@ def play_study(path: Path, home: Path, engine: Engine, at_a_time: int | None) ->
     with _Told(console, len(cells), done, at_a_time) as told:
         failed = run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
     console.print(f"the table: {write_table(home, cells)}")
+    rows = list(table_rows(home, cells))
+    if rows:
+        console.print(f"the page:  {write_study_pages(study, home, cells, rows)}")
     for finished in failed:
         log = folder_of(home, finished.cell) / LOG
         console.print(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))

@@ -118,15 +118,15 @@ class _Asked:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         classes = range(len(self.final.dataset.classes))
-        writer.writerow(["image", "class", "uncertainty", *(f"probability_{k}" for k in classes)])
+        writer.writerow(["image", "class", "severity", "uncertainty", *(f"probability_{k}" for k in classes)])
         for batch, logits, targets in answers(self.task, self.network, images):
             if targets.ndim > 1:
                 return None
             flat = tame(logits).double()
             probabilities = self.final.objective.probabilities(flat).tolist()
             uncertainty = self.final.objective.uncertainty(flat).tolist()
-            for sample, target, of_sample, row in zip(batch, targets.tolist(), uncertainty, probabilities, strict=True):
-                writer.writerow([sample.id, target, of_sample, *row])
+            for sample, target, doubt, row in zip(batch, targets.tolist(), uncertainty, probabilities, strict=True):
+                writer.writerow([sample.id, target, getattr(sample, "severity", ""), doubt, *row])
         return text.getvalue().encode()
 
     def ood_auroc(self, inside: Sequence[Any], outside: Sequence[Any]) -> float | None:
