@@ -3,10 +3,10 @@
     .venv/bin/python -m benchmarks.studies octa DIR
     .venv/bin/python -m benchmarks.studies retinopathy DIR
 
-octa: vessels in OCTA images. DIR holds ``rossa_manual`` and ``rossa_semiautomatic``, each with ``images`` and ``masks``;
-every fourth image is taken.
-retinopathy: healthy eyes against eyes with diabetic retinopathy in colour photographs. DIR is the HRF set, ``images`` and
-``labels.csv`` with ``id`` and ``class``. There is one such set only: its photographs are dealt out to two sites in
+octa: vessels in OCTA images. DIR holds ``rossa_manual`` and ``rossa_semiautomatic``, each with ``images`` and
+``masks``; every fourth image is taken.
+retinopathy: healthy eyes against eyes with diabetic retinopathy in colour photographs. DIR is the HRF set, ``images``
+and ``labels.csv`` with ``id`` and ``class``. There is one such set only: its photographs are dealt out to two sites in
 turn, so the sites differ by chance alone.
 
 Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every way's main score).
