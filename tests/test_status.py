@@ -137,6 +137,20 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     assert all(word not in said for word in ("waits for", "why:", "next:", "not running"))
 
 
+def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    seen = []
+
+    def tell(reading: of_aggregator.Reading) -> int:
+        seen.append(reading.store.round_no)
+        if len(seen) < 3:
+            store.ask(len(seen), ("north",), ("north",))  # as a daemon does meanwhile
+        return seen[-1]
+
+    assert of_aggregator.told_of_newest(run.drop.parent / "aggregator", tell) == 2
+    assert seen == [0, 1, 2]
+
+
 @pytest.mark.parametrize("damaged", [b"", b"{}", b"\xff\xfe", b'{"round":1'])
 def test_a_damaged_file_is_named_with_its_remedy(damaged: bytes, run: Played, store: RunStore) -> None:
     run.offer_and_consent()

@@ -203,14 +203,11 @@ function showRounds(sites, rounds) {
 function verdict(found) {
   if (found === undefined) return element("td", { class: "soft" }, "not asked");
   const classes = { accepted: "good", validated: "good", omitted: "bad", late: "warn", withdrawn: "warn" };
-  const numbers = [
-    found.score === null ? null : found.score.toFixed(3),
-    found.weight === null ? null : `weight ${found.weight.toFixed(3)}`,
-  ].filter((text) => text !== null);
   const isPlain = found.reason === null || ["accepted", "validated", "late"].includes(found.status);
   return element("td", {},
     element("span", { class: classes[found.status] ?? "soft" }, found.status),
-    numbers.length ? ` ${numbers.join(", ")}` : null,
+    found.score === null ? null : ` ${found.score.toFixed(3)}`,
+    found.weight === null ? null : element("span", { class: "why soft" }, `weight ${found.weight.toFixed(3)}`),
     isPlain ? null : element("span", { class: "why soft" }, found.reason));
 }
 
