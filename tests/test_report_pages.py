@@ -350,6 +350,12 @@ def test_what_cannot_be_measured_says_why(segmenting: tuple[Path, RunStore]) -> 
     work, store = segmenting
     with pytest.raises(DataError, match="the aggregate of round 3 is not kept"):
         measure(open_heldout(work, store.configuration()), store, 3)
+    other = RunStore(work, "other")
+    other.begin(store.configuration(), Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+    other.aggregate_path(0).parent.mkdir(parents=True)
+    other.aggregate_path(0).write_bytes(store.aggregate_path(0).read_bytes())
+    with pytest.raises(DataError, match="another network"):
+        measure(open_heldout(work, store.configuration()), other, 0)
 
 
 def test_one_class_and_one_kind_of_answer_have_no_curve(grading: tuple[Path, RunStore]) -> None:

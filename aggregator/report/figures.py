@@ -142,7 +142,7 @@ def lines(
     table: Table,
     *,
     has_mean: bool = False,
-    limits: tuple[float, float] | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
     why_none: str = "nobody has told a number yet",
     **labels: str,
 ) -> Figure:
@@ -165,8 +165,7 @@ def lines(
             values = [number(row[index + 1]) for row in table.rows]
             axes.plot(places, values, label=label(column) if named else None, **style)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        if limits:
-            axes.set_ylim(*limits)
+        axes.set_ylim(*limits)
 
     alt = f"Lines: {labels['ylabel']} over {labels['xlabel']}. Last: {_last_told(table)}."
     height = HEIGHT + 0.2 * (min(len(columns), MOST_NAMED) // 3)

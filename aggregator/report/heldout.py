@@ -135,13 +135,15 @@ def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:
     """What an aggregate says of the held-out images.
 
     Raises:
-        DataError: it is not kept any more, has diverged, or there are too few images for a probe.
+        DataError: it is not kept any more, is of another network, has diverged, or the images are too few for a probe.
         PoisonError: its file is damaged.
     """
     path = store.aggregate_path(aggregate)
     if not path.exists():
         raise DataError([f"the aggregate of round {aggregate} is not kept in {store.home}"])
     sharing, model = store.sharing(), heldout.untrained()
+    if {*sharing.tensors, *sharing.start} - model.state_dict().keys():
+        raise DataError(["this software builds another network than the one that the run trained"])
     if sharing.start:
         load_tensors(model, sharing.beginning, store.start)
     check_tensors(path, sharing.shared, str(path))

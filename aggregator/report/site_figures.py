@@ -33,7 +33,7 @@ def curves(document: Document) -> list[Figure]:
     figures = []
     for name, shown, up, limits in (
         (score, title, f"{title} (1 is best)", (0.0, 1.0)),
-        ("loss", "loss", "loss (nats)", None),
+        ("loss", "loss", "loss (nats)", (None, None)),
     ):
         for split in RECEIVED_SPLITS:
             caption = f"Each site's {split} images; black: the mean over the sites that told it. Gap: not told."
@@ -172,11 +172,11 @@ def thetas_and_weights(document: Document) -> list[Figure]:
     figures = []
     for name, title, up, caption, why in (
         ("theta", "θ", "θ (uncertainty)", theta, no_theta),
-        ("weight", "Weights", "weight (share of the mean)", weight, "no round is closed yet"),
+        ("weight", "Weights", "weight (share)", weight, "no round is closed yet"),
     ):
         table = of_rounds(document, name, name, f"{caption}; a word: there is none")
         caption_below = f"{caption}. A gap: the site had none in that round."
-        figures.append(lines(title, caption_below, table, why_none=why, xlabel="round", ylabel=up))
+        figures.append(lines(title, caption_below, table, limits=(0, None), why_none=why, xlabel="round", ylabel=up))
     return figures
 
 

@@ -118,7 +118,7 @@ def is_number(cell: Cell) -> bool:
 
 def short(value: float) -> str:
     """A number for people."""
-    return str(value) if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 # --- of the document ---------------------------------------------------------------------------------------
