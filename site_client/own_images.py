@@ -5,23 +5,25 @@ Everything here stays here: the lines are for the people of the hospital alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from shared.check import Finding, task_of
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
-from shared.folder.durable import hash_file
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name
-from shared.learning.data.images import short_name, visible
+from shared.learning.data.images import short_name
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.objectives import IGNORED
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset, Options, Sample, Task
+from shared.visible import visible
 from site_client.configuration import FILE, SiteConfiguration
 
 SHOWN = 5
@@ -52,15 +54,13 @@ def look_at_own_images(
     yield Finding("ok", f"{task_name}: {count} labelled images in {root}; classes: {', '.join(dataset.classes)}")
     by = f"run {run.run}" if run else "a run with the usual settings"
     yield from _divided(task, dataset, parts, by, configuration.policy.minimum_count)
-    files = image_files(root)
-    yield _copies(task_name, parts, files)
-    yield from _named(task_name, files)
+    yield _copies(task_name, parts)
+    yield from _named(task_name, image_files(root))
 
 
 def image_files(root: Path) -> list[Path]:
-    """The images of a data folder, masks aside: in ``images``, or in one folder for each class."""
-    folders = [root / "images"] if (root / "images").is_dir() else [path for path in visible(root) if path.is_dir()]
-    return [path for folder in folders for path in visible(folder) if path.suffix.lower() in GRADED_EXTENSIONS]
+    """Every image file of a data folder, whatever the task makes of it."""
+    return sorted(path for path in root.rglob("*") if path.suffix.lower() in GRADED_EXTENSIONS and path.is_file())
 
 
 def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan]:
@@ -105,24 +105,23 @@ def _counts(task: Task, samples: Sequence[Sample], classes: int) -> tuple[list[i
     return [int(count) for count in counts], are_pixels
 
 
-def _copies(task_name: str, parts: Parts, files: Sequence[Path]) -> Finding:
-    """See whether the same file lies, under two names, in two splits."""
-    split_of = {sample.id: name for name, samples in parts.items() for sample in samples}
-    same: dict[str, list[Path]] = {}
-    for path in files:
-        if path.stem in split_of:
-            same.setdefault(hash_file(path)[1], []).append(path)
-    torn = [paths for paths in same.values() if len({split_of[path.stem] for path in paths}) > 1]
+def _copies(task_name: str, parts: Parts) -> Finding:
+    """See whether the same image, pixel by pixel as it is trained on, lies in two splits under two names."""
+    same: dict[str, list[tuple[str, str]]] = {}
+    for name, samples in parts.items():
+        for sample in samples:
+            shape = f"{sample.image.dtype}{sample.image.shape}".encode()
+            digest = hashlib.sha256(shape + np.ascontiguousarray(sample.image).tobytes()).hexdigest()
+            same.setdefault(digest, []).append((sample.id, name))
+    torn = [images for images in same.values() if len({name for _, name in images}) > 1]
     if not torn:
         return Finding("ok", f"{task_name}: no image lies in two splits under two names")
-    shown = "; ".join(
-        " = ".join(f"{short_name(path)} ({split_of[path.stem]})" for path in paths[:SHOWN]) for paths in torn[:SHOWN]
-    )
+    shown = "; ".join(" = ".join(f"{image} ({name})" for image, name in images[:SHOWN]) for images in torn[:SHOWN])
     more = f"; and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
     return Finding(
         "warning",
         f"{task_name}: {len(torn)} image(s) lie in two splits under two names, and scores over them mean nothing: "
-        f"{shown}{more}; remove the copies, or put them into one group of split.csv",
+        f"{visible(shown)}{more}; remove the copies, or put them into one group of split.csv",
     )
 
 
@@ -134,7 +133,7 @@ def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
     burnt = [path for path, fields in found.items() if BURNT_IN in fields]
     if naming:
         fields = sorted({field for each in naming.values() for field in each})
-        listed = ", ".join(map(_shown, fields[:SHOWN])) + (", …" if len(fields) > SHOWN else "")
+        listed = visible(", ".join(field[:40] for field in fields[:SHOWN])) + (", …" if len(fields) > SHOWN else "")
         yield Finding(
             "warning",
             f"{task_name}: {len(naming)} of {len(files)} files hold text beside their pixels that may name people "
@@ -154,8 +153,4 @@ def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _some(files: Sequence[Path]) -> str:
-    return ", ".join(short_name(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else "")
-
-
-def _shown(field: str) -> str:
-    return "".join(char for char in field if char.isprintable())[:40]
+    return visible(", ".join(short_name(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else ""))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
@@ -51,6 +52,10 @@ class Sample(Protocol):
     @property
     def id(self) -> str:
         """The file's stem, unique within its folder."""
+
+    @property
+    def image(self) -> NDArray[Any]:
+        """What is seen, (H, W) or (H, W, C), as it was read."""
 
 
 OptionsT = TypeVar("OptionsT", bound=Options, default=Any)
