@@ -218,6 +218,32 @@ def digest(
     _end(readings)
 
 
+@main.command()
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="The page to write.")
+@_on_folders
+def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) -> None:
+    """Write a page that an ethics board can read: who, what, when, consents, outcomes, what never left, findings.
+
+    It is one file that loads nothing. Exit 1 if there are findings, which the page shows.
+    """
+    from shared.audit import report as report_of  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.verify import verified  # noqa: PLC0415
+    from shared.folder.durable import write_file  # noqa: PLC0415
+
+    if html is None and not as_json:
+        raise ConfigurationError(["--html: name the page to write, or ask for --json"])
+    readings = _readings(archive, key)
+    document = report_of.report(readings, {site: verified(reading) for site, reading in readings.items()})
+    if html is not None:
+        write_file(html, report_of.page(document).encode())
+        click.echo(f"wrote {html}", err=True)
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+    if document["findings"]:
+        click.echo(f"{len(document['findings'])} findings: the page shows them", err=True)
+        raise SystemExit(1)
+
+
 @main.command("make-key")
 @click.argument("file", type=click.Path(path_type=Path))
 def make_key(file: Path) -> None:

@@ -20,7 +20,7 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     offers = [found for reading in readings.values() if (found := reading.configuration(run))]
     if offers:
-        facts |= dict(_flat("configuration", offers[0].model_dump(mode="json", exclude={"run"})))
+        facts |= dict(flat("configuration", offers[0].model_dump(mode="json", exclude={"run"})))
     cards = []
     for site, reading in readings.items():
         if Place("offer", run) not in reading.messages:
@@ -68,9 +68,10 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+def flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Nested settings by their dotted key."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
-            yield from _flat(f"{key}.{name}", inner)
+            yield from flat(f"{key}.{name}" if key else name, inner)
     else:
         yield key, value

@@ -25,6 +25,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.methods import method_class, method_names, open_method
 from site_client.final import open_final
 from site_client.predict import predict
+from tests.audit.replaying import not_same, replayed
 from tests.faults.hurried import POLL_S, hurried
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import RUN, Federation, Setting, make_data, own_logins, run_configuration, staging_run
@@ -226,6 +227,18 @@ def test_the_rounds_in_one_process_end_at_the_same_bytes(
     assert hash_file(home / final) == hash_file(federation.aggregator / "runs" / RUN / final)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_an_auditor_computes_the_same_from_the_folders_alone(case: str, undisturbed: Callable[[str], Setting]) -> None:
+    """Scores, decisions, weights, every aggregate, what is each site's own, and what goes with the final model."""
+    federation = undisturbed(case)
+    assert federation.data is not None
+    steps = replayed(federation.root / "folders", RUN, heldout=federation.data / "heldout")
+    assert not_same(steps) == []
+    what = {step.what for step in steps}
+    assert {f"aggregate {number}" for number in range(1, ROUNDS + 1)} <= what
+    assert {f"final model of {site}" for site in federation.run.sites} <= what
+
+
 # --- removed --------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +271,9 @@ def test_what_travels_beside_a_model_is_removed_with_it(undisturbed: Callable[[s
             assert left == closing, folder
         audit = verify(LocalFolder(federation.folder(site)))
         assert (audit.findings, set(audit.removed)) == ([], gone)
+    assert {step.what for step in not_same(replayed(federation.root / "folders", RUN))} >= {
+        f"aggregate {number}" for number in range(1, ROUNDS + 1)
+    }
     card = yaml.safe_load((federation.site("north") / "final" / RUN / "card.yaml").read_bytes())
     rounds = federation.aggregator / "runs" / RUN / "rounds"
     kept = {int(path.parent.name) for path in rounds.glob("*/state-*.safetensors")}

@@ -17,6 +17,7 @@ from shared.exchange.records import TensorList, TensorShape, Wire
 from shared.exchange.weights import write_tensors
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from tests.audit.replaying import not_same, replayed
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
 from tests.federation.test_crashes import run_killed_at_every_seam
@@ -45,6 +46,8 @@ def assert_all_holds_and_nothing_is_left(federation: Federation) -> None:
     for site in federation.run.sites:
         assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
         assert not (federation.site(site) / "scratch").exists()
+    steps = not_same(replayed(federation.root / "folders", RUN))
+    assert {step.outcome for step in steps if not step.what.startswith("score of ")} == set()
     left = {path.name for path in (federation.aggregator / "runs" / RUN / "rounds").rglob("*.safetensors")}
     assert left == {"aggregate.safetensors"}
 

@@ -1,0 +1,237 @@
+"""What an ethics board asks of a federation, answered from the folders alone, as one page.
+
+Who took part and under which keys; what was asked, agreed to, declined and withdrawn; what left each hospital and what
+never did; what became of every answer, and why; what privacy was spent; what was checked and what was found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shared.audit.closing import closing
+from shared.audit.difference import flat
+from shared.audit.reading import Reading
+from shared.audit.show import rounds_of
+from shared.audit.verify import Audit
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
+from shared.exchange.signing import fingerprint, in_groups
+from shared.exchange.tables import SPLITS
+from shared.pages.render import render
+
+Document = dict[str, Any]
+TEMPLATE = Path(__file__).with_name("report.html")
+
+LEAVES = {
+    names.SITE_CARD: "the site's name, public key and software version",
+    names.STATUS: "what the site is doing now, without any image, name or path",
+    names.CONSENT: "the site's yes or no with a reason, and how many images it has in each split",
+    names.WITHDRAWAL: "that the site leaves the run, with a reason",
+    names.METRICS: "scores and losses over whole splits; none over fewer images than the site's minimum count",
+    names.RELIABILITY: "how well the model's uncertainty tells wrong from right; θ is the uncertainty of one image",
+    names.SITE_MODEL: "the trained weights, exactly the tensors listed in the run's offer",
+    "state-….safetensors": "what the method needs beside the weights, exactly as listed in the run's offer",
+}
+"""The closed list of what may leave a hospital: a folder that holds anything else does not pass."""
+CHECKED = (
+    ("Names", "Nothing lies in the folders that the protocol does not name."),
+    ("Keys", "Every message is signed, the hospital's by its own key and the aggregator's by the one that invited it."),
+    ("Files", "Every file has the size and the SHA-256 that its signed message says, and none is missing or added."),
+    (
+        "Contents",
+        "Every file is what its name says, from its first byte to its last: no image, DICOM, archive, program or "
+        "pickle, no further column or key, and no text but the reasons that this page shows.",
+    ),
+    ("Chains", "Each side's messages are numbered without a gap, each naming the one before: none was taken away."),
+    ("Replies", "Each message answers the one it must answer, and no hospital answered after it had withdrawn."),
+)
+UNKNOWABLE = (
+    "What the numbers of a model reveal cannot be told by looking at them; differential privacy bounds it, where a run "
+    "has it.",
+    "Whether the aggregator's key is the real one: compare its digits with those you know from elsewhere.",
+    "Times are by each sender's own clock. The order is certain, the hour is not.",
+    "What happened outside these folders, and in folders that were not given to this check.",
+)
+
+
+def report(readings: Mapping[str, Reading], audits: Mapping[str, Audit]) -> Document:
+    """Everything on the page, as plain values.
+
+    Args:
+        audits: what ``verify`` says of each reading.
+    """
+    first = next(iter(readings.values())).opened
+    runs = sorted({(_began(readings, run), run) for reading in readings.values() for run in reading.runs})
+    return {
+        "federation": first.federation,
+        "made": now_text(),
+        "aggregator_key": first.aggregator_key,
+        "sites": [_site(reading, audits[site]) for site, reading in readings.items()],
+        "runs": [_run(readings, run) for _, run in runs],
+        "findings": [
+            {"site": site, "file": finding.file, "what": finding.what, "since": finding.since}
+            for site, audit in audits.items()
+            for finding in audit.findings
+        ],
+        "removed": {site: audit.removed for site, audit in audits.items() if audit.removed},
+        "messages": sum(audit.messages for audit in audits.values()),
+        "files": sum(audit.files for audit in audits.values()),
+        "bytes": sum(audit.size_bytes for audit in audits.values()),
+    }
+
+
+def page(document: Document) -> str:
+    """The page, self-contained."""
+    return render(
+        TEMPLATE,
+        title=f"Audit of the federation {document['federation']}",
+        report=document,
+        leaves=LEAVES,
+        checked=CHECKED,
+        unknowable=UNKNOWABLE,
+        fingerprint=fingerprint,
+        in_groups=in_groups,
+    )
+
+
+def _began(readings: Mapping[str, Reading], run: str) -> str:
+    """When a run's first message was sealed."""
+    return min(
+        message.manifest.created
+        for reading in readings.values()
+        for place, message in reading.messages.items()
+        if place.run == run
+    )
+
+
+def _site(reading: Reading, audit: Audit) -> Document:
+    federation, card = reading.opened, reading.site_card
+    return {
+        "site": federation.site,
+        "key": federation.site_key,
+        "joined": federation.created,
+        "software": card.software if card else None,
+        "last_seen": reading.status.time if reading.status else None,
+        "messages": audit.messages,
+        "files": audit.files,
+        "bytes": audit.size_bytes,
+        "findings": len(audit.findings),
+    }
+
+
+def _run(readings: Mapping[str, Reading], run: str) -> Document:
+    offered = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
+    settings = next((found for reading in offered.values() if (found := reading.configuration(run))), None)
+    listed = next((found for reading in offered.values() if (found := reading.sharing(run))), None)
+    sites = {site: _participant(reading, run) for site, reading in offered.items()}
+    return {
+        "run": run,
+        "began": _began(readings, run),
+        "settings": dict(flat("", settings.model_dump(mode="json"))) if settings else {},
+        "summary": _summary(settings),
+        "stays": _stays(listed),
+        "sites": sites,
+        "not_here": sorted(set(settings.sites) - sites.keys()) if settings else [],
+        "rounds": [_round(offered, run, number, settings) for number in rounds_of(offered, run)],
+        "outcome": _outcome(offered, run),
+        "digest": closing(offered, run).model_dump() if offered else None,
+    }
+
+
+def _summary(settings: RunConfiguration | None) -> Document | None:
+    if settings is None:
+        return None
+    privacy = settings.privacy
+    return {
+        "task": settings.task,
+        "method": settings.method,
+        "rounds": settings.rounds,
+        "tolerance": settings.tolerance,
+        "keep": settings.keep,
+        "privacy": privacy.model_dump() if privacy else None,
+    }
+
+
+def _stays(listed: Sharing | None) -> Document | None:
+    """What of a model travels, and what stays at each hospital by the signed offer."""
+    if listed is None:
+        return None
+    return {"travels": len(listed.tensors), "start": sorted(listed.start), "personal": sorted(listed.personal)}
+
+
+def _participant(reading: Reading, run: str) -> Document:
+    place, left = Place("consent", run), Place("withdrawal", run)
+    consent = reading.record_or_none(place, names.CONSENT, Consent)
+    withdrawal = reading.record_or_none(left, names.WITHDRAWAL, Withdrawal)
+    verdicts = [
+        verdict
+        for number in rounds_of({"": reading}, run)
+        if (verdict := reading.record_or_none(Place("verdict", run, number), names.VERDICT, Verdict))
+    ]
+    spent = [float(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
+    return {
+        "offered": reading.messages[Place("offer", run)].manifest.created,
+        "answered": reading.messages[place].manifest.created if place in reading.messages else None,
+        "agrees": consent.agrees if consent else None,
+        "reason": consent.reason if consent else None,
+        "images": {split: consent.images[split] for split in SPLITS if split in consent.images} if consent else {},
+        "withdrew": reading.messages[left].manifest.created if left in reading.messages else None,
+        "why_withdrew": withdrawal.reason if withdrawal else None,
+        "verdicts": dict(Counter(verdict.status for verdict in verdicts)),
+        "epsilon": max(spent, default=None),
+        "sent": _sent(reading, run),
+    }
+
+
+def _sent(reading: Reading, run: str) -> list[Document]:
+    """What left the hospital in a run, by the name of the file."""
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for message in reading.sent_by(reading.opened.site):
+        if message.place.run == run:
+            for name, entry in message.manifest.files.items():
+                counts[name] += 1
+                sizes[name] += entry.size
+    return [{"name": name, "count": count, "bytes": sizes[name]} for name, count in sorted(counts.items())]
+
+
+def _round(readings: Mapping[str, Reading], run: str, number: int, settings: RunConfiguration | None) -> Document:
+    sites = {}
+    for site, reading in readings.items():
+        asked, answered, settled = (Place(kind, run, number) for kind in ("round", "update", "verdict"))
+        if asked not in reading.messages and settled not in reading.messages:
+            continue
+        verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
+        created = {
+            name: reading.messages[place].manifest.created if place in reading.messages else None
+            for name, place in (("asked", asked), ("answered", answered), ("settled", settled))
+        }
+        sites[site] = created | {
+            "status": verdict.status if verdict else None,
+            "score": float(verdict.score) if verdict and verdict.score else None,
+            "weight": float(verdict.weight) if verdict and verdict.weight else None,
+            "reason": verdict.reason if verdict else None,
+        }
+    return {"round": number, "trains": settings is None or number <= settings.rounds, "sites": sites}
+
+
+def _outcome(readings: Mapping[str, Reading], run: str) -> Document | None:
+    final = Place("final", run)
+    cards = {
+        site: card
+        for site, reading in readings.items()
+        if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None
+    }
+    if not cards:
+        return None
+    card = next(iter(cards.values()))
+    return {
+        "chosen": card.chosen_round,
+        "reason": card.reason,
+        "models": {site: readings[site].messages[final].manifest.files[names.FINAL_MODEL].sha256 for site in cards},
+        "epsilon": card.epsilon,
+    }
