@@ -21,6 +21,7 @@ from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
+from shared.exchange.encryption import Ciphertext, encrypt
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
@@ -28,6 +29,7 @@ from shared.exchange.records import (
     FileEntry,
     Verdict,
     decimal_text,
+    encrypts,
     sentence,
 )
 from shared.exchange.signing import canonical
@@ -85,6 +87,8 @@ class Daemon:
         self._beside = beside or nullcontext()
         self._waiting = _Waiting(store)
         self._entries: dict[Path, FileEntry] = {}
+        self._ciphertexts: dict[Path, Ciphertext] = {}
+        self._left_out: set[str] = set()
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
@@ -111,6 +115,7 @@ class Daemon:
             self._stop.set()
             for site in self._sites.values():
                 site.join()
+            self._forget_ciphertexts()
 
     @property
     def given_up(self) -> str | None:
@@ -159,7 +164,7 @@ class Daemon:
 
     def _site_facts(self, site: Site, round_no: int, participants: tuple[str, ...]) -> rounds.SiteFacts:
         channel, run = site.channel, self._run.run
-        if channel is None:
+        if channel is None or self._leaves_out(site):
             return rounds.SiteFacts(site.name)
         consent = consent_of(channel, run)
         update = Place("update", run, round_no)
@@ -176,6 +181,14 @@ class Daemon:
             scored=self._store.score(round_no, site.name) is not None,
             told=channel.message(Place("verdict", run, round_no)) is not None,
         )
+
+    def _leaves_out(self, site: Site) -> bool:
+        """Whether the run is encrypted and a site that was enrolled only since the launch has no key for it."""
+        reason = site.cannot_have(self._run)
+        if reason is not None and site.name not in self._left_out:
+            self._left_out.add(site.name)
+            logger.error("%s is not asked: %s", site.name, reason)
+        return reason is not None
 
     def _awaited(self, site: Site) -> Place | None:
         """What a site owes us now: its consent, or its answer to the newest round."""
@@ -206,6 +219,7 @@ class Daemon:
                 self._seal(site, Place("offer", run.run), store.offer_files(), self._sites[site].card_digest)
             case rounds.OpenRound(round_no, participants, available):
                 store.clear_round(round_no - 1)
+                self._forget_ciphertexts()
                 store.ask(round_no, participants, available)
                 which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
                 logger.info("%s is open for %s", which, ", ".join(participants))
@@ -235,6 +249,7 @@ class Daemon:
                 self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
             case rounds.ChooseFinal(reason):
                 store.clear_round(store.round_no)
+                self._forget_ciphertexts()
                 in_turn = self._method.in_turn
                 card = choose_final(store, self._channels, run, self._score_name, reason, in_turn=in_turn)
                 self._aggregation.choose(card.chosen_round)
@@ -254,14 +269,30 @@ class Daemon:
             self._store.prune_aggregates({best, *range(oldest, round_no + 1)})
 
     def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
-        known = {name: self._entry_of(content) for name, content in files.items() if isinstance(content, Path)}
-        self._channels[site].seal(place, files, in_reply_to=in_reply_to, known=known, wire=self._run.wire)
+        shared = {name: content for name, content in files.items() if isinstance(content, Path)}
+        hidden = {name for name in shared if encrypts(self._run.encrypt, name)}
+        known = {name: self._entry_of(path) for name, path in shared.items() if name not in hidden}
+        encrypted = {name: self._ciphertext_of(shared[name]) for name in hidden}
+        self._channels[site].seal(
+            place, files, in_reply_to=in_reply_to, known=known, encrypted=encrypted, wire=self._run.wire
+        )
 
     def _entry_of(self, model: Path) -> FileEntry:
         """What manifests say of a model, which is never changed and goes to many sites."""
         if model not in self._entries:
             self._entries[model] = entry_of(model)
         return self._entries[model]
+
+    def _ciphertext_of(self, model: Path) -> Ciphertext:
+        """The same for all sites, so that one upload serves them. No key is written down: a restart encrypts anew."""
+        if model not in self._ciphertexts:
+            target = self._store.ciphertext_path(len(self._ciphertexts))
+            self._ciphertexts[model] = encrypt(model, target)
+        return self._ciphertexts[model]
+
+    def _forget_ciphertexts(self) -> None:
+        self._ciphertexts.clear()
+        self._store.clear_ciphertexts()
 
     def _round_files(self, round_no: int, site: str) -> dict[str, bytes | Path]:
         """Payloads of a round at a site."""

@@ -6,13 +6,14 @@ import logging
 import threading
 from pathlib import Path
 
-from aggregator.configuration import open_folder
+from aggregator.configuration import AggregatorConfiguration, open_folder
 from aggregator.daemon import Daemon
 from aggregator.preparation import prepare, remarks
-from aggregator.setup import KEY_FILE
+from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from aggregator.tracking import tracker
+from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
@@ -31,20 +32,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     prepared = prepare(work, run_yaml)
     configuration, run, method = prepared.configuration, prepared.run, prepared.method
     log_to(work / "log.txt", configuration.log)
-    key = SigningKey.at(work / KEY_FILE)
-    news, copies = threading.Event(), Copies()
-    sites = [
-        Site(
-            work / "sites" / name,
-            open_folder(work, configuration.sites[name], meter=Meter(work / "sites" / name / TRANSFER), copies=copies),
-            invite=read_invite(work, name),
-            key=key,
-            stop=stop,
-            longest_pause_s=configuration.poll_seconds,
-            on_news=news.set,
-        )
-        for name in sorted(run.sites)
-    ]
+    news = threading.Event()
+    sites = _open_sites(work, run, configuration, stop=stop, news=news)
     store = RunStore(work, run.run)
     store.begin(run, prepared.division)
     aggregation = Aggregation(store, method, method.groups(prepared.model, prepared.division))
@@ -68,3 +57,28 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         news=news,
         beside=tracker(work, store, configuration.track, configuration.federation),
     )
+
+
+def _open_sites(
+    work: Path,
+    run: RunConfiguration,
+    configuration: AggregatorConfiguration,
+    *,
+    stop: threading.Event,
+    news: threading.Event,
+) -> list[Site]:
+    """The run's sites, by their names."""
+    key, own_encryption_key, copies = SigningKey.at(work / KEY_FILE), encryption_key(work), Copies()
+    return [
+        Site(
+            work / "sites" / name,
+            open_folder(work, configuration.sites[name], meter=Meter(work / "sites" / name / TRANSFER), copies=copies),
+            invite=read_invite(work, name),
+            key=key,
+            encryption_key=own_encryption_key,
+            stop=stop,
+            longest_pause_s=configuration.poll_seconds,
+            on_news=news.set,
+        )
+        for name in sorted(run.sites)
+    ]

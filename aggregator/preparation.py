@@ -16,15 +16,17 @@ from typing import TypeVar
 from torch import nn
 
 from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
-from aggregator.setup import KEY_FILE
-from aggregator.site import read_invite
+from aggregator.setup import ENCRYPTION_KEY_FILE, KEY_FILE
+from aggregator.site import open_channel, read_invite
 from aggregator.store import RunStore, runs_in
 from shared.check import Finding
 from shared.errors import ConfigurationError, DataError, StandingError
 from shared.exchange import names
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
+from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
@@ -227,7 +229,22 @@ def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorC
         if name in run.sites:
             _found(problems, partial(open_folder, work, access))
             _found(problems, partial(read_invite, work, name))
+            _found(problems, partial(_demand_keys, work, run, name))
     return problems
+
+
+def _demand_keys(work: Path, run: RunConfiguration, site: str) -> None:
+    """Demand of a run that is to be encrypted that a site, if it is enrolled, and this machine have keys for that.
+
+    Raises:
+        ConfigurationError: one has shown no key.
+        StandingError: the key that this machine has shown is not here.
+    """
+    home = work / "sites" / site
+    own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
+    channel = open_channel(home, LocalFolder(home / "mirror"), SigningKey.at(work / KEY_FILE), own)
+    if channel is not None and run.encrypt != "none":
+        channel.demand_keys(run.run)
 
 
 def _begun(

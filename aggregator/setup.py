@@ -10,14 +10,17 @@ from pathlib import Path
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
 from shared.errors import ConfigurationError
-from shared.exchange.names import AGGREGATOR, is_name
+from shared.exchange.encryption import EncryptionKey
+from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
+from shared.exchange.trust import open_federation
 from shared.folder.address import checked_url
 from shared.folder.durable import write_file
 
 KEY_FILE = "signing.key"
+ENCRYPTION_KEY_FILE = "encryption.key"
 
 _HEAD = b"""\
 # What this machine knows and never sends. Paths are relative to this folder.
@@ -143,6 +146,17 @@ def settle(
             write_file(invite_path(work, name), content, private=True)
             made.append(invite_path(work, name))
     return made
+
+
+def encryption_key(work: Path) -> EncryptionKey:
+    """This machine's encryption key, made when it is first asked for.
+
+    Raises:
+        StandingError: it is missing, and sites know it.
+    """
+    written = (path.read_bytes() for path in work.glob(f"sites/*/mirror/{FEDERATION}"))
+    is_known = any(open_federation(content, aggregator_key=None).aggregator_encryption_key for content in written)
+    return (EncryptionKey.at if is_known else EncryptionKey.made_at)(work / ENCRYPTION_KEY_FILE)
 
 
 def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping[str, SiteAccess]) -> bytes:

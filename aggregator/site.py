@@ -10,10 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from aggregator.store import withdrawal_of
-from shared.errors import DropfedError, NotFoundError, PoisonError, StandingError, Stopped
+from shared.errors import ConfigurationError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, Place
 from shared.exchange.reading import parse_json
 from shared.exchange.readme import README_TEXT
@@ -49,6 +50,7 @@ class Site:
         *,
         invite: Invite,
         key: SigningKey,
+        encryption_key: EncryptionKey | None = None,
         stop: threading.Event,
         longest_pause_s: float,
         on_news: Callable[[], None],
@@ -60,6 +62,7 @@ class Site:
         self._folder = RetryingFolder(folder, name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._invite = invite
         self._key = key
+        self._encryption_key = encryption_key
         self._stop = stop
         self._longest_pause_s = longest_pause_s
         self._on_news = on_news
@@ -89,6 +92,16 @@ class Site:
         if awaited != self._awaited or (self.channel and self.channel.has_unpublished):
             self._awaited = awaited
             self._wake.set()
+
+    def cannot_have(self, run: RunConfiguration) -> str | None:
+        """Why a run cannot be sent to this site, or None: it is encrypted, and the keys for that are not there."""
+        if run.encrypt == "none" or self.channel is None:
+            return None
+        try:
+            self.channel.demand_keys(run.run)
+        except ConfigurationError as error:
+            return str(error)
+        return None
 
     # --- the courier's thread ------------------------------------------------------------------------------
 
@@ -246,18 +259,19 @@ class Site:
             site=self.name,
             secret=self._invite.enrolment_secret,
         )
-        readme = README_TEXT.encode()
+        readme, own = README_TEXT.encode(), self._encryption_key
         federation = Federation(
             federation=self._invite.federation,
             site=self.name,
             aggregator_key=self._key.public,
+            aggregator_encryption_key=own.public if own and card.encryption_key else None,
             site_key=card.key,
             created=now_text(),
             files={names.README: FileEntry(size=len(readme), sha256=digest_of(readme))},
         )
         path = self._home / "mirror" / names.FEDERATION
         if not path.exists():
-            write_file(path, self._key.sign(federation.model_dump()))
+            write_file(path, self._key.sign(federation.model_dump(exclude_none=True)))
         self._folder.create(names.README, readme)
         self._folder.create(names.FEDERATION, path.read_bytes())
         write_file(path.with_name(names.README), readme)
@@ -272,7 +286,7 @@ class Site:
         return digest_of((self._home / "mirror" / names.SITE_CARD).read_bytes())
 
     def _open_channel(self) -> None:
-        self.channel = open_channel(self._home, self._folder, self._key)
+        self.channel = open_channel(self._home, self._folder, self._key, self._encryption_key)
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Keep the present trouble where ``status`` finds it."""
@@ -283,14 +297,20 @@ class Site:
             write_file(path, str(error).encode())
 
 
-def open_channel(home: Path, folder: Folder, key: SigningKey) -> Channel | None:
-    """The exchange with a site whose files are in ``home``, or None until it is enrolled: its card is written last."""
+def open_channel(
+    home: Path, folder: Folder, key: SigningKey, encryption_key: EncryptionKey | None = None
+) -> Channel | None:
+    """The exchange with a site whose files are in ``home``, or None until it is enrolled: its card is written last.
+
+    Args:
+        encryption_key: None where nothing is sent or fetched.
+    """
     mirror = home / "mirror"
     if not (mirror / names.SITE_CARD).exists():
         return None
     federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=key.public)
     peer = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
-    return Channel(home, folder, me=AGGREGATOR, key=key, peer=peer)
+    return Channel(home, folder, me=AGGREGATOR, key=key, peer=peer, encryption_key=encryption_key)
 
 
 def lacks_messages(home: Path, channel: Channel) -> bool:

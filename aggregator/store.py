@@ -12,6 +12,7 @@
     runs/RUN/rounds/0007/sent/all.safetensors        what the round sends, if its form is not the plain one, or
     runs/RUN/rounds/0007/sent/SITE.safetensors       sends to one site alone; gone with the round's end
     runs/RUN/rounds/0007/answers/SITE/model.safetensors      a site's model in the plain form, likewise
+    runs/RUN/ciphertext/0.safetensors         what goes to several sites encrypted, while they are sent it
     runs/RUN/waited.json                      seconds waited in the present stage
     runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
@@ -182,6 +183,14 @@ class RunStore(RunFiles):
         for folder in ("sent", "answers"):
             shutil.rmtree(self._round(round_no) / folder, ignore_errors=True)
 
+    def ciphertext_path(self, number: int) -> Path:
+        """Where a file that goes to several sites lies encrypted."""
+        return self._ciphertexts / f"{number}{names.WEIGHTS_SUFFIX}"
+
+    def clear_ciphertexts(self) -> None:
+        """Remove them; what is on its way to a site lies with the site's files too."""
+        shutil.rmtree(self._ciphertexts, ignore_errors=True)
+
     def write_score(self, round_no: int, site: str, scored: Scored) -> None:
         """Record what the check of a site's answer gave."""
         self._write(self._round(round_no) / "scores" / f"{site}.json", scored)
@@ -290,6 +299,10 @@ class RunStore(RunFiles):
     @property
     def _card(self) -> Path:
         return self.home / "final" / names.CARD
+
+    @property
+    def _ciphertexts(self) -> Path:
+        return self.home / "ciphertext"
 
     def _write(self, path: Path, record: Record) -> None:
         write_file(path, canonical(record.model_dump()))

@@ -50,6 +50,9 @@ class Policy(Record):
     max_epsilon: Annotated[
         float | None, Field(gt=0, description="of a private run; None: runs need not be private")
     ] = None
+    encryption: Annotated[
+        Literal["allowed", "required"], Field(description="of the weights, against whoever runs the server")
+    ] = "allowed"
     minimum_count: Annotated[int, Field(ge=2, le=1000, description="smaller groups of images stay unnamed")] = 5
 
 

@@ -25,6 +25,7 @@ from shared.errors import (
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place
 from shared.exchange.records import (
     PLAIN,
@@ -56,7 +57,7 @@ from site_client.inbox import Inbox
 from site_client.limits import seconds_until
 from site_client.policy import judge
 from site_client.received import received_state
-from site_client.setup import KEY_FILE
+from site_client.setup import ENCRYPTION_KEY_FILE, KEY_FILE
 from site_client.torchrun import IsTime, work_together
 from site_client.train import Files, OnProgress, Trainer, Worked, split_counts, trainer_at
 from site_client.trouble import TROUBLES, as_trouble
@@ -96,7 +97,14 @@ class Daemon:
             give_up_after_s=give_up_after_s,
         )
         peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
-        self._channel = Channel(work, self._folder, me=configuration.site, key=key, peer=peer)
+        self._channel = Channel(
+            work,
+            self._folder,
+            me=configuration.site,
+            key=key,
+            peer=peer,
+            encryption_key=EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE),
+        )
         self._inbox = Inbox(
             self._folder, self._channel, lambda place: self._heartbeat.beat("receiving", self._channel, place)
         )
@@ -271,6 +279,8 @@ class Daemon:
             configuration = self._configuration
             open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
             write_file(path, content)
+        if not (self._channel.mirror / names.FEDERATION).exists():
+            self._read_federation()  # with keys that open what a lost disk held
         if self._channel.own_head.seq == 0:
             for run in self._inbox.runs():
                 updates = [Place("update", run, place.round_no) for place in self._inbox.rounds_of(run)]
@@ -318,6 +328,8 @@ class Daemon:
             trainer = self._trainer(run)
             try:
                 trainer.check_offer()
+                if configuration.encrypt != "none":
+                    self._channel.demand_keys(run)
                 self._check_start(trainer)
             except (ConfigurationError, PoisonError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))

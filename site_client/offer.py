@@ -22,6 +22,13 @@ from site_client import store
 from site_client.configuration import read_configuration
 from site_client.setup import KEY_FILE
 
+_READABLE = {
+    "none": "everything; nothing is encrypted (encrypt: none)",
+    "weights": "manifests, tables and settings; weights are encrypted (encrypt: weights)",
+    "all": "manifests alone: names, sizes and times; all else is encrypted (encrypt: all)",
+}
+"""What whoever runs the server of the folder learns of a run."""
+
 Standing = Literal["offered", "agreed", "declined", "withdrawn", "over"]
 
 
@@ -96,6 +103,7 @@ def describe(work: Path, run: str) -> str:
     ]
     if configuration.wire != PLAIN:
         lines.append(f"both travel as:     {configuration.wire}")
+    lines.append(f"server can read:    {_READABLE[configuration.encrypt]}")
     for way, groups in (
         ("leaves each round:", sharing.groups("update")),
         ("comes each round:", sharing.groups("round")),

@@ -30,6 +30,8 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
     ]
     if run.epochs > policy.max_epochs:
         refusals.append(f"{run.epochs} epochs per round are more than this hospital's {policy.max_epochs}")
+    if policy.encryption == "required" and run.encrypt == "none":
+        refusals.append("this hospital takes part only in runs whose weights are encrypted")
     if policy.max_epsilon is not None:
         epsilon = run.privacy.target_epsilon if run.privacy else None
         if epsilon is None or epsilon > policy.max_epsilon:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shared.errors import ConfigurationError
 from shared.exchange import names
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
@@ -14,6 +15,7 @@ from shared.folder.durable import write_file
 from site_client.configuration import FILE, SiteConfiguration
 
 KEY_FILE = "signing.key"
+ENCRYPTION_KEY_FILE = "encryption.key"
 
 _HEAD = b"""\
 # What belongs to this hospital and never leaves it. Paths are relative to this folder.
@@ -73,15 +75,17 @@ def join(
     if path.exists():
         raise ConfigurationError([f"{path}: is there already; edit it, or join in another directory with --work"])
     key = SigningKey.made_at(work / KEY_FILE)
+    encryption_key = EncryptionKey.made_at(work / ENCRYPTION_KEY_FILE)
     card = SiteCard(
         federation=invite.federation,
         site=invite.site,
         key=key.public,
+        encryption_key=encryption_key.public,
         software=f"dropfed {version('dropfed')}",
         enrolment=enrolment_code(invite.enrolment_secret, invite.federation, invite.site, key.public),
         created=now_text(),
     )
-    write_file(work / "mirror" / names.SITE_CARD, key.sign(card.model_dump()))
+    write_file(work / "mirror" / names.SITE_CARD, key.sign(card.model_dump(exclude_none=True)))
     if password is not None:
         write_file(work / configuration.password_file, password.encode(), private=True)
     write_file(path, _HEAD + dump_yaml(configuration))

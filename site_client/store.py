@@ -1,7 +1,9 @@
 """What the site remembers: files in its work directory, nothing else.
 
-site.yaml  signing.key  password         made by ``join``; the last two readable by their owner only
-mirror/                                  the folder as it was exchanged: what we sealed and what we accepted
+site.yaml                                made by ``join``, as are
+signing.key  encryption.key  password    what only their owner can read
+mirror/                                  what was exchanged: what we sealed and what we accepted
+ciphertext/                              what is encrypted in the folder and on its way there or here
 quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
 paused                                   a person here paused this site; gone once it goes on

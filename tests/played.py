@@ -8,15 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.setup import initialise
+from aggregator.setup import encryption_key, initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from shared.errors import DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, Kind, Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import PLAIN, Consent, FinalCard, Groups, Sharing, TensorList, TensorShape, Verdict, Wire
+from shared.exchange.records import (
+    PLAIN,
+    Consent,
+    Encrypt,
+    FinalCard,
+    Groups,
+    Sharing,
+    TensorList,
+    TensorShape,
+    Verdict,
+    Wire,
+)
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
@@ -54,6 +66,7 @@ class Played:
             folder,
             invite=read_invite(work, "north"),
             key=key,
+            encryption_key=encryption_key(work),
             stop=self.stop,
             longest_pause_s=0.01,
             on_news=lambda: None,
@@ -66,7 +79,9 @@ class Played:
         self.aggregator = site.channel
         own_key = SigningKey.at(north / "signing.key")
         peer = Correspondent("retina", "north", AGGREGATOR, key.public)
-        self.site = Channel(north, folder, me="north", key=own_key, peer=peer)
+        (north / "mirror" / names.FEDERATION).write_bytes((self.drop / names.FEDERATION).read_bytes())
+        own_encryption_key = EncryptionKey.at(north / "encryption.key")
+        self.site = Channel(north, folder, me="north", key=own_key, peer=peer, encryption_key=own_encryption_key)
         self.heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
         self._model = home / "model.safetensors"
 
@@ -111,15 +126,25 @@ class Played:
         return self._model
 
     def offer_and_consent(
-        self, keep: str = "all", wire: Wire = PLAIN, groups: Mapping[str, Groups] | None = None, rounds: int = 3
+        self,
+        keep: str = "all",
+        wire: Wire = PLAIN,
+        groups: Mapping[str, Groups] | None = None,
+        rounds: int = 3,
+        encrypt: Encrypt = "none",
     ) -> None:
         """As for ``offer``, and the site says yes."""
-        self.offer(keep, wire, groups, rounds)
+        self.offer(keep, wire, groups, rounds, encrypt)
         consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12"})
         self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
 
     def offer(
-        self, keep: str = "all", wire: Wire = PLAIN, groups: Mapping[str, Groups] | None = None, rounds: int = 3
+        self,
+        keep: str = "all",
+        wire: Wire = PLAIN,
+        groups: Mapping[str, Groups] | None = None,
+        rounds: int = 3,
+        encrypt: Encrypt = "none",
     ) -> None:
         """
         Args:
@@ -127,7 +152,7 @@ class Played:
         """
         sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[], **(groups or {}))
         settings = {"run": self.run, "sites": ["north"], "quorum": 1, "rounds": rounds, "keep": keep, "wire": wire}
-        self._configuration = run_configuration(**settings)
+        self._configuration = run_configuration(**settings, encrypt=encrypt)
         offer = {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
         self.send("offer", 0, dict(offer), None)
 

@@ -5,7 +5,12 @@ Both daemons keep a **mirror**, a local directory of the folder's shape. A messa
 progress and may be written again. So the mirror is the memory of the exchange: after any crash the heads of
 both chains are read from it.
 
-Beside the mirror lies **quarantine**, with what was refused and why.
+The mirror holds what is meant: of a payload that is encrypted in the folder, what it says. Beside the mirror lies what
+of such payloads is on its way, **ciphertext**, as it lies in the folder; and **quarantine**, with what was refused and
+why.
+
+Which payloads are encrypted the run's own offer says, and nobody else is asked: so neither side can send by mistake
+what was to be encrypted, nor be made to take it.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
+from shared.exchange.ciphertexts import Ciphertexts
+from shared.exchange.encryption import Ciphertext, EncryptionKey, content_bytes
 from shared.exchange.names import (
     AGGREGATOR,
     CARD,
@@ -38,11 +45,19 @@ from shared.exchange.records import (
     RunConfiguration,
     Status,
     Wire,
+    encrypts,
     now_text,
 )
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import Correspondent, Message, check_file, open_record, open_yaml
+from shared.exchange.trust import (
+    Correspondent,
+    Message,
+    check_encrypted,
+    check_file,
+    open_record,
+    open_yaml,
+)
 from shared.exchange.weights import entry_of
 from shared.folder.contract import SMALL_BYTES, Folder
 from shared.folder.durable import link_file, put_in_place, write_file
@@ -56,16 +71,28 @@ class Channel:
     """What one side knows of one site's folder.
 
     Args:
-        home: local directory for ``mirror/`` and ``quarantine/``.
+        home: local directory for ``mirror/``, ``ciphertext/`` and ``quarantine/``.
         me: ``aggregator`` or the site's name; ``key`` is its signing key.
         peer: the other side and its pinned key.
+        encryption_key: ours; None where there is none, or nothing is sent or fetched.
     """
 
-    def __init__(self, home: Path, folder: Folder, *, me: str, key: SigningKey, peer: Correspondent) -> None:
+    def __init__(
+        self,
+        home: Path,
+        folder: Folder,
+        *,
+        me: str,
+        key: SigningKey,
+        peer: Correspondent,
+        encryption_key: EncryptionKey | None = None,
+    ) -> None:
         self.mirror = home / "mirror"
+        self._ciphertexts = Ciphertexts(home, encryption_key)
         self._quarantine = home / "quarantine"
         self._folder = folder
         self._key = key
+        self._configurations: dict[str, RunConfiguration] = {}
         self._peer = peer
         self._me = Correspondent(peer.federation, peer.site, me, key.public)
         self._sealed = {message.place: message for message in self._read_mirror()}
@@ -131,14 +158,21 @@ class Channel:
         *,
         in_reply_to: str | None,
         known: Mapping[str, FileEntry] = MappingProxyType({}),
+        encrypted: Mapping[str, Ciphertext] = MappingProxyType({}),
         wire: Wire = PLAIN,
     ) -> Message:
         """Write a message into the mirror, manifest last. A message that is sealed stays as it is.
 
+        What the run wants encrypted is.
+
         Args:
             files: content by name; a ``Path`` on the same disk is linked, not copied.
             known: size and hash by name, of files that need not be hashed again.
+            encrypted: by name, what need not be encrypted again, if it is to be encrypted at all.
             wire: the form that the run wants its rounds' weights in, and in which they are given here.
+
+        Raises:
+            ConfigurationError, StandingError: it is to be encrypted, and we have not the keys (``demand_keys``).
         """
         if (sealed := self.message(place)) is not None:
             return sealed
@@ -147,7 +181,14 @@ class Channel:
             raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")
         for name, content in files.items():
             _place_file(self.path(place, name), content)
-        entries = [(name, known.get(name) or entry_of(self.path(place, name))) for name in sorted(files)]
+        configuration = self._configuration(place.run)
+        entries: dict[str, FileEntry] = {}
+        for name in sorted(files):
+            path = self.path(place, name)
+            if configuration is not None and encrypts(configuration.encrypt, name):
+                entries[name] = self._ciphertexts.encrypt(place, name, path, encrypted.get(name))
+            else:
+                entries[name] = known.get(name) or entry_of(path)
         manifest = Manifest(
             kind=place.kind,
             federation=self._me.federation,
@@ -159,7 +200,9 @@ class Channel:
             previous=self.own_head.digest,
             in_reply_to=in_reply_to,
             created=now_text(),
-            files={name: entry.model_copy(update={"wire": wire.of(place.kind, name)}) for name, entry in entries},
+            files={
+                name: entry.model_copy(update={"wire": wire.of(place.kind, name)}) for name, entry in entries.items()
+            },
         )
         content = self._key.sign(manifest.model_dump())
         write_file(self.path(place, MANIFEST), content)
@@ -178,7 +221,7 @@ class Channel:
             StandingError: there is no room for the next message; nothing of it was sent.
         """
         own = self.own_messages()
-        was_cut = self._published is None
+        was_cut = is_first = self._published is None
         if self._published is None:
             self._published = self._last_in_folder(own)
         for message in own:
@@ -188,6 +231,9 @@ class Channel:
                 self._send(message, there)
                 self._published = message.manifest.seq
                 logger.info("%s: published %s", self._me.site, message.place.path)
+            elif not is_first:
+                continue
+            self._ciphertexts.forget(message.place)
 
     def _send(self, message: Message, there: Mapping[str, int | None]) -> None:
         """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted."""
@@ -199,7 +245,7 @@ class Channel:
         self._demand_room(message.place, sum(entry.size for entry in due.values()))
         for name, entry in due.items():
             path = f"{message.place.path}/{name}"
-            self._folder.upload(path, self.path(message.place, name), sha256=entry.sha256)
+            self._folder.upload(path, self._as_in_folder(message, name), sha256=entry.sha256)
         self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
 
     def _demand_room(self, place: Place, size: int) -> None:
@@ -221,12 +267,10 @@ class Channel:
 
         Nothing is removed on the word of an offer or a card that is not well-formed.
         """
-        offer, final = Place("offer", run), Place("final", run)
-        if self.message(offer) is None:
+        final, rule = Place("final", run), self._configuration(run)
+        if self.message(Place("offer", run)) is None or rule is None:
             return
         try:
-            content = self.path(offer, RUN_CONFIGURATION).read_bytes()
-            rule = open_yaml(content, RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}")
             card = self.path(final, CARD).read_bytes() if self.message(final) else None
             chosen = open_record(card, FinalCard, f"{final.path}/{CARD}").chosen_round if card else None
         except PoisonError:
@@ -267,15 +311,14 @@ class Channel:
             if manifest is not None:
                 found.append((self._me.open_out_of_order(manifest, place), manifest))
         for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
-            for name, entry in message.manifest.files.items():
-                path = self.path(message.place, name)
+            for name in message.manifest.files:
                 try:
-                    sha256 = self._folder.download(f"{message.place.path}/{name}", path, size=entry.size)
+                    sha256 = self._bring(message, name)
                 except NotFoundError:
                     if is_weights(name):  # removed by the run's rule
                         continue
                     raise
-                check_file(message, name, entry.size, sha256)
+                self._check_brought(message, name, sha256)
             write_file(self.path(message.place, MANIFEST), manifest)
             self._sealed[message.place] = message
             logger.warning("%s: took %s back from the folder", self._me.site, message.place.path)
@@ -317,6 +360,8 @@ class Channel:
             return accepted
         try:
             message = self._peer.open(manifest, place, head=self.peer_head, answers=answers)
+            if place.kind != "offer":
+                self._check_encrypted(message)
         except PoisonError as error:
             if self._fails_again(place.manifest, digest_of(manifest), error):
                 self._demand_listed(place.manifest, len(manifest))
@@ -328,13 +373,13 @@ class Channel:
                 continue
             path = f"{place.path}/{name}"
             most = room if is_weights(name) else MAX_RECORD_BYTES
-            if entry.size > most:
-                raise PoisonError(path, f"has {entry.size} bytes, at most {most} are expected")
-            room -= entry.size if is_weights(name) else 0
+            if content_bytes(entry) > most:
+                raise PoisonError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
+            room -= content_bytes(entry) if is_weights(name) else 0
             sha256 = ""
             try:
-                sha256 = self._folder.download(path, self.path(place, name), size=entry.size)
-                check_file(message, name, entry.size, sha256)
+                sha256 = self._bring(message, name)
+                self._check_brought(message, name, sha256)
             except PoisonError as error:
                 if self._fails_again(path, sha256, error):
                     raise
@@ -345,6 +390,8 @@ class Channel:
                     self._demand_listed(path, None)
                     raise missing from None
                 return None
+        if place.kind == "offer":
+            self._check_encrypted(message)
         write_file(self.path(place, MANIFEST), manifest)
         self._sealed[place] = message
         logger.info("%s: received %s", self._me.site, place.path)
@@ -362,10 +409,10 @@ class Channel:
         if self.message(place) is not None:
             raise ValueError(f"{place.path} was accepted")
         home = self._quarantine / place.path
-        fetched = self.mirror / place.path
         home.mkdir(parents=True, exist_ok=True)
-        for path in fetched.iterdir() if fetched.is_dir() else ():
-            put_in_place(path, home / path.name)
+        for fetched in (self.mirror / place.path, self._ciphertexts.folder(place)):
+            for path in fetched.iterdir() if fetched.is_dir() else ():
+                put_in_place(path, home / path.name)
         write_file(home / MANIFEST, manifest)
         write_file(home / "reason.txt", str(error).encode())
         logger.error("%s: refused %s: %s", self._me.site, place.path, error)
@@ -399,7 +446,59 @@ class Channel:
         """
         return self._peer.open_status(content)
 
+    # --- encryption ----------------------------------------------------------------------------------------
+
+    def demand_keys(self, run: str) -> None:
+        """Demand what it takes to encrypt and decrypt a run in this folder.
+
+        Raises:
+            ConfigurationError: there is none, because a side has shown no key.
+            StandingError: our private key is not the one that we have shown.
+        """
+        self._ciphertexts.key(run)
+
+    def _check_encrypted(self, message: Message) -> None:
+        configuration = self._configuration(message.place.run)
+        if configuration is not None:  # else its reader refuses the offer
+            check_encrypted(message, configuration.encrypt)
+
+    def _as_in_folder(self, message: Message, name: str) -> Path:
+        """Where a payload lies, or is to lie, as it is in the folder."""
+        if message.manifest.files[name].encrypted is None:
+            return self.path(message.place, name)
+        return self._ciphertexts.folder(message.place) / name
+
+    def _bring(self, message: Message, name: str) -> str:
+        """Bring a payload here as it is in the folder; return its SHA-256."""
+        path, size = f"{message.place.path}/{name}", message.manifest.files[name].size
+        return self._folder.download(path, self._as_in_folder(message, name), size=size)
+
+    def _check_brought(self, message: Message, name: str, sha256: str) -> None:
+        """Compare a payload with its manifest and, if it is encrypted, put what it says into the mirror.
+
+        Raises:
+            PoisonError: it is another, or does not decrypt.
+        """
+        entry = message.manifest.files[name]
+        check_file(message, name, entry.size, sha256)
+        if entry.encrypted is not None:
+            self._ciphertexts.decrypt(message, name, self.path(message.place, name))
+
     # --- the mirror ----------------------------------------------------------------------------------------
+
+    def _configuration(self, run: str) -> RunConfiguration | None:
+        """The run's configuration as it was offered, or is being; None where it is not well-formed, or not here."""
+        offer = Place("offer", run)
+        if run not in self._configurations:
+            try:
+                content = self.path(offer, RUN_CONFIGURATION).read_bytes()
+                found = open_yaml(content, RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}")
+            except (FileNotFoundError, PoisonError):
+                return None
+            if self.message(offer) is None:
+                return found
+            self._configurations[run] = found
+        return self._configurations[run]
 
     def _from(self, sender: Correspondent) -> list[Message]:
         known = list(self._sealed.values())  # a copy: at the aggregator, two threads share a channel

@@ -19,12 +19,13 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     StringConstraints,
+    field_validator,
     model_serializer,
     model_validator,
 )
 
 from shared.exchange.forms import text_like
-from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name
+from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
 from shared.exchange.retention import KEEP_PATTERN
 
 
@@ -46,6 +47,7 @@ def sentence(text: str) -> str:
 
 
 Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 and a-f")]
+WrappedKey = Annotated[str, text_like(r"[0-9a-f]{144}", "144 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
 Time = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
@@ -97,12 +99,24 @@ class Wire(Record):
 PLAIN = Wire()
 
 
+Encrypt = Literal["none", "weights", "all"]
+"""Which payloads of a run whoever runs the server cannot read."""
+
+
+def encrypts(encrypt: Encrypt, name: str) -> bool:
+    """Whether a payload of this name is one of them."""
+    return encrypt == "all" or (encrypt == "weights" and is_weights(name))
+
+
 class FileEntry(Record):
-    """One payload: size in bytes, SHA-256, and its form if that is not the plain one."""
+    """One payload as it lies in the folder: size in bytes, SHA-256, its form if that is not the plain one, and if it is
+    encrypted its content key, wrapped (``encryption.py``).
+    """
 
     size: Count
     sha256: Digest
     wire: Wire = PLAIN
+    encrypted: WrappedKey | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -112,10 +126,18 @@ class FileEntry(Record):
             raise ValueError("wire: is left out where it is plain, and complete where it is not")
         return value
 
+    @field_validator("encrypted", mode="before")
+    @classmethod
+    def _is_left_out_where_it_is_not(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError("is left out where the file is not encrypted")
+        return value
+
     @model_serializer(mode="wrap")
     def _without_plain(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
-        return fields if self.wire != PLAIN else {name: fields[name] for name in fields if name != "wire"}
+        left_out = [*["wire"] * (self.wire == PLAIN), *["encrypted"] * (self.encrypted is None)]
+        return {name: fields[name] for name in fields if name not in left_out}
 
 
 class Head(Record):
@@ -143,26 +165,34 @@ class Manifest(Record):
 
 
 class Federation(Record):
-    """``federation.json``: who takes part here, under which keys; written once the site's card was accepted."""
+    """``federation.json``: who takes part here, under which keys; written once the site's card was accepted.
+
+    The aggregator's encryption key is there where the site's card shows one.
+    """
 
     protocol: Literal[1] = 1
     kind: Literal["federation"] = "federation"
     federation: Name
     site: Name
     aggregator_key: Digest
+    aggregator_encryption_key: Digest | None = None
     site_key: Digest
     created: Time
     files: dict[str, FileEntry]
 
 
 class SiteCard(Record):
-    """``site.json``: the site's key, authenticated by the invite's one-time secret (HMAC-SHA-256)."""
+    """``site.json``: the site's key, authenticated by the invite's one-time secret (HMAC-SHA-256).
+
+    The encryption key is authenticated by the card's signature. Cards of early versions show none.
+    """
 
     protocol: Literal[1] = 1
     kind: Literal["site"] = "site"
     federation: Name
     site: Name
     key: Digest
+    encryption_key: Digest | None = None
     software: Sentence
     enrolment: Digest
     created: Time
@@ -324,6 +354,7 @@ class RunConfiguration(Record):
     augmentation: dict[str, Any] = {}
     split: dict[str, Any] = {}
     wire: Wire = PLAIN
+    encrypt: Encrypt = "none"
     combination: Combination = Mean()
     privacy: Privacy | None = None
 

@@ -1,4 +1,4 @@
-"""Ed25519 keys and signed JSON.
+"""Keys kept in files, Ed25519 signatures, and signed JSON.
 
 A signed record is one file: the canonical bytes (RFC 8785) of ``{"body": …, "key": hex, "signature": hex}``,
 the signature being over the canonical bytes of the body. Nothing but those exact bytes is accepted, so
@@ -11,8 +11,9 @@ import hashlib
 import hmac
 import json
 import secrets
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import rfc8785
 from cryptography.exceptions import InvalidSignature
@@ -24,15 +25,16 @@ from shared.folder.durable import read_private, write_file
 Json = dict[str, Any]
 
 
-class SigningKey:
-    """A private Ed25519 key; ``public`` is its public half, 64 hex digits."""
+class KeptKey(ABC):
+    """A private key of 32 bytes, made where it is used and kept there; ``public`` is its public half, 64 hex digits."""
 
-    def __init__(self, seed: bytes) -> None:
-        self._key = Ed25519PrivateKey.from_private_bytes(seed)
-        self.public = self._key.public_key().public_bytes_raw().hex()
+    public: str
+
+    @abstractmethod
+    def __init__(self, private: bytes) -> None: ...
 
     @classmethod
-    def at(cls, path: Path) -> SigningKey:
+    def at(cls, path: Path) -> Self:
         """Load the key kept at ``path``.
 
         Raises:
@@ -46,7 +48,7 @@ class SigningKey:
             raise StandingError(f"{path} does not hold a dropfed key: put the right file back") from None
 
     @classmethod
-    def made_at(cls, path: Path) -> SigningKey:
+    def made_at(cls, path: Path) -> Self:
         """Make a key at ``path``, readable by its owner only, unless there is one; load it.
 
         Raises:
@@ -55,6 +57,14 @@ class SigningKey:
         if not path.exists():
             write_file(path, secrets.token_hex(32).encode(), private=True)
         return cls.at(path)
+
+
+class SigningKey(KeptKey):
+    """A private Ed25519 key."""
+
+    def __init__(self, private: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(private)
+        self.public = self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, body: Json) -> bytes:
         """Return the bytes of the signed record of ``body``."""

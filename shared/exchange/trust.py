@@ -12,7 +12,8 @@ For a message's manifest (``Correspondent.open``):
     8. chain      numbered one after, and naming, the sender's last message
     9. contents   the files are the closed list of this kind, and none has a form that such a file cannot have
 
-For a payload: size and SHA-256 as the manifest says (``check_file``), then its contents by the record's own
+For a payload: encrypted exactly where the run wants that (``check_encrypted``); size and SHA-256 as the manifest says
+(``check_file``); where it is encrypted, every block of it (``encryption.py``); then its contents by the record's own
 schema (``open_record``, ``open_yaml``; tensors by ``weights.py`` or, where the run wants them in another form
 (``check_form``), by ``encoding.py``; tables by ``tables.py``).
 
@@ -40,7 +41,7 @@ from shared.exchange.names import (
     may_hold,
 )
 from shared.exchange.reading import AnyRecord, beside_values, parse_yaml
-from shared.exchange.records import Federation, Head, Manifest, SiteCard, Status, Wire
+from shared.exchange.records import Encrypt, Federation, Head, Manifest, SiteCard, Status, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
 
@@ -147,6 +148,18 @@ def check_form(message: Message, wire: Wire) -> None:
     for name, entry in message.manifest.files.items():
         if entry.wire != (wanted := wire.of(message.place.kind, name)):
             _refuse(f"{message.place.path}/{name}", f"has the form ({entry.wire}), the run wants ({wanted})")
+
+
+def check_encrypted(message: Message, encrypt: Encrypt) -> None:
+    """Demand that exactly those payloads are encrypted that the run wants encrypted, by their manifest.
+
+    Raises:
+        PoisonError: one is not that should be, or is that should not be.
+    """
+    for name, entry in message.manifest.files.items():
+        if (entry.encrypted is not None) != encrypts(encrypt, name):
+            what = "is encrypted" if entry.encrypted else "is not encrypted"
+            _refuse(f"{message.place.path}/{name}", f"{what}, which is not what the run wants (encrypt: {encrypt})")
 
 
 def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 import yaml
 
-from aggregator.setup import initialise
+from aggregator.setup import encryption_key, initialise
 from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -115,6 +115,7 @@ class Hospital:
             LocalFolder(self.drop),
             invite=read_invite(aggregator, "north"),
             key=key,
+            encryption_key=encryption_key(aggregator),
             stop=threading.Event(),
             longest_pause_s=0.01,
             on_news=lambda: None,

@@ -1,0 +1,81 @@
+"""What of a folder's payloads is encrypted and on its way: ``ciphertext/`` beside the mirror, as it lies in the folder.
+
+Before a message is published, and until a fetched one is decrypted, its ciphertext lies here; afterwards only in the
+folder. What it says is in the mirror.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from shared.exchange.encryption import Ciphertext, EncryptionKey, RunKey, decrypt, encrypt, run_key
+from shared.exchange.names import FEDERATION, SITE_CARD, Place
+from shared.exchange.records import FileEntry
+from shared.exchange.trust import Message, open_federation, open_site_card
+from shared.folder.durable import link_file
+
+
+class Ciphertexts:
+    """One end of one folder.
+
+    Args:
+        home: local directory for ``ciphertext/``; in its ``mirror/`` lies what the two sides have shown each other.
+        own: our private key; None where there is none.
+    """
+
+    def __init__(self, home: Path, own: EncryptionKey | None) -> None:
+        self._mirror = home / "mirror"
+        self._home = home / "ciphertext"
+        self._own = own
+        self._keys: dict[str, RunKey] = {}
+
+    def key(self, run: str) -> RunKey:
+        """What opens a run in this folder.
+
+        Raises:
+            ConfigurationError: there is none, because a side has shown no key.
+            StandingError: our private key is not the one that we have shown.
+        """
+        if run not in self._keys:
+            federation = open_federation((self._mirror / FEDERATION).read_bytes(), aggregator_key=None)
+            content = (self._mirror / SITE_CARD).read_bytes()
+            card = open_site_card(content, federation=federation.federation, site=federation.site, secret=None)
+            self._keys[run] = run_key(self._own, federation, card, run)
+        return self._keys[run]
+
+    def folder(self, place: Place) -> Path:
+        """Where a message's ciphertext lies while it is on its way."""
+        return self._home / place.path
+
+    def encrypt(self, place: Place, name: str, plain: Path, known: Ciphertext | None) -> FileEntry:
+        """Encrypt a payload, or take what is ``known`` of it; return what a manifest says of it.
+
+        Raises:
+            ConfigurationError, StandingError: as ``key``.
+        """
+        key, target = self.key(place.run), self.folder(place) / name
+        if known is None:
+            known = encrypt(plain, target)
+        else:
+            link_file(known.path, target)
+        return known.entry.model_copy(update={"encrypted": key.wrap(known.content_key, place, name)})
+
+    def decrypt(self, message: Message, name: str, target: Path) -> None:
+        """Write what a fetched payload says, all or nothing; its ciphertext is needed no more.
+
+        Raises:
+            PoisonError: it was changed, or is encrypted under another key.
+            ConfigurationError, StandingError: as ``key``.
+        """
+        place, wrapped = message.place, message.manifest.files[name].encrypted
+        if wrapped is None:
+            raise ValueError(f"{name} is not encrypted")
+        ciphertext = self.folder(place) / name
+        content_key = self.key(place.run).unwrap(wrapped, place, name)
+        decrypt(ciphertext, target, content_key, f"{place.path}/{name}")
+        ciphertext.unlink()
+
+    def forget(self, place: Place) -> None:
+        """Remove what is in the folder by now."""
+        shutil.rmtree(self.folder(place), ignore_errors=True)

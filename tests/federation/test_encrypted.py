@@ -1,0 +1,139 @@
+"""Federations whose payloads are encrypted in the folders: the same model, and nobody else can read a thing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from aggregator.launch import prepare_daemon
+from shared.audit.verify import verify
+from shared.errors import ConfigurationError, StandingError
+from shared.exchange import names
+from shared.exchange.encryption import EncryptionKey
+from shared.exchange.names import Place
+from shared.exchange.records import Encrypt, Wire
+from shared.exchange.signing import SigningKey
+from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
+from site_client.configuration import Policy
+from site_client.offer import describe
+from tests.federation.hospital import Hospital
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import RUN, TASK, Federation, own_logins, run_configuration, write_data
+from tests.federation.test_crashes import run_killed_at_every_seam
+
+WIRE = Wire(difference=True, compression="zstd")
+
+
+def in_process(home: Path, encrypt: Encrypt) -> FederationInProcess:
+    federation = FederationInProcess(
+        home, run_configuration(encrypt=encrypt, wire=WIRE if encrypt == "all" else Wire())
+    )
+    with federation:
+        federation.set_up(own_logins(federation.run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        federation.run_to_the_end()
+    return federation
+
+
+@pytest.fixture(scope="module")
+def plain_sha256(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of the final model of the run in plain text."""
+    federation = in_process(tmp_path_factory.mktemp("plain"), "none")
+    assert readable_weights(federation.folder("north"))
+    return federation.final_sha256()
+
+
+def readable_weights(folder: Path) -> list[Path]:
+    """Files that begin as a tensor file does: with the length of its header, then that."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in found if path.read_bytes()[4:10] == b'\0\0\0\0{"']
+
+
+def assert_all_opens(root: Path, run_sites: list[str], aggregator: Path) -> None:
+    key = EncryptionKey.at(aggregator / "encryption.key")
+    for site in run_sites:
+        assert readable_weights(root / site) == []
+        audit = verify(LocalFolder(root / site), secret_key=key)
+        assert audit.findings == []
+        assert audit.opened == audit.encrypted > 0
+
+
+@pytest.mark.parametrize("encrypt", ["weights", "all"])
+def test_the_model_is_the_same_byte_for_byte(plain_sha256: str, tmp_path: Path, encrypt: Encrypt) -> None:
+    federation = in_process(tmp_path, encrypt)
+    assert federation.final_sha256() == plain_sha256
+    assert_all_opens(tmp_path / "folders", federation.run.sites, federation.aggregator)
+    for home in (federation.aggregator, *map(federation.site, federation.run.sites)):
+        assert not [path for path in home.rglob("ciphertext/**/*") if path.is_file()], "what has arrived is kept twice"
+    place = Place("round", RUN, 1)
+    entries = [
+        json.loads((federation.folder(site) / place.manifest).read_bytes())["body"]["files"][names.GLOBAL_MODEL]
+        for site in federation.run.sites
+    ]
+    assert entries[0]["sha256"] == entries[1]["sha256"], "one ciphertext serves every folder"
+    assert entries[0]["encrypted"] != entries[1]["encrypted"], "each site has the key in a wrapping of its own"
+
+
+@pytest.mark.timeout(900)
+def test_who_dies_with_ciphertext_on_its_way_goes_on(
+    plain_sha256: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "DIES_AT", r"ciphertext/.*(global|model|metrics)|ciphertext/0|rounds/0001/from_site/(mo|man|met)"
+    )
+    with Federation(tmp_path, run_configuration(encrypt="all")) as federation:
+        died_at = run_killed_at_every_seam(federation, ["aggregator", "north"])
+        assert federation.final_sha256() == plain_sha256
+        assert_all_opens(tmp_path / "folders", federation.run.sites, federation.aggregator)
+    update = "runs/test-run/rounds/0001/from_site"
+    assert "before runs/test-run/ciphertext/0.safetensors" in died_at["aggregator"]
+    assert f"before sites/SITE/ciphertext/{update}/model.safetensors" in died_at["aggregator"]
+    for seam in (f"before ciphertext/{update}/model.safetensors", f"after upload {update}/model.safetensors"):
+        assert seam in died_at["north"]
+
+
+def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
+    """Its card was written by an earlier version; the run is refused before anything is offered."""
+    federation = FederationInProcess(tmp_path, run_configuration(encrypt="weights"))
+    with federation:
+        federation.set_up(own_logins(federation.run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        key = SigningKey.at(federation.aggregator / "signing.key")
+        for site in federation.run.sites:
+            own = SigningKey.at(federation.site(site) / "signing.key")
+            mirror = federation.aggregator / "sites" / site / "mirror"
+            card = json.loads((federation.site(site) / "mirror" / names.SITE_CARD).read_bytes())["body"]
+            del card["encryption_key"]
+            write_file(mirror / names.SITE_CARD, own.sign(card))
+            body = {"federation": "retina", "site": site, "aggregator_key": key.public, "site_key": own.public}
+            more = {"protocol": 1, "kind": "federation", "created": card["created"], "files": {}}
+            write_file(mirror / names.FEDERATION, key.sign(body | more))
+        with pytest.raises(ConfigurationError) as refusal:
+            prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
+    assert [problem.split(", but ")[1].split(" and ")[0] for problem in refusal.value.problems] == ["north", "south"]
+    assert not (federation.aggregator / "runs").exists()
+
+
+def test_a_lost_key_is_not_made_anew(tmp_path: Path) -> None:
+    federation = in_process(tmp_path, "weights")
+    (federation.aggregator / "encryption.key").unlink()
+    with pytest.raises(StandingError, match=r"encryption\.key is missing: put this very key back"):
+        prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Hospital:
+    write_data(TASK, tmp_path / "images", 0, images=12, seed=1)
+    return Hospital(tmp_path / "home", tmp_path / "images")
+
+
+def test_a_hospital_may_demand_encryption(hospital: Hospital) -> None:
+    hospital.set_policy(Policy(consent="auto", encryption="required"))
+    plain = hospital.offer(run_configuration(run="plain", sites=["north"], quorum=1))
+    hospital.live()
+    consent = json.loads((hospital.drop / Place("consent", plain.run).path / names.CONSENT).read_bytes())
+    assert consent["agrees"] is False
+    assert consent["reason"] == "this hospital takes part only in runs whose weights are encrypted"
+    assert "server can read:    everything" in describe(hospital.work, plain.run)
