@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from shared.exchange import names
+from shared.exchange.encryption import EncryptionKey, decrypted, run_key
 from shared.exchange.names import Place, place_at
 from shared.exchange.records import (
     Consent,
+    Encrypt,
+    Federation,
+    FileEntry,
     FinalCard,
     Manifest,
     Phase,
     Quantiles,
     Reliability,
     Sharing,
+    SiteCard,
     Status,
     Verdict,
     Wire,
@@ -73,6 +79,9 @@ def test_the_tree_names_every_message_with_its_files() -> None:
 def test_every_field_is_described() -> None:
     for record in (
         Manifest,
+        FileEntry,
+        Federation,
+        SiteCard,
         Wire,
         Status,
         Consent,
@@ -126,3 +135,21 @@ def test_every_column_of_a_table_is_described(name: str, objective: Objective, t
         first = re.sub(r"^accuracy_of_[0-9]+$", "accuracy_of_0", of_image)
         first = re.sub(r"^selective_accuracy_[0-9]+$", "selective_accuracy_10", first)
         assert f"`{first}`" in DOCUMENT, column
+
+
+def test_the_encryption_is_the_codes(tmp_path: Path) -> None:
+    in_hex = re.findall(r"`((?:[0-9a-f]{2}){32,})`", DOCUMENT.split("### Encryption")[1].split("### Seeds")[0])
+    key, wrapped, ciphertext = in_hex
+    own, other = EncryptionKey(b"\x01" * 32), EncryptionKey(b"\x02" * 32)
+    records: dict[str, Any] = {"federation": "retina", "site": "north", "created": "2026-11-21T09:30:00Z"}
+    federation = Federation(
+        aggregator_key=KEY.public, aggregator_encryption_key=other.public, site_key=KEY.public, files={}, **records
+    )
+    card = SiteCard(key=KEY.public, encryption_key=own.public, software="", enrolment="00" * 32, **records)
+    found = run_key(own, federation, card, "octa-1")
+    assert found.key.hex() == key
+    assert found.unwrap(wrapped, Place("update", "octa-1", 1), names.SITE_MODEL) == b"\x07" * 32
+    assert wrapped.startswith("09" * 24)
+    assert b"".join(decrypted(BytesIO(bytes.fromhex(ciphertext)), b"\x07" * 32, "")) == b"weights"
+    for encrypt in get_args(Encrypt):
+        assert f"`{encrypt}`" in DOCUMENT
