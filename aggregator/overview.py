@@ -133,6 +133,8 @@ def overview_text(state: dict[str, Any]) -> str:
             lines.append(f"      says: {status_text(site['heartbeat'])}, {heard}{f'; {trouble}' if trouble else ''}")
         if site["expected"]:
             lines.append(f"      estimate: answers about {site['expected']}, if it takes as long as it did")
+        if site["new_key"]:
+            lines.append(f"      new key: {site['new_key']}")
         if site["trouble"]:
             lines.append(f"      trouble: {site['trouble']}")
     return "\n".join(lines)
@@ -220,6 +222,7 @@ def _site(reading: Reading, site: str, now: float, *, is_due: bool) -> dict[str,
         "expected": answer_is_expected(channel, run, store.round_no) if channel and is_due else None,
         "transfer": asdict(transfer) if transfer else None,
         "last_verdict": _last_verdict(store, run, site),
+        "new_key": _new_key(channel),
         "heartbeat": _heartbeat(home / names.STATUS, channel, now),
         "trouble": _trouble(home / "trouble.txt"),
     }
@@ -230,6 +233,14 @@ def _trouble(path: Path) -> str | None:
         return path.read_text()
     except FileNotFoundError:
         return None
+
+
+def _new_key(channel: Channel | None) -> str | None:
+    """Which key a site signs with, if another than it was enrolled with."""
+    if channel is None or not channel.peer.handovers:
+        return None
+    newest = channel.peer.handovers[-1]
+    return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {newest.created}"
 
 
 def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any] | None:

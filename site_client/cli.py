@@ -287,6 +287,30 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
     click.echo(f"{run}: {how}; the daemon says so in the folder {when}")
 
 
+@main.command("rotate-key")
+@WORK
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rotate_key(work: Path, yes: bool) -> None:
+    """Make this site a new signing key, handed over to by the present one. The daemon must be stopped for it.
+
+    The folder shows the hand-over from the daemon's next start on, and the aggregator follows it by itself.
+    """
+    from shared.exchange.names import handover_path  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.lock import work_lock  # noqa: PLC0415
+    from site_client.rotation import rotate  # noqa: PLC0415
+    from site_client.setup import KEY_FILE  # noqa: PLC0415
+
+    with work_lock(work):
+        if not yes:
+            click.confirm("Make a new signing key? The present one signs nothing any more.", abort=True)
+        handover = rotate(work)
+    click.echo(
+        f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
+        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {work}`; put "
+        f"{work / KEY_FILE} into the backup in place of the old one"
+    )
+
+
 @main.command()
 @WORK
 def pause(work: Path) -> None:

@@ -37,7 +37,7 @@ from shared.exchange.records import (
     Withdrawal,
     sentence,
 )
-from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.signing import canonical, digest_of
 from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors
 from shared.folder.contract import Folder
@@ -57,7 +57,8 @@ from site_client.inbox import Inbox
 from site_client.limits import seconds_until
 from site_client.policy import judge
 from site_client.received import received_state
-from site_client.setup import ENCRYPTION_KEY_FILE, KEY_FILE
+from site_client.rotation import first_key, own_key
+from site_client.setup import ENCRYPTION_KEY_FILE
 from site_client.torchrun import IsTime, work_together
 from site_client.train import Files, OnProgress, Trainer, Worked, split_counts, trainer_at
 from site_client.trouble import TROUBLES, as_trouble
@@ -87,7 +88,7 @@ class Daemon:
         self._work = work
         self._configuration = configuration
         self._stop = stop
-        key = SigningKey.at(work / KEY_FILE)
+        key = own_key(work)
         self._heartbeat = Heartbeat(work, configuration, folder, key)
         self._folder = RetryingFolder(
             folder,
@@ -279,6 +280,7 @@ class Daemon:
             configuration = self._configuration
             open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
             write_file(path, content)
+        self._channel.publish_keys()
         if not (self._channel.mirror / names.FEDERATION).exists():
             self._read_federation()  # with keys that open what a lost disk held
         if self._channel.own_head.seq == 0:
@@ -298,7 +300,7 @@ class Daemon:
             return True
         federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
         own_card = (self._channel.mirror / names.SITE_CARD).read_bytes()
-        if federation.site_key != SigningKey.at(self._work / KEY_FILE).public:
+        if federation.site_key != first_key(self._work):
             raise StandingError(f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite")
         write_file(self._channel.mirror / names.FEDERATION, content)
         logger.info("enrolled in %s; our card is %s", federation.federation, digest_of(own_card)[:16])

@@ -13,7 +13,6 @@ from shared.durations import duration_text
 from shared.errors import NotFoundError, PoisonError, StandingError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, new_scratch
 from shared.exchange.records import RunConfiguration, Sharing
-from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_federation, open_site_card
 from shared.folder.address import checked_url
 from shared.folder.contract import Folder
@@ -24,6 +23,7 @@ from shared.learning.tasks import TASK_NAMES
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
+from site_client.rotation import first_key, newest_key, own_key
 from site_client.setup import KEY_FILE
 
 
@@ -39,7 +39,8 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(look_at_room, work))
     key = None
     try:
-        key = SigningKey.at(work / KEY_FILE).public
+        key = own_key(work).public
+        key = first_key(work) if key == newest_key(work) else key  # the one that cards go on showing
     except StandingError as error:
         yield Finding("problem", str(error))
     offered = newest_offer(work) if key is not None else None

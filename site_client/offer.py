@@ -13,14 +13,13 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place, is_name
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShape
-from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
 from shared.learning.methods import open_method
 from site_client import store
 from site_client.configuration import read_configuration
-from site_client.setup import KEY_FILE
+from site_client.rotation import own_key
 
 _READABLE = {
     "none": "everything; nothing is encrypted (encrypt: none)",
@@ -49,8 +48,7 @@ def read_channel(work: Path) -> Channel:
     """The exchange as the work directory remembers it."""
     configuration = read_configuration(work)
     peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
-    key = SigningKey.at(work / KEY_FILE)
-    return Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=key, peer=peer)
+    return Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=own_key(work), peer=peer)
 
 
 def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:

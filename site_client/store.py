@@ -2,6 +2,7 @@
 
 site.yaml                                made by ``join``, as are
 signing.key  encryption.key  password    what only their owner can read
+signing.key.new                          while `rotate-key` makes it the next signing key
 mirror/                                  what was exchanged: what we sealed and what we accepted
 ciphertext/                              what is encrypted in the folder and on its way there or here
 quarantine/                              what was refused, and why

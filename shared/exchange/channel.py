@@ -23,6 +23,7 @@ from types import MappingProxyType
 from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
 from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import Ciphertext, EncryptionKey, content_bytes
+from shared.exchange.handovers import followed, learn, not_as_it_was_left, publish
 from shared.exchange.names import (
     AGGREGATOR,
     CARD,
@@ -93,8 +94,9 @@ class Channel:
         self._folder = folder
         self._key = key
         self._configurations: dict[str, RunConfiguration] = {}
-        self._peer = peer
-        self._me = Correspondent(peer.federation, peer.site, me, key.public)
+        own = Correspondent(peer.federation, peer.site, me, key.public)
+        self._peer = followed(peer, self.mirror) if me == AGGREGATOR else peer
+        self._me = own if me == AGGREGATOR else followed(own, self.mirror)
         self._sealed = {message.place: message for message in self._read_mirror()}
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._is_nearly_full = False
@@ -149,6 +151,11 @@ class Channel:
         except FileNotFoundError:
             return None
 
+    @property
+    def peer(self) -> Correspondent:
+        """The other side, with all its keys that are known here."""
+        return self._peer
+
     # --- prepare, seal, publish ----------------------------------------------------------------------------
 
     def seal(
@@ -172,10 +179,12 @@ class Channel:
             wire: the form that the run wants its rounds' weights in, and in which they are given here.
 
         Raises:
+            StandingError: our key was handed over to another.
             ConfigurationError, StandingError: it is to be encrypted, and we have not the keys (``demand_keys``).
         """
         if (sealed := self.message(place)) is not None:
             return sealed
+        self.demand_newest_key()
         required = REQUIRED[place.kind]
         if not required <= set(files) or not all(may_hold(place.kind, name) for name in files):
             raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")
@@ -363,7 +372,7 @@ class Channel:
             if place.kind != "offer":
                 self._check_encrypted(message)
         except PoisonError as error:
-            if self._fails_again(place.manifest, digest_of(manifest), error):
+            if not self._learn_keys() and self._fails_again(place.manifest, digest_of(manifest), error):
                 self._demand_listed(place.manifest, len(manifest))
                 raise
             return None
@@ -444,7 +453,50 @@ class Channel:
         Raises:
             PoisonError: signature or names do not hold.
         """
-        return self._peer.open_status(content)
+        try:
+            return self._peer.open_status(content)
+        except PoisonError:
+            if not self._learn_keys():
+                raise
+            return self._peer.open_status(content)
+
+    # --- a site's later keys -------------------------------------------------------------------------------
+
+    def publish_keys(self) -> None:
+        """As the site: put our hand-overs into the folder, and learn those of it that a lost mirror does not have.
+
+        Raises:
+            PoisonError: what is there is no hand-over by our key.
+            StandingError: our key was handed over to one that we do not have.
+        """
+        publish(self._folder, self.mirror)
+        self._me = learn(followed(self._me, self.mirror), self._folder, self.mirror, accepted=self.own_head)
+        self.demand_newest_key()
+
+    def demand_newest_key(self) -> None:
+        """Demand that our key is the one that was handed over to last.
+
+        Raises:
+            StandingError: it is another.
+        """
+        if self._key.public != self._me.newest_key:
+            raise StandingError(
+                f"{self._me.sender} signs with the key {self._me.newest_key[:16]}… by now, and another one is here: "
+                "put that very key back from a backup; if nobody here has run `dropfed-site rotate-key`, somebody else "
+                "has this site's key: tell the aggregator's people"
+            )
+
+    def _learn_keys(self) -> bool:
+        """As the aggregator: look for further keys of the site; return whether there is one."""
+        if self._me.sender != AGGREGATOR:
+            return False
+        before = self._peer
+        try:
+            self._peer = learn(before, self._folder, self.mirror, accepted=self.peer_head)
+        except PoisonError as error:
+            if not self._fails_again(error.file, "", error):
+                logger.warning("%s: %s; it is not followed", self._me.site, error)
+        return self._peer != before
 
     # --- encryption ----------------------------------------------------------------------------------------
 
@@ -516,9 +568,7 @@ class Channel:
                 try:
                     messages.append(sender.open_out_of_order(path.read_bytes(), place))
                 except PoisonError as error:
-                    raise StandingError(
-                        f"{path} {error.reason}: it is not as it was left here; put it back from the folder or a backup"
-                    ) from None
+                    raise not_as_it_was_left(path, error) from None
         return messages
 
     def _sizes_in_folder(self, place: Place) -> dict[str, int | None]:

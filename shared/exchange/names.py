@@ -1,6 +1,7 @@
 """Every name that may stand in a drop folder; no other module spells one.
 
     README.txt  federation.json  site.json  status.json
+    keys/0002.json  keys/0003.json    the site's later signing keys               site
     runs/RUN/offer/                   run.yaml  tensors.yaml  [start.safetensors] aggregator
     runs/RUN/consent/                 consent.json                                site
     runs/RUN/withdrawal/              withdrawal.json                             site
@@ -30,6 +31,7 @@ FEDERATION = "federation.json"
 SITE_CARD = "site.json"
 STATUS = "status.json"
 ROOT_FILES = frozenset({README, FEDERATION, SITE_CARD, STATUS})
+KEYS = "keys"
 RUNS = "runs"
 
 MANIFEST = "manifest.json"
@@ -154,6 +156,16 @@ def may_hold(kind: Kind, name: str) -> bool:
 def is_weights(name: str) -> bool:
     """Whether a payload is a tensor file: large, and what a run's rule may let go."""
     return name.endswith(WEIGHTS_SUFFIX)
+
+
+def handover_path(number: int) -> str:
+    """Where the record lies that hands over to a site's key of a number; its card shows the first."""
+    return f"{KEYS}/{number:04d}.json"
+
+
+def is_handover(path: str) -> bool:
+    """Whether such a record may lie at ``path``."""
+    return re.fullmatch(rf"{KEYS}/(?!000[01])[0-9]{{4}}\.json", path) is not None
 
 
 def new_scratch() -> str:

@@ -198,6 +198,23 @@ class SiteCard(Record):
     created: Time
 
 
+class Handover(Record):
+    """``keys/0002.json``: a site's key of that number, signed by the one before it.
+
+    Args:
+        after: the site's last message that an earlier key signed; all that follow are signed by ``key``.
+    """
+
+    protocol: Literal[1] = 1
+    kind: Literal["handover"] = "handover"
+    federation: Name
+    site: Name
+    number: Annotated[int, Field(ge=2, le=9999)]
+    key: Digest
+    after: Head
+    created: Time
+
+
 Phase = Literal[
     "asked for consent",
     "receiving",

@@ -4,12 +4,12 @@ For a message's manifest (``Correspondent.open``):
 
     1. size       at most 1 MiB, before anything is parsed
     2. hash       canonical bytes only (RFC 8785), so that one content has one hash
-    3. signature  Ed25519, by the key pinned for this sender
+    3. signature  Ed25519, by the key pinned for this sender, or for later messages the one that it handed over to
     4. sender     protocol, federation, site and sender are the expected ones
     5. run        the run that the directory's path names
     6. round      the kind and round number that the path names
     7. reply      answers exactly the message it must answer
-    8. chain      numbered one after, and naming, the sender's last message
+    8. chain      numbered one after, and naming, the sender's last message, which is the one that a hand-over named
     9. contents   the files are the closed list of this kind, and none has a form that such a file cannot have
 
 For a payload: encrypted exactly where the run wants that (``check_encrypted``); size and SHA-256 as the manifest says
@@ -23,7 +23,7 @@ This module does no I/O. Everything it refuses, it refuses with ``PoisonError``.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from pydantic import ValidationError
@@ -38,10 +38,11 @@ from shared.exchange.names import (
     SITE_CARD,
     STATUS,
     Place,
+    handover_path,
     may_hold,
 )
 from shared.exchange.reading import AnyRecord, beside_values, parse_yaml
-from shared.exchange.records import Encrypt, Federation, Head, Manifest, SiteCard, Status, Wire, encrypts
+from shared.exchange.records import Encrypt, Federation, Handover, Head, Manifest, SiteCard, Status, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
 
@@ -61,12 +62,53 @@ class Message:
 
 @dataclass(frozen=True)
 class Correspondent:
-    """Whom we read: a sender in one site's folder, under one pinned key (64 hex digits)."""
+    """Whom we read: a sender in one site's folder, under one pinned key (64 hex digits) and those it handed over to."""
 
     federation: str
     site: str
     sender: str
     key: str
+    handovers: tuple[Handover, ...] = ()
+
+    @property
+    def newest_key(self) -> str:
+        """The key that signs the sender's next message."""
+        return self.handovers[-1].key if self.handovers else self.key
+
+    @property
+    def next_key_number(self) -> int:
+        """The number of the key that would come after the newest."""
+        return len(self.handovers) + 2
+
+    def key_of(self, seq: int) -> str:
+        """The key that signs the sender's message of a number."""
+        return next((each.key for each in reversed(self.handovers) if seq > each.after.seq), self.key)
+
+    def hand_over(self, content: bytes, *, accepted: Head | None = None) -> Correspondent:
+        """Check a hand-over to the sender's next key, by the rules for a manifest as far as they apply.
+
+        Args:
+            accepted: the sender's last message accepted so far.
+
+        Returns:
+            The sender with that key.
+
+        Raises:
+            PoisonError: naming the record and what is wrong.
+        """
+        path, before = handover_path(self.next_key_number), self.handovers[-1].after if self.handovers else Head()
+        handover = _record(_open_signed_by(content, path, self.newest_key), Handover, path)
+        if (handover.federation, handover.site) != (self.federation, self.sender):
+            _refuse(path, f"was written for {handover.federation}/{handover.site}")
+        if handover.number != self.next_key_number:
+            _refuse(path, f"is number {handover.number}, which belongs elsewhere")
+        if handover.key in {self.key, *(each.key for each in self.handovers)}:
+            _refuse(path, "hands over to a key that was used before")
+        if handover.after.seq < max(before.seq, accepted.seq if accepted else 0):
+            _refuse(path, "takes messages from the key that signed them")
+        if accepted and handover.after.seq == accepted.seq and handover.after != accepted:
+            _refuse(path, "does not name the sender's last message")
+        return replace(self, handovers=(*self.handovers, handover))
 
     def open(self, content: bytes, place: Place, *, head: Head, answers: Collection[str | None]) -> Message:
         """Check a manifest in the order stated above.
@@ -86,6 +128,8 @@ class Correspondent:
             _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
         if manifest.previous != head.digest:
             _refuse(place.manifest, "breaks the chain: it does not name the sender's message before it")
+        if any(each.after.seq == head.seq and each.after != head for each in self.handovers):
+            _refuse(place.manifest, "breaks the chain: the sender's key was handed over after another message")
         return message
 
     def open_out_of_order(self, content: bytes, place: Place) -> Message:
@@ -94,8 +138,10 @@ class Correspondent:
         Raises:
             PoisonError: naming the manifest and the first step that failed.
         """
-        body = _open_signed_by(content, place.manifest, self.key)
+        body, key = self._open_signed(content, place.manifest)
         manifest = _record(body, Manifest, place.manifest)
+        if key != self.key_of(manifest.seq):
+            _refuse(place.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
             _refuse(place.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
         if place.is_from_site == (self.sender == AGGREGATOR):
@@ -115,15 +161,24 @@ class Correspondent:
         return Message(place, manifest, digest_of(content))
 
     def open_status(self, content: bytes) -> Status:
-        """Check a heartbeat.
+        """Check a heartbeat: it is signed by the newest key, or by the one that signed the message it speaks of.
 
         Raises:
             PoisonError: signature or names do not hold.
         """
-        status = _record(_open_signed_by(content, STATUS, self.key), Status, STATUS)
+        body, key = self._open_signed(content, STATUS)
+        status = _record(body, Status, STATUS)
+        if key not in (self.newest_key, self.key_of(status.own_head.seq)):
+            _refuse(STATUS, f"is signed by a key of {self.sender} that was handed over before")
         if (status.federation, status.site) != (self.federation, self.site):
             _refuse(STATUS, f"was written for {status.federation}/{status.site}")
         return status
+
+    def _open_signed(self, content: bytes, path: str) -> tuple[dict[str, object], str]:
+        body, key = _open_signed(content, path)
+        if key not in (self.key, *(each.key for each in self.handovers)):
+            _refuse(path, "is signed by an unknown key")
+        return body, key
 
 
 def check_file(message: Message, name: str, size: int, sha256: str) -> None:

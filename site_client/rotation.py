@@ -1,0 +1,86 @@
+"""A new signing key: the old one hands over to it, in a record that the daemon puts into the folder at its next start.
+
+Three steps, each of which may be the last before a crash: the new key is written as ``signing.key.new``; the record,
+which names it and is signed by the old one, into the mirror; then the new key takes the old one's place. Where the
+record is there and the last step is not done, it is done when the key is next asked for.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from shared.errors import ConfigurationError
+from shared.exchange.channel import Channel
+from shared.exchange.handovers import followed
+from shared.exchange.names import AGGREGATOR, FEDERATION, handover_path
+from shared.exchange.records import Handover, now_text
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Correspondent
+from shared.folder.durable import sync_folder, write_file
+from shared.folder.local import LocalFolder
+from site_client.configuration import read_configuration
+from site_client.setup import KEY_FILE
+
+NEW_KEY_FILE = "signing.key.new"
+
+
+def own_key(work: Path) -> SigningKey:
+    """This site's signing key.
+
+    Raises:
+        StandingError: it is missing, readable by others, or not a key; or the mirror's records of keys are damaged.
+    """
+    new = work / NEW_KEY_FILE
+    if new.exists() and SigningKey.at(new).public == newest_key(work):
+        with suppress(FileNotFoundError):  # another command did it just now
+            new.replace(work / KEY_FILE)
+        sync_folder(work)
+    return SigningKey.at(work / KEY_FILE)
+
+
+def newest_key(work: Path) -> str:
+    """The public key that this site signs with by now, as its card and its hand-overs say; "" if there is no card."""
+    return _ourselves(work).newest_key
+
+
+def first_key(work: Path) -> str:
+    """The public key that this site was enrolled with, which card and ``federation.json`` go on showing."""
+    return _ourselves(work).key
+
+
+def _ourselves(work: Path) -> Correspondent:
+    configuration = read_configuration(work)
+    return followed(
+        Correspondent(configuration.federation, configuration.site, configuration.site, ""), work / "mirror"
+    )
+
+
+def rotate(work: Path) -> Handover:
+    """Make a new key and hand over to it. No daemon may be at work here.
+
+    Raises:
+        ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.
+        StandingError: the present key is not there, or is not the one to hand over.
+    """
+    configuration, key = read_configuration(work), own_key(work)
+    peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+    mirror = work / "mirror"
+    channel = Channel(work, LocalFolder(mirror), me=configuration.site, key=key, peer=peer)
+    channel.demand_newest_key()
+    if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
+        raise ConfigurationError(
+            [f"{work}: this site has sent nothing yet under its key; `dropfed-site run --work {work}` comes first"]
+        )
+    new, number = SigningKey.made_at(work / NEW_KEY_FILE), _ourselves(work).next_key_number
+    handover = Handover(
+        federation=configuration.federation,
+        site=configuration.site,
+        number=number,
+        key=new.public,
+        after=channel.own_head,
+        created=now_text(),
+    )
+    write_file(mirror / handover_path(number), key.sign(handover.model_dump()))
+    own_key(work)
+    return handover

@@ -1,0 +1,277 @@
+"""A site changes its signing key, whatever happens meanwhile; the aggregator follows, and an auditor can tell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shared.audit.verify import verify
+from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Handover
+from shared.exchange.signing import SigningKey, digest_of
+from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
+from shared.folder.lock import work_lock
+from site_client import rotation
+from site_client.cli import main
+from site_client.rotation import NEW_KEY_FILE, own_key, rotate
+from site_client.setup import KEY_FILE
+from tests.federation.hospital import Hospital
+from tests.federation.running import TASK, run_configuration, write_data
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("images")
+    write_data(TASK, home, 0, images=12, seed=1)
+    return home
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, images: Path) -> Hospital:
+    """It has sent one message."""
+    hospital = Hospital(tmp_path / "home", images)
+    answer(hospital, "one")
+    return hospital
+
+
+def answer(hospital: Hospital, run: str) -> None:
+    """The aggregator offers a run, the site says yes, the aggregator hears it."""
+    hospital.offer(run_configuration(run=run, sites=["north"], quorum=1))
+    hospital.live()
+    assert heard(hospital, run)
+
+
+def heard(hospital: Hospital, run: str) -> bool:
+    return any(hospital.receive(Place("consent", run)) for _ in range(3))
+
+
+def signer(hospital: Hospital, run: str) -> str:
+    """Who signed the site's answer to a run, as it lies in the folder."""
+    key: str = json.loads((hospital.drop / Place("consent", run).manifest).read_bytes())["key"]
+    return key
+
+
+def test_the_aggregator_follows_each_new_key_and_the_folder_shows_it(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [own_key(hospital.work).public]
+    for run, changes in (("two", 1), ("three", 2)):
+        for _ in range(changes):
+            rotate(hospital.work)
+            keys.append(own_key(hospital.work).public)
+        answer(hospital, run)
+    assert len(set(keys)) == 4
+    assert [signer(hospital, run) for run in ("one", "two", "three")] == [keys[0], keys[1], keys[3]]
+    audit = verify(LocalFolder(hospital.drop))
+    assert audit.findings == []
+    assert audit.handovers == ["keys/0002.json", "keys/0003.json", "keys/0004.json"]
+    assert f"from its message 2 on it signs with another key, {keys[1][:16]}" in caplog.text
+    assert not (hospital.work / NEW_KEY_FILE).exists()
+    assert (hospital.work / KEY_FILE).stat().st_mode & 0o077 == 0
+    again = hospital.site
+    again._open_channel()  # as a new process
+    assert again.channel is not None
+    assert again.channel.peer.newest_key == keys[3]
+
+
+class Killed(BaseException):
+    pass
+
+
+def dying_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Die before or after one of the three files takes its place."""
+    done = 0
+
+    def dies(write: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*arguments: object, **options: object) -> object:
+            nonlocal done
+            if done == step:
+                raise Killed
+            result = write(*arguments, **options)
+            done += 2
+            if done == step + 1:
+                raise Killed
+            return result
+
+        return wrapped
+
+    monkeypatch.setattr(SigningKey, "made_at", dies(SigningKey.made_at))
+    monkeypatch.setattr(rotation, "write_file", dies(write_file))
+    replace = Path.replace
+
+    def replaced(self: Path, target: Path) -> object:
+        return dies(replace)(self, target) if self.name == NEW_KEY_FILE else replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+
+
+@pytest.mark.parametrize("tries_again", [True, False])
+@pytest.mark.parametrize("step", range(6))
+def test_killed_at_any_moment_it_goes_on_with_one_key_that_everybody_knows(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, step: int, tries_again: bool
+) -> None:
+    before = own_key(hospital.work).public
+    with monkeypatch.context() as patch:
+        dying_at(step, patch)
+        with pytest.raises(Killed):
+            rotate(hospital.work)
+    has_record = (hospital.work / "mirror" / "keys" / "0002.json").exists()
+    assert has_record == (step >= 3)
+    assert (own_key(hospital.work).public != before) == has_record
+    if tries_again and not has_record:
+        rotate(hospital.work)
+    answer(hospital, "two")
+    assert signer(hospital, "two") == own_key(hospital.work).public
+    assert (signer(hospital, "two") != before) == (has_record or tries_again)
+    assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_what_was_sealed_before_goes_out_under_the_old_key(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = own_key(hospital.work).public
+    hospital.offer(run_configuration(run="two", sites=["north"], quorum=1))
+    create = hospital.folder.create
+
+    def refuse_manifests(path: str, content: bytes) -> None:
+        if path.endswith(names.MANIFEST):
+            raise StandingError("no writing today")
+        create(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hospital.folder, "create", refuse_manifests)
+        with pytest.raises(StandingError, match="no writing today"):
+            hospital.live()
+    assert hospital.is_sealed(Place("consent", "two"))
+    rotate(hospital.work)
+    hospital.live()
+    assert heard(hospital, "two")
+    assert signer(hospital, "two") == old
+    answer(hospital, "three")
+    assert signer(hospital, "three") == own_key(hospital.work).public != old
+    assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_a_site_that_lost_its_disk_but_has_its_newest_key_goes_on(hospital: Hospital) -> None:
+    rotate(hospital.work)
+    answer(hospital, "two")
+    for name in ("mirror", "quarantine", "status.json"):
+        path = hospital.work / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    answer(hospital, "three")
+    assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_old_key_from_a_backup_is_not_used(hospital: Hospital, lost: bool) -> None:
+    old = (hospital.work / KEY_FILE).read_bytes()
+    rotate(hospital.work)
+    answer(hospital, "two")
+    write_file(hospital.work / KEY_FILE, old, private=True)
+    if lost:
+        shutil.rmtree(hospital.work / "mirror")
+    before = sorted(path for path in hospital.drop.rglob("*"))
+    with pytest.raises(StandingError, match="put that very key back from a backup"):
+        hospital.live()
+    with pytest.raises(StandingError, match="put that very key back from a backup"):
+        rotate(hospital.work)
+    assert sorted(path for path in hospital.drop.rglob("*")) == before
+
+
+def test_what_the_old_key_signs_after_the_hand_over_is_refused(hospital: Hospital) -> None:
+    """Somebody has a copy of the old key and the folder's password."""
+    stolen = own_key(hospital.work)
+    rotate(hospital.work)
+    answer(hospital, "two")
+    offer = Place("offer", "three")
+    hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
+    real = json.loads((hospital.drop / Place("consent", "two").manifest).read_bytes())["body"]
+    head = hospital.channel.peer_head
+    forged = real | {"run": "three", "seq": head.seq + 1, "previous": head.digest}
+    asked = hospital.channel.message(offer)
+    assert asked is not None
+    content = stolen.sign(forged | {"in_reply_to": asked.digest})
+    place = Place("consent", "three")
+    LocalFolder(hospital.drop).create(place.manifest, content)
+    shutil.copy(hospital.drop / Place("consent", "two").path / names.CONSENT, hospital.drop / place.path)
+    heard(hospital, "three")
+    assert hospital.channel.message(place) is None
+    assert "is signed by another key of north than its message 3" in (hospital.channel.refusal(place) or "")
+    findings = verify(LocalFolder(hospital.drop)).findings
+    assert "is signed by another key of north than its message 3" in {finding.what for finding in findings}
+
+
+def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplog: pytest.LogCaptureFixture) -> None:
+    """The thief takes the name over; that cannot be hidden, and the site itself stops at its next start."""
+    stolen, thief = own_key(hospital.work), SigningKey(b"\x07" * 32)
+    body = Handover(
+        federation="retina",
+        site="north",
+        number=2,
+        key=thief.public,
+        after=hospital.channel.peer_head,
+        created="2026-11-21T09:30:00Z",
+    )
+    LocalFolder(hospital.drop).create("keys/0002.json", stolen.sign(body.model_dump()))
+    with pytest.raises(StandingError, match="somebody else has this site's key"):
+        hospital.live()
+    rotated = hospital.work / "mirror" / "keys" / "0002.json"
+    assert json.loads(rotated.read_bytes())["body"]["key"] == thief.public
+    rotated.unlink()
+    rotate(hospital.work)
+    with pytest.raises(StandingError, match=r"0002\.json in the folder is not the hand-over that was made here"):
+        hospital.live()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", SigningKey(b"\x07" * 32).sign({"kind": "handover"})])
+def test_a_false_record_is_found_and_followed_by_nobody(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    before = hospital.channel.peer
+    LocalFolder(hospital.drop).create("keys/0002.json", content)
+    assert [finding.file for finding in verify(LocalFolder(hospital.drop)).findings] == ["keys/0002.json"]
+    (hospital.drop / names.STATUS).write_bytes(SigningKey(b"\x08" * 32).sign({"kind": "status"}))
+    for _ in range(3):
+        with pytest.raises(PoisonError):
+            hospital.channel.open_status((hospital.drop / names.STATUS).read_bytes())
+    assert hospital.channel.peer == before
+    assert caplog.text.count("it is not followed") == 1
+
+
+def test_a_gap_and_a_missing_message_are_found(hospital: Hospital) -> None:
+    rotate(hospital.work)
+    answer(hospital, "two")
+    rotate(hospital.work)
+    answer(hospital, "three")
+    (hospital.drop / "keys" / "0002.json").unlink()
+    found = {(finding.file, finding.what) for finding in verify(LocalFolder(hospital.drop)).findings}
+    assert ("keys/0003.json", "hands a key over, and the hand-over before it is missing or does not hold") in found
+    assert (Place("consent", "two").manifest, "is signed by an unknown key") in found
+
+
+def test_the_command(hospital: Hospital, tmp_path: Path) -> None:
+    arguments = ["rotate-key", "--work", str(hospital.work)]
+    with work_lock(hospital.work):
+        result = CliRunner().invoke(main, [*arguments, "--yes"])
+    assert result.exit_code == 1
+    assert "another daemon works in this directory; stop it first" in result.output
+    before = own_key(hospital.work).public
+    assert CliRunner().invoke(main, arguments, input="n\n").exit_code != 0
+    assert own_key(hospital.work).public == before
+    result = CliRunner().invoke(main, [*arguments, "--yes"])
+    assert result.exit_code == 0
+    now = own_key(hospital.work).public
+    assert result.output.startswith(f"north signs with key {now} from its message 2 on, and says so in keys/0002.json")
+    assert digest_of((hospital.work / KEY_FILE).read_bytes()) not in result.output
+
+
+def test_there_is_nothing_to_hand_over_before_the_first_message(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path / "home", images)
+    with pytest.raises(ConfigurationError, match="has sent nothing yet"):
+        rotate(hospital.work)
