@@ -23,7 +23,7 @@ from shared.learning.tasks import TASK_NAMES
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
-from site_client.rotation import first_key, newest_key, own_key
+from site_client.rotation import shown_key
 from site_client.setup import KEY_FILE
 
 
@@ -39,8 +39,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(look_at_room, work))
     key = None
     try:
-        key = own_key(work).public
-        key = first_key(work) if key == newest_key(work) else key  # the one that cards go on showing
+        key = shown_key(work)
     except StandingError as error:
         yield Finding("problem", str(error))
     offered = newest_offer(work) if key is not None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, StandingError
 from shared.exchange.channel import Channel
 from shared.exchange.handovers import followed
 from shared.exchange.names import AGGREGATOR, FEDERATION, handover_path
@@ -32,16 +32,11 @@ def own_key(work: Path) -> SigningKey:
         StandingError: it is missing, readable by others, or not a key; or the mirror's records of keys are damaged.
     """
     new = work / NEW_KEY_FILE
-    if new.exists() and SigningKey.at(new).public == newest_key(work):
+    if new.exists() and SigningKey.at(new).public == _ourselves(work).newest_key:
         with suppress(FileNotFoundError):  # another command did it just now
             new.replace(work / KEY_FILE)
         sync_folder(work)
     return SigningKey.at(work / KEY_FILE)
-
-
-def newest_key(work: Path) -> str:
-    """The public key that this site signs with by now, as its card and its hand-overs say; "" if there is no card."""
-    return _ourselves(work).newest_key
 
 
 def first_key(work: Path) -> str:
@@ -49,7 +44,28 @@ def first_key(work: Path) -> str:
     return _ourselves(work).key
 
 
+def shown_key(work: Path) -> str:
+    """The public key that card and ``federation.json`` show of this site, where all is well: its first.
+
+    Raises:
+        StandingError: its key is missing, readable by others, not a key, or not the one that was handed over to last.
+    """
+    key = own_key(work).public
+    try:
+        ourselves = _ourselves(work)
+    except StandingError:  # a card that is not ours is told of where cards are looked at
+        return key
+    if not ourselves.handovers:
+        return key
+    if key != ourselves.newest_key:
+        raise StandingError(
+            f"{work / KEY_FILE} was handed over to the key {ourselves.newest_key[:16]}…: put that back from a backup"
+        )
+    return ourselves.key
+
+
 def _ourselves(work: Path) -> Correspondent:
+    """This site with all its keys; without a card in the mirror it has none."""
     configuration = read_configuration(work)
     return followed(
         Correspondent(configuration.federation, configuration.site, configuration.site, ""), work / "mirror"

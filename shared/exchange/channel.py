@@ -179,12 +179,10 @@ class Channel:
             wire: the form that the run wants its rounds' weights in, and in which they are given here.
 
         Raises:
-            StandingError: our key was handed over to another.
             ConfigurationError, StandingError: it is to be encrypted, and we have not the keys (``demand_keys``).
         """
         if (sealed := self.message(place)) is not None:
             return sealed
-        self.demand_newest_key()
         required = REQUIRED[place.kind]
         if not required <= set(files) or not all(may_hold(place.kind, name) for name in files):
             raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")

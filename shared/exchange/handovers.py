@@ -58,7 +58,7 @@ def learn(site: Correspondent, folder: Folder, mirror: Path, *, accepted: Head) 
         write_file(mirror / path, content)
         newest = site.handovers[-1]
         logger.warning(
-            "%s: from its message %d on it signs with another key, %s…, which its key before handed over to in %s",
+            "%s: from its message %d on it signs with another key, %s…, handed over to in %s; see that its people know",
             site.site,
             newest.after.seq + 1,
             newest.key[:16],

@@ -21,7 +21,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import work_lock
 from site_client import rotation
 from site_client.cli import main
-from site_client.rotation import NEW_KEY_FILE, own_key, rotate
+from site_client.rotation import NEW_KEY_FILE, first_key, own_key, rotate, shown_key
 from site_client.setup import KEY_FILE
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
@@ -275,3 +275,13 @@ def test_there_is_nothing_to_hand_over_before_the_first_message(tmp_path: Path, 
     hospital = Hospital(tmp_path / "home", images)
     with pytest.raises(ConfigurationError, match="has sent nothing yet"):
         rotate(hospital.work)
+
+
+def test_check_knows_the_new_key(hospital: Hospital) -> None:
+    assert shown_key(hospital.work) == own_key(hospital.work).public == first_key(hospital.work)
+    old = (hospital.work / KEY_FILE).read_bytes()
+    rotate(hospital.work)
+    assert shown_key(hospital.work) == first_key(hospital.work) != own_key(hospital.work).public
+    write_file(hospital.work / KEY_FILE, old, private=True)
+    with pytest.raises(StandingError, match="put that back"):
+        shown_key(hospital.work)
