@@ -29,6 +29,7 @@ from requests.adapters import HTTPAdapter
 from torch import nn
 
 import aggregator.launch
+import aggregator.preparation
 import shared.learning.aggregation
 import site_client.daemon
 import site_client.train
@@ -150,7 +151,7 @@ def aggregate(home: Home, rounds: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     record_requests(home.requests(names.AGGREGATOR))
     sites = len(list(home.sites.iterdir()))
-    vars(aggregator.launch).update(
+    vars(aggregator.preparation).update(
         task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop)
     )
     vars(shared.learning.aggregation).update(combine=combine_half)

@@ -126,7 +126,7 @@ def _site(reading: Reading, audit: Audit) -> Document:
 def _run(readings: Mapping[str, Reading], run: str) -> Document:
     offered = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
     settings = next((found for reading in offered.values() if (found := reading.configuration(run))), None)
-    listed = next((found for reading in offered.values() if (found := reading.sharing(run))), None)
+    listed = next((sharing for reading in offered.values() if (sharing := reading.sharing(run))), None)
     sites = {site: _participant(reading, run) for site, reading in offered.items()}
     return {
         "run": run,
@@ -206,7 +206,7 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
         if asked not in reading.messages and settled not in reading.messages:
             continue
         verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
-        created = {
+        created: Document = {
             name: reading.messages[place].manifest.created if place in reading.messages else None
             for name, place in (("asked", asked), ("answered", answered), ("settled", settled))
         }
