@@ -126,6 +126,7 @@ def objections(
     keeps_batch_norm: bool,
     theta_from: Literal["train", "validation"] | None,
     augmentation: Augmentation,
+    balances: bool = False,
 ) -> list[str]:
     """Why a run cannot be private: each reason a sentence with its remedy; none if it can.
 
@@ -134,6 +135,7 @@ def objections(
         keeps_batch_norm: whether the method has a site keep its BatchNorm, or measure something there.
         theta_from: the split that θ is measured on, where the method sends one.
         augmentation: how images are varied.
+        balances: whether images of rarer classes are taken more often.
     """
     reasons = []
     if keeps_batch_norm:
@@ -150,6 +152,10 @@ def objections(
         reasons.append(
             f"augmentation: shows each image {views} times in an epoch, and ε is counted for once; "
             "say copies: 1 and originals: false, or copies: 0"
+        )
+    if balances:
+        reasons.append(
+            "task_options: balance: takes some images more than once in an epoch, and ε is counted for once; say false"
         )
     return [f"privacy: {reason}" for reason in reasons]
 

@@ -38,6 +38,7 @@ def check_together(run: RunConfiguration) -> None:
             keeps_batch_norm=method.about_batch_norm,
             theta_from=method.options.theta_from if method.sends_reliability else None,
             augmentation=task.augmentation(run.augmentation),
+            balances=task.options(run.task_options).balances,
         )
     if misfit := _misfit(run, method):
         problems.append(f"combination: {misfit}")

@@ -15,6 +15,7 @@ from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.labelled_photographs import read_labelled, read_retina, retina_square
 from shared.learning.data.scans import PICTURES, read_scans, three_channels
 from shared.learning.data.splits import Folds, SplitPlan
+from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
 from shared.learning.tasks.classification import balancing
 from shared.learning.training import Epoch, plan_batches
@@ -201,6 +202,14 @@ def test_the_base_never_changes_and_never_travels_after_the_offer(task, method, 
     sent = next((tmp_path / "home").rglob("0001.trained.safetensors"))
     with safe_open(sent, "pt") as file:
         assert not set(file.keys()) & set(base)
+
+
+def test_a_private_run_takes_every_image_once():
+    run = {"run": "r", "task": "rdr_classification", "method": "mean", "sites": ["north"], "rounds": 1}
+    run |= {"privacy": {"noise_multiplier": 1.0, "delta": 0.001, "max_grad_norm": 1.0}}
+    with pytest.raises(ConfigurationError, match="balance: takes some images more than once"):
+        check_together(RunConfiguration(**run, task_options=OPTIONS))
+    check_together(RunConfiguration(**run, task_options=OPTIONS | {"balance": False}))
 
 
 def test_the_labels_of_a_run_are_the_classes_of_its_network(data):

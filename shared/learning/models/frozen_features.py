@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from shared.learning.models.encoders import build_encoder
+from shared.learning.models.grading_network import EncoderAndHead
 
 
-class FrozenFeatures(nn.Module):
+class FrozenFeatures(EncoderAndHead):
     """A frozen encoder without BatchNorm, then linear layers with ReLU and dropout between them.
 
     Weights are random and decided by torch's global generator alone: the encoder's first, then the head's.
@@ -27,30 +28,13 @@ class FrozenFeatures(nn.Module):
     """
 
     def __init__(self, encoder_name: str, classes: int, hidden: Sequence[int], dropout: float) -> None:
-        super().__init__()
-        self.classes = classes
-        self.encoder = build_encoder(encoder_name).requires_grad_(False)
+        encoder = build_encoder(encoder_name).requires_grad_(False)
         layers: OrderedDict[str, nn.Module] = OrderedDict()
-        before = self.encoder.width
+        before = encoder.width
         for number, width in enumerate(hidden, 1):
             layers[f"hidden{number}"] = nn.Linear(before, width)
             layers[f"relu{number}"] = nn.ReLU()
             layers[f"dropout{number}"] = nn.Dropout(dropout)
             before = width
         layers["classify"] = nn.Linear(before, classes)
-        self.head = nn.Sequential(layers)
-
-    @property
-    def heads(self) -> tuple[nn.Module, ...]:
-        """What turns features into logits."""
-        return (self.head,)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits: (B, 3, H, W) -> (B, K)."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
-
-    def features(self, images: Tensor) -> Tensor:
-        """What the head sees: (B, 3, H, W) -> (B, encoder.width)."""
-        features: Tensor = self.encoder(images)
-        return features
+        super().__init__(encoder, nn.Sequential(layers), classes)

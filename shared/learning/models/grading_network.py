@@ -7,13 +7,42 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from shared.learning.models.encoders import build_encoder
+from shared.learning.models.encoders import Encoder, build_encoder
 
 HeadName = Literal["released", "linear"]
 HIDDEN = 512
 
 
-class GradingNetwork(nn.Module):
+class EncoderAndHead(nn.Module):
+    """A network of one encoder and one head.
+
+    Args:
+        head: from features to K logits.
+    """
+
+    def __init__(self, encoder: Encoder, head: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.encoder = encoder
+        self.head = head
+
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """What turns features into logits."""
+        return (self.head,)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits: (B, 3, H, W) -> (B, K)."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the head sees: (B, 3, H, W) -> (B, encoder.width)."""
+        features: Tensor = self.encoder(images)
+        return features
+
+
+class GradingNetwork(EncoderAndHead):
     """Encoder and head.
 
     Weights are random and decided by torch's global generator alone: the encoder's first, then the head's.
@@ -30,30 +59,13 @@ class GradingNetwork(nn.Module):
     """
 
     def __init__(self, encoder_name: str, grades: int, head: HeadName = "released") -> None:
-        super().__init__()
-        self.classes = grades
-        self.encoder = build_encoder(encoder_name)
+        encoder = build_encoder(encoder_name)
         layers: OrderedDict[str, nn.Module] = OrderedDict()
-        width = self.encoder.width
+        width = encoder.width
         if head == "released":
             layers["hidden"] = nn.Linear(width, HIDDEN)
             layers["norm"] = nn.BatchNorm1d(HIDDEN)
             layers["relu"] = nn.ReLU()
             width = HIDDEN
         layers["classify"] = nn.Linear(width, grades)
-        self.head = nn.Sequential(layers)
-
-    @property
-    def heads(self) -> tuple[nn.Module, ...]:
-        """What turns features into logits."""
-        return (self.head,)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits: (B, 3, H, W) -> (B, grades)."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
-
-    def features(self, images: Tensor) -> Tensor:
-        """What the head sees: (B, 3, H, W) -> (B, encoder.width)."""
-        features: Tensor = self.encoder(images)
-        return features
+        super().__init__(encoder, nn.Sequential(layers), grades)

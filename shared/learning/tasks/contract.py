@@ -31,6 +31,11 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @property
+    def balances(self) -> bool:
+        """Whether some images are taken more often than others in an epoch."""
+        return False
+
 
 def valid_pattern(pattern: str | None) -> str | None:
     """A regular expression of an option, for a validator.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Generic, Literal, TypeVar, cast
 
 import torch
 from pydantic import Field, field_validator
@@ -14,11 +14,12 @@ from torch import nn
 from shared.errors import DataError
 from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.splits import SplitPlan
 from shared.learning.models.encoders import WITHOUT_BATCH_NORM, load_imagenet_weights
 from shared.learning.models.frozen_features import FrozenFeatures
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import FLIPPED_AND_TURNED, Classification, ImageT, balancing
-from shared.learning.tasks.contract import Dataset, Options, valid_pattern
+from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
 
 
 class FrozenOptions(Options):
@@ -38,6 +39,10 @@ class FrozenOptions(Options):
     """Whether images of rarer classes are taken more often in an epoch."""
     group_pattern: str | None = None
     """Regular expression that finds, in an image's name, the group (a patient) that is never divided between splits."""
+
+    @property
+    def balances(self) -> bool:
+        return self.balance
 
     @property
     def classes(self) -> int:
@@ -67,10 +72,25 @@ class FrozenOptions(Options):
 FrozenOptionsT = TypeVar("FrozenOptionsT", bound=FrozenOptions)
 
 
-class FrozenClassification(Classification):
+class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
     """A part of ``contract.Task``: the model, its optimizer, and the division of images that a task has read."""
 
     head_is_local = False
+
+    def open_images(self, root: Path, options: FrozenOptionsT) -> Collection[ImageT]:
+        """See ``contract.Task``."""
+        raise NotImplementedError
+
+    def stratum(self, sample: ImageT) -> int:
+        """What folds are stratified by."""
+        return sample.grade
+
+    def open_dataset(self, root: Path, options: FrozenOptionsT, split: SplitPlan, seed: int) -> Dataset[ImageT]:
+        found = self.open_images(root, options)
+        dataset = divided(found, root, split, seed, options.group_pattern, class_of=self.stratum)
+        if len(dataset.train) < 2:
+            raise DataError(["the train split has a single image; training needs two or more: add images."])
+        return replace(dataset, repeats=balancing(dataset.train)) if options.balance else dataset
 
     def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
         return check_record({**FLIPPED_AND_TURNED, **raw}, Augmentation, "augmentation")
@@ -87,14 +107,3 @@ class FrozenClassification(Classification):
 
     def optimizer(self, model: nn.Module, options: FrozenOptionsT, learning_rate: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=learning_rate)
-
-
-def balanced(dataset: Dataset[ImageT], options: FrozenOptions) -> Dataset[ImageT]:
-    """The same images, those of rarer classes taken more often where the run says so.
-
-    Raises:
-        DataError: there is a single image to train on.
-    """
-    if len(dataset.train) < 2:
-        raise DataError(["the train split has a single image; training needs two or more: add images."])
-    return replace(dataset, repeats=balancing(dataset.train)) if options.balance else dataset

@@ -17,9 +17,8 @@ from shared.exchange.reading import check_record
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage
 from shared.learning.data.images import list_images
 from shared.learning.data.labelled_photographs import read_labelled, read_retina
-from shared.learning.data.splits import SplitPlan
-from shared.learning.tasks.contract import Collection, Dataset, divided
-from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions, balanced
+from shared.learning.tasks.contract import Collection
+from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions
 
 
 class FundusOptions(FrozenOptions):
@@ -46,18 +45,13 @@ class FundusOptions(FrozenOptions):
         return labels
 
 
-class FundusDisease(FrozenClassification):
+class FundusDisease(FrozenClassification[FundusOptions, GradedImage]):
     """The task ``fundus_disease``; see ``contract.Task`` for what each method promises."""
 
     name = "fundus_disease"
 
     def options(self, raw: Mapping[str, object]) -> FundusOptions:
         return check_record(raw, FundusOptions, "task_options")
-
-    def open_dataset(self, root: Path, options: FundusOptions, split: SplitPlan, seed: int) -> Dataset[GradedImage]:
-        found = self.open_images(root, options)
-        dataset = divided(found, root, split, seed, options.group_pattern, class_of=lambda image: image.grade)
-        return balanced(dataset, options)
 
     def open_images(self, root: Path, options: FundusOptions) -> Collection[GradedImage]:
         return Collection(read_labelled(root, options.labels, options.image_size), options.labels)

@@ -16,9 +16,8 @@ from pydantic import Field, model_validator
 from shared.exchange.reading import check_record
 from shared.learning.data.images import list_images, read_image
 from shared.learning.data.scans import Scan, read_scans, three_channels
-from shared.learning.data.splits import SplitPlan
-from shared.learning.tasks.contract import Collection, Dataset, divided
-from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions, balanced
+from shared.learning.tasks.contract import Collection
+from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions
 
 _CLASSES = ("not referable", "referable")
 
@@ -48,7 +47,7 @@ class RdrOptions(FrozenOptions):
         return self
 
 
-class RdrClassification(FrozenClassification):
+class RdrClassification(FrozenClassification[RdrOptions, Scan]):
     """The task ``rdr_classification``; see ``contract.Task`` for what each method promises."""
 
     name = "rdr_classification"
@@ -57,10 +56,8 @@ class RdrClassification(FrozenClassification):
     def options(self, raw: Mapping[str, object]) -> RdrOptions:
         return check_record(raw, RdrOptions, "task_options")
 
-    def open_dataset(self, root: Path, options: RdrOptions, split: SplitPlan, seed: int) -> Dataset[Scan]:
-        found = self.open_images(root, options)
-        dataset = divided(found, root, split, seed, options.group_pattern, class_of=lambda scan: scan.severity)
-        return balanced(dataset, options)
+    def stratum(self, sample: Scan) -> int:
+        return sample.severity
 
     def open_images(self, root: Path, options: RdrOptions) -> Collection[Scan]:
         return Collection(read_scans(root, options.severities, options.referable_from, options.image_size), _CLASSES)
