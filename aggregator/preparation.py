@@ -16,13 +16,13 @@ from typing import TypeVar
 from torch import nn
 
 from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
-from aggregator.setup import ENCRYPTION_KEY_FILE, KEY_FILE
+from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel, read_invite
 from aggregator.store import RunStore, runs_in
 from shared.check import Finding
 from shared.errors import ConfigurationError, DataError, StandingError
 from shared.exchange import names
-from shared.exchange.encryption import EncryptionKey
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
@@ -241,9 +241,11 @@ def _demand_keys(work: Path, run: RunConfiguration, site: str) -> None:
         StandingError: the key that this machine has shown is not here.
     """
     home = work / "sites" / site
+    if run.encrypt == "none" or not (work / KEY_FILE).exists():
+        return
     own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
     channel = open_channel(home, LocalFolder(home / "mirror"), SigningKey.at(work / KEY_FILE), own)
-    if channel is not None and run.encrypt != "none":
+    if channel is not None:
         channel.demand_keys(run.run)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
 from shared.errors import ConfigurationError
-from shared.exchange.encryption import EncryptionKey
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records import Invite
@@ -20,7 +20,6 @@ from shared.folder.address import checked_url
 from shared.folder.durable import write_file
 
 KEY_FILE = "signing.key"
-ENCRYPTION_KEY_FILE = "encryption.key"
 
 _HEAD = b"""\
 # What this machine knows and never sends. Paths are relative to this folder.

@@ -25,7 +25,7 @@ from shared.errors import (
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
-from shared.exchange.encryption import EncryptionKey
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place
 from shared.exchange.records import (
     PLAIN,
@@ -58,7 +58,6 @@ from site_client.limits import seconds_until
 from site_client.policy import judge
 from site_client.received import received_state
 from site_client.rotation import first_key, own_key
-from site_client.setup import ENCRYPTION_KEY_FILE
 from site_client.torchrun import IsTime, work_together
 from site_client.train import Files, OnProgress, Trainer, Worked, split_counts, trainer_at
 from site_client.trouble import TROUBLES, as_trouble

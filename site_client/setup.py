@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shared.errors import ConfigurationError
 from shared.exchange import names
-from shared.exchange.encryption import EncryptionKey
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
@@ -15,7 +15,6 @@ from shared.folder.durable import write_file
 from site_client.configuration import FILE, SiteConfiguration
 
 KEY_FILE = "signing.key"
-ENCRYPTION_KEY_FILE = "encryption.key"
 
 _HEAD = b"""\
 # What belongs to this hospital and never leaves it. Paths are relative to this folder.

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from shared.exchange import names
-from shared.exchange.encryption import EncryptionKey, decrypted, run_key
+from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import Place, place_at
 from shared.exchange.records import (
     Consent,
@@ -150,8 +150,9 @@ def test_the_encryption_is_the_codes(tmp_path: Path) -> None:
     card = SiteCard(key=KEY.public, encryption_key=own.public, software="", enrolment="00" * 32, **records)
     found = run_key(own, federation, card, "octa-1")
     assert found.key.hex() == key
-    assert found.unwrap(wrapped, Place("update", "octa-1", 1), names.SITE_MODEL) == b"\x07" * 32
+    content = found.unwrap(wrapped, Place("update", "octa-1", 1), names.SITE_MODEL)
+    assert content == Content(b"\x07" * 32, digest_of(b"weights"))
     assert wrapped.startswith("09" * 24)
-    assert b"".join(decrypted(BytesIO(bytes.fromhex(ciphertext)), b"\x07" * 32, "")) == b"weights"
+    assert b"".join(decrypted(BytesIO(bytes.fromhex(ciphertext)), content, "")) == b"weights"
     for encrypt in get_args(Encrypt):
         assert f"`{encrypt}`" in DOCUMENT

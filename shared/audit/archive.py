@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shared.errors import ConfigurationError
 from shared.exchange import names
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
 
@@ -19,14 +20,19 @@ class Archive:
 
     Args:
         home: the aggregator's work directory, where the folders are its mirrors.
+        secret_key: opens what is encrypted in the folders, or in some of them.
     """
 
     folders: dict[str, Folder]
     home: Path | None = None
+    secret_key: EncryptionKey | None = None
 
 
 class Mirror(LocalFolder):
-    """The aggregator's copy of a site's folder; its heartbeat lies beside it, if the aggregator has ever read one."""
+    """The aggregator's copy of a site's folder; its heartbeat lies beside it, if the aggregator has ever read one.
+
+    What is encrypted in the folder is not, in the copy.
+    """
 
     def locate(self, path: str) -> Path:
         return self.root.parent / path if path == names.STATUS else super().locate(path)
@@ -45,15 +51,18 @@ def open_archive(
     user: str | None = None,
     ca_file: Path | None = None,
     ask_password: Callable[[str], str] | None = None,
+    secret_key: Path | None = None,
 ) -> Archive:
     """Open each place: a drop folder or a copy of one, its WebDAV address, a directory of such, or the aggregator's
     work directory.
 
     Args:
         user: the account for addresses; its password comes from DROPFED_PASSWORD, or is asked for.
+        secret_key: the file with the private encryption key of a site or of the aggregator; a work directory has it.
 
     Raises:
         ConfigurationError: a place is none of these, or two are mixed that do not go together.
+        StandingError: the key can be read by others, or is none.
     """
     folders: dict[str, Folder] = {}
     home = None
@@ -85,4 +94,6 @@ def open_archive(
             raise ConfigurationError([f"{place}: {problem}"])
     if home is not None and len(places) > 1:
         raise ConfigurationError([f"{home}: is the aggregator's work directory, which has every folder; name it alone"])
-    return Archive(folders, home)
+    if secret_key is None and home is not None:
+        return Archive(folders, home, EncryptionKey.found_at(home / ENCRYPTION_KEY_FILE))
+    return Archive(folders, home, EncryptionKey.at(secret_key) if secret_key else None)

@@ -35,19 +35,33 @@ def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument FOLDER..., given on as ``archive``, and the options that say how it is opened."""
 
     @wraps(command)
-    def opened(folder: tuple[str, ...], user: str | None, ca_file: Path | None, key: str | None, **options: Any) -> Any:
+    def opened(
+        folder: tuple[str, ...],
+        *,
+        user: str | None,
+        ca_file: Path | None,
+        key: str | None,
+        secret_key: Path | None,
+        **options: Any,
+    ) -> Any:
         from shared.audit.archive import open_archive  # noqa: PLC0415  (keeps --help instant)
 
         if key is not None and KEY.fullmatch(key) is None:
             raise ConfigurationError(
                 ["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"]
             )
-        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=_ask_password)
+        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=_ask_password, secret_key=secret_key)
         return command(archive=archive, key=key, **options)
 
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="For scripts."),
         click.option("--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this authority."),
+        click.option(
+            "--secret-key",
+            metavar="FILE",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            help="The encryption.key of the site or of the aggregator, to open what is encrypted.",
+        ),
         click.option("--user", help="Account for WebDAV; the password: DROPFED_PASSWORD, or it is asked for."),
         click.option("--key", metavar="HEX", help="The aggregator's public key, if you know it from elsewhere."),
         click.argument("folder", nargs=-1, required=True),
@@ -71,7 +85,13 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
     from shared.audit.verify import lines, summary  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.verify import verify as verify_folder  # noqa: PLC0415
 
-    audits = {name: verify_folder(opened, aggregator_key=key) for name, opened in archive.folders.items()}
+    audits = {
+        name: verify_folder(opened, aggregator_key=key, secret_key=archive.secret_key)
+        for name, opened in archive.folders.items()
+    }
+    is_used = any(audit.opened or audit.findings or not audit.encrypted for audit in audits.values())
+    if archive.secret_key is not None and not is_used:
+        raise ConfigurationError(["--secret-key: opens nothing here; it is the key of neither side of this folder"])
     if as_json:
         click.echo(json.dumps({name: audit.as_json() for name, audit in audits.items()}, indent=2))
     for name, audit in audits.items():

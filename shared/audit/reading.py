@@ -11,11 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
 from shared.audit.archive import Archive, Mirror
-from shared.errors import ConfigurationError, NotFoundError, PoisonError
+from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
 from shared.exchange import names
+from shared.exchange.encryption import (
+    ENCRYPTION_KEY_FILE,
+    Content,
+    EncryptionKey,
+    decrypt,
+    decrypted,
+    max_ciphertext_bytes,
+    run_key,
+)
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place, place_at
 from shared.exchange.reading import AnyRecord
 from shared.exchange.readme import KNOWN_TEXTS
@@ -50,18 +60,26 @@ class Finding:
     since: str
 
 
+class HiddenError(NotFoundError):
+    """It is there, but encrypted, and no key opens it."""
+
+
 class Reading:
     """Reads at once all that is small; tensor files only when they are asked for.
 
     Args:
         aggregator_key: the aggregator's public key if known from elsewhere (64 hex digits).
+        secret_key: the site's or the aggregator's private encryption key, which opens what is encrypted.
 
     Raises:
         StandingError: the folder cannot be read.
     """
 
-    def __init__(self, folder: Folder, aggregator_key: str | None = None) -> None:
+    def __init__(
+        self, folder: Folder, aggregator_key: str | None = None, secret_key: EncryptionKey | None = None
+    ) -> None:
         self.folder = folder
+        self._secret_key = secret_key
         self.findings: list[Finding] = []
         self.scratch: list[str] = []
         self.sizes: dict[str, int] = {}
@@ -73,6 +91,8 @@ class Reading:
         self.card: bytes | None = None
         self.site_card: SiteCard | None = None
         self.status: Status | None = None
+        self.handovers: list[str] = []
+        """Records by which the site changed its key."""
         self._strangers: set[str] = set()
         self._configurations: dict[str, RunConfiguration | None] = {}
         self._sharings: dict[str, Sharing | None] = {}
@@ -80,8 +100,9 @@ class Reading:
         self.federation = self._read_federation(aggregator_key)
         if self.federation is not None:
             self.card = self._read_card(self.federation)
+            self.site = self._read_handovers(self.federation)
             self.status = self._read_status(self.federation)
-            self._pass_over_unfinished(self.federation)
+            self._pass_over_unfinished()
             self._read_messages(self.federation)
         for path in self._strangers:
             self.find(path, "is a file that does not belong here")
@@ -108,8 +129,7 @@ class Reading:
 
     def key_of(self, message: Message) -> str:
         """The public key that signed a message."""
-        federation = self.opened
-        return federation.site_key if message.place.is_from_site else federation.aggregator_key
+        return self.site.key_of(message.manifest.seq) if message.place.is_from_site else self.opened.aggregator_key
 
     @property
     def opened(self) -> Federation:
@@ -142,17 +162,26 @@ class Reading:
         return f"{place.path}/{name}" in self.sizes
 
     def content(self, place: Place, name: str) -> bytes:
-        """A small file of a message, as its manifest says it is.
+        """What a small file of a message says, decrypted if it is encrypted.
 
         Raises:
             NotFoundError: there is no such message or file.
-            PoisonError: it is another, or too large.
+            HiddenError: it is encrypted, and no key opens it.
+            PoisonError: it is another than its manifest says, or too large.
         """
-        if place not in self.messages or name not in self.messages[place].manifest.files:
-            raise NotFoundError(f"{place.path}/{name} is not there")
-        content = self.folder.read(f"{place.path}/{name}", max_bytes=MAX_RECORD_BYTES)
-        check_file(self.messages[place], name, len(content), digest_of(content))
-        return content
+        path, message = f"{place.path}/{name}", self.messages.get(place)
+        if message is None or name not in message.manifest.files:
+            raise NotFoundError(f"{path} is not there")
+        said = self._said(message, name)
+        content = self.folder.read(path, max_bytes=max_ciphertext_bytes(MAX_RECORD_BYTES) if said else MAX_RECORD_BYTES)
+        if said is None:
+            check_file(message, name, len(content), digest_of(content))
+            return content
+        if isinstance(self.folder, Mirror):
+            _check_said(said, digest_of(content), path)
+            return content
+        check_file(message, name, len(content), digest_of(content))
+        return b"".join(decrypted(BytesIO(content), said, path))
 
     def record(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord:
         """A record of a message.
@@ -173,13 +202,43 @@ class Reading:
 
     @contextmanager
     def file(self, message: Message, name: str) -> Iterator[Path]:
-        """Any file of a message on this machine's disk, as its manifest says it is; a fetched one vanishes afterwards.
+        """What any file of a message says, on this machine's disk; what was fetched or decrypted vanishes afterwards.
 
         Raises:
             NotFoundError: it is not there.
-            PoisonError: it is another.
+            HiddenError: it is encrypted, and no key opens it.
+            PoisonError: it is another than its manifest says.
         """
         path = f"{message.place.path}/{name}"
+        if path not in self.sizes:
+            raise NotFoundError(f"{path} is not there")
+        said = self._said(message, name)
+        if said is None:
+            with self.as_it_lies(message, name) as local:
+                yield local
+        elif isinstance(self.folder, Mirror):
+            local = self.folder.locate(path)
+            _check_said(said, hash_file(local)[1], path)
+            yield local
+        else:
+            with (
+                self.as_it_lies(message, name) as ciphertext,
+                tempfile.TemporaryDirectory(prefix="dropfed-audit-") as scratch,
+            ):
+                decrypt(ciphertext, Path(scratch) / name, said, path)
+                yield Path(scratch) / name
+
+    @contextmanager
+    def as_it_lies(self, message: Message, name: str) -> Iterator[Path]:
+        """Any file of a message on this machine's disk, as its manifest says it is; encrypted, if it is.
+
+        Raises:
+            NotFoundError: it is not there.
+            PoisonError: it is another; or it is encrypted, and this copy has only what it says.
+        """
+        path = f"{message.place.path}/{name}"
+        if message.manifest.files[name].encrypted is not None and isinstance(self.folder, Mirror):
+            raise PoisonError(path, f"was encrypted, and without {ENCRYPTION_KEY_FILE} nobody can compare it")
         size = self.sizes.get(path)
         if size is None:
             raise NotFoundError(f"{path} is not there")
@@ -194,6 +253,29 @@ class Reading:
             sha256 = self.folder.download(path, target, size=size)
             check_file(message, name, size, sha256)
             yield target
+
+    def _said(self, message: Message, name: str) -> Content | None:
+        """What decrypts a file of a message; None if it is not encrypted.
+
+        Raises:
+            HiddenError: it is, and no key opens it.
+            PoisonError: it is encrypted under another key than its run's.
+        """
+        wrapped, place = message.manifest.files[name].encrypted, message.place
+        if wrapped is None:
+            return None
+        try:
+            if self._secret_key is not None and self.site_card is not None:
+                return run_key(self._secret_key, self.opened, self.site_card, place.run).unwrap(wrapped, place, name)
+        except (ConfigurationError, StandingError):
+            pass  # it is the key of another folder, or none was shown here
+        raise HiddenError(f"{place.path}/{name} is encrypted: name the key that opens it with --secret-key")
+
+    def hides_rules(self, run: str) -> bool:
+        """Whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
+        offer = self.messages.get(Place("offer", run))
+        is_encrypted = offer is not None and offer.manifest.files[names.RUN_CONFIGURATION].encrypted is not None
+        return is_encrypted and self.configuration(run) is None
 
     def configuration(self, run: str) -> RunConfiguration | None:
         """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
@@ -241,7 +323,7 @@ class Reading:
             place = place_at(path)
             if place is not None:
                 self.by_place[place].add(entry.name)
-            elif inside not in names.ROOT_FILES:
+            elif inside not in names.ROOT_FILES and not names.is_handover(inside):
                 self._strangers.add(inside)
 
     def _check_scratch(self, path: str) -> None:
@@ -300,6 +382,20 @@ class Reading:
                 self.find(error.file, error.reason, federation.created)
         return content
 
+    def _read_handovers(self, federation: Federation) -> Correspondent:
+        """The site with all its keys."""
+        site = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+        for path in sorted(filter(names.is_handover, self.sizes)):
+            if path != names.handover_path(site.next_key_number):
+                self.find(path, "hands a key over, and the hand-over before it is missing or does not hold")
+                continue
+            try:
+                site = site.hand_over(self._read(path) or b"")
+                self.handovers.append(path)
+            except PoisonError as error:
+                self.find(error.file, error.reason)
+        return site
+
     def _read_status(self, federation: Federation) -> Status | None:
         if isinstance(self.folder, Mirror) and names.STATUS not in self.sizes:
             return None  # the aggregator never needed it
@@ -307,12 +403,12 @@ class Reading:
         if content is None:
             return None
         try:
-            return _site_of(federation).open_status(content)
+            return self.site.open_status(content)
         except PoisonError as error:
             self.find(error.file, error.reason, federation.created)
             return None
 
-    def _pass_over_unfinished(self, federation: Federation) -> None:
+    def _pass_over_unfinished(self) -> None:
         """Take no notice of what a write has left that was cut off before its MOVE, or is on its way just now.
 
         That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
@@ -320,12 +416,13 @@ class Reading:
         places = {f"{place.manifest}{UNFINISHED}": place for place in self.by_place}
         for path in sorted(self.sizes):
             name = path.removesuffix(UNFINISHED)
-            if name == path or (path not in places and name not in names.ROOT_FILES):
+            is_record = name in names.ROOT_FILES or names.is_handover(name)
+            if name == path or (path not in places and not is_record):
                 continue
             try:
                 content = self.folder.read(path, max_bytes=MAX_RECORD_BYTES)
                 if name == names.STATUS:
-                    _site_of(federation).open_status(content)
+                    self.site.open_status(content)
                 elif content != self.folder.read(name, max_bytes=MAX_RECORD_BYTES):
                     continue
             except (NotFoundError, PoisonError):
@@ -337,15 +434,14 @@ class Reading:
     # --- messages ------------------------------------------------------------------------------------------
 
     def _read_messages(self, federation: Federation) -> None:
-        keys = {True: (federation.site, federation.site_key), False: (AGGREGATOR, federation.aggregator_key)}
+        aggregator = Correspondent(federation.federation, federation.site, AGGREGATOR, federation.aggregator_key)
         for place, found in sorted(self.by_place.items(), key=lambda item: item[0].path):
             if MANIFEST not in found:
                 continue
-            sender, key = keys[place.is_from_site]
             content = self._read(place.manifest)
             try:
-                correspondent = Correspondent(federation.federation, federation.site, sender, key)
-                message = correspondent.open_out_of_order(content or b"", place)
+                sender = self.site if place.is_from_site else aggregator
+                message = sender.open_out_of_order(content or b"", place)
             except PoisonError as error:
                 self.find(error.file, error.reason)
                 continue
@@ -374,7 +470,7 @@ def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str,
     """
     readings: dict[str, Reading] = {}
     for name, folder in archive.folders.items():
-        reading = Reading(folder, aggregator_key)
+        reading = Reading(folder, aggregator_key, archive.secret_key)
         federation = reading.opened
         if federation.site in readings:
             raise ConfigurationError([f"{name}: is a second folder of {federation.site}; name one of them"])
@@ -386,14 +482,15 @@ def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str,
     return dict(sorted(readings.items()))
 
 
-def _site_of(federation: Federation) -> Correspondent:
-    return Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+def _check_said(said: Content, sha256: str, path: str) -> None:
+    if sha256 != said.sha256:
+        raise PoisonError(path, "is not what its sender encrypted (SHA-256 differs)")
 
 
 def _may_hold_files(path: str) -> bool:
     """Whether a folder at ``path`` is part of the protocol's tree."""
     match path.split("/"):
-        case [names.RUNS]:
+        case [names.RUNS] | [names.KEYS]:
             return True
         case [names.RUNS, run]:
             return names.is_name(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shared.audit.reading import UNKNOWN, Reading
+from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
@@ -94,6 +94,8 @@ def _files(reading: Reading, message: Message) -> Iterator[SentFile]:
             with reading.file(message, name) as path:
                 if names.is_weights(name):
                     tensors = layout_of(path, f"{message.place.path}/{name}")
+        except HiddenError:
+            state = "encrypted"
         except NotFoundError:
             state = "removed" if reading.was_let_go(message.place, name) else "missing"
         except PoisonError as error:
@@ -112,4 +114,5 @@ def _of_root(reading: Reading, name: str) -> Iterator[Sent]:
     says = reading.site_card.created if reading.site_card and name == names.SITE_CARD else ""
     says = reading.status.time if reading.status and name == names.STATUS else says
     file = SentFile(name, len(content), digest, "there")
-    yield Sent(name, says or UNKNOWN, "", None, reading.opened.site_key, digest, (file,))
+    key = reading.site.newest_key if name == names.STATUS else reading.site.key
+    yield Sent(name, says or UNKNOWN, "", None, key, digest, (file,))

@@ -7,7 +7,7 @@ What is checked, in this order:
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said
-                to be in the form that the run wants
+                to be in the form that the run wants, and encrypted where it wants that
     contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run
@@ -22,13 +22,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 from shared.audit.contents import check_contents
-from shared.audit.reading import UNKNOWN, Finding, Reading
+from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MANIFEST, Place
 from shared.exchange.records import Federation, Head, Status
 from shared.exchange.signing import digest_of
-from shared.exchange.trust import Message, check_form
+from shared.exchange.trust import Message, check_encrypted, check_form
 from shared.folder.contract import Folder
 from shared.visible import visible
 
@@ -38,7 +39,8 @@ class Audit:
     """The result for one folder.
 
     ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule let go;
-    ``scratch``: scratch folders of a `check`.
+    ``scratch``: scratch folders of a `check`; ``handovers``: records by which the site changed its key; ``encrypted``:
+    files that only the folder's two sides can read; ``opened``: how many of them were, by a key that was given.
     """
 
     federation: Federation | None = None
@@ -48,6 +50,9 @@ class Audit:
     in_progress: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     scratch: list[str] = field(default_factory=list)
+    handovers: list[str] = field(default_factory=list)
+    encrypted: int = 0
+    opened: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -61,21 +66,26 @@ class Audit:
             "in_progress": self.in_progress,
             "removed": self.removed,
             "scratch": self.scratch,
+            "handovers": self.handovers,
+            "encrypted": self.encrypted,
+            "opened": self.opened,
             "findings": [asdict(finding) for finding in self.findings],
         }
 
 
-def verify(folder: Folder, *, aggregator_key: str | None = None) -> Audit:
+def verify(folder: Folder, *, aggregator_key: str | None = None, secret_key: EncryptionKey | None = None) -> Audit:
     """Check one site's folder.
 
     Args:
         aggregator_key: the aggregator's public key if known from elsewhere (64 hex digits); without it the folder
             is only checked against itself.
+        secret_key: the site's or the aggregator's private encryption key; without it, of what is encrypted the bytes in
+            the folder are checked, and not what they say.
 
     Raises:
         StandingError: the folder cannot be read.
     """
-    return verified(Reading(folder, aggregator_key))
+    return verified(Reading(folder, aggregator_key, secret_key))
 
 
 def verified(reading: Reading) -> Audit:
@@ -94,6 +104,7 @@ class _Verification:
             files=len(reading.sizes),
             size_bytes=sum(reading.sizes.values()),
             scratch=reading.scratch,
+            handovers=reading.handovers,
         )
 
     def run(self) -> Audit:
@@ -107,9 +118,11 @@ class _Verification:
                 self._check_chain(sender)
             self._check_replies(reading.card)
             self._check_withdrawals()
+            for path, handover in zip(reading.handovers, reading.site.handovers, strict=True):
+                self._check_head(federation.site, handover.after, path)
             if reading.status is not None:
-                self._check_head(federation.site, reading.status.own_head)
-                self._check_head(AGGREGATOR, reading.status.aggregator_head)
+                self._check_head(federation.site, reading.status.own_head, names.STATUS)
+                self._check_head(AGGREGATOR, reading.status.aggregator_head, names.STATUS)
             self._check_unsealed(reading.status)
         self._audit.findings = sorted(set(reading.findings))
         return self._audit
@@ -121,21 +134,33 @@ class _Verification:
         if path not in self._reading.sizes:
             if self._reading.was_let_go(message.place, name):
                 self._audit.removed.append(path)
+            elif names.is_weights(name) and self._reading.hides_rules(message.place.run):
+                self._find(path, "is missing, or was removed by the run's rule, which only a key shows", created)
             else:
                 self._find(path, "is missing", created)
             return
+        is_encrypted = message.manifest.files[name].encrypted is not None
+        self._audit.encrypted += is_encrypted
         try:
-            with self._reading.file(message, name) as local:
-                check_contents(self._reading, message, name, local)
+            try:
+                with self._reading.file(message, name) as local:
+                    check_contents(self._reading, message, name, local)
+                self._audit.opened += is_encrypted
+            except HiddenError:
+                with self._reading.as_it_lies(message, name):
+                    pass
         except PoisonError as error:
             self._find(error.file, error.reason, created)
         except NotFoundError:
             self._find(path, "vanished while it was read", created)
 
     def _check_form(self, message: Message) -> None:
-        if (run := self._reading.configuration(message.place.run)) is not None:
+        run = self._reading.configuration(message.place.run)
+        if run is not None or self._reading.hides_rules(message.place.run):
             try:
-                check_form(message, run.wire)
+                check_encrypted(message, run.encrypt if run else "all")
+                if run is not None:
+                    check_form(message, run.wire)
             except PoisonError as error:
                 self._find(error.file, error.reason, message.manifest.created)
 
@@ -179,16 +204,16 @@ class _Verification:
                     what = "was sent after the site had withdrawn from the run"
                     self._find(message.place.manifest, what, message.manifest.created)
 
-    def _check_head(self, sender: str, head: Head) -> None:
+    def _check_head(self, sender: str, head: Head, told_in: str) -> None:
         if head.seq == 0:
             return
         for message in self._reading.sent_by(sender):
             if message.manifest.seq == head.seq:
                 if message.digest != head.digest:
-                    what = f"is not the number {head.seq} of {sender} that {names.STATUS} speaks of"
+                    what = f"is not the number {head.seq} of {sender} that {told_in} speaks of"
                     self._find(message.place.manifest, what, message.manifest.created)
                 return
-        self._find(names.STATUS, f"speaks of message {head.seq} of {sender}, which is not there")
+        self._find(told_in, f"speaks of message {head.seq} of {sender}, which is not there")
 
     def _check_unsealed(self, status: Status | None) -> None:
         """A message without a manifest is on its way, or its manifest was taken away."""
@@ -228,6 +253,10 @@ def summary(audits: Mapping[str, Audit]) -> str:
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {on_their_way} on their way" if on_their_way else ""
     more += f", {removed} tensor files removed by the runs' own rule" if removed else ""
+    handovers = sum(len(audit.handovers) for audit in audits.values())
+    more += f", {handovers} hand-over(s) of a site's key" if handovers else ""
+    encrypted, opened = (sum(getattr(audit, what) for audit in audits.values()) for what in ("encrypted", "opened"))
+    more += f", {encrypted} encrypted files, {opened} of them opened" if encrypted else ""
     scratch = sum(len(audit.scratch) for audit in audits.values())
     more += f", {scratch} scratch folder(s) of a check" if scratch else ""
     return (

@@ -59,7 +59,7 @@ class Ciphertexts:
             known = encrypt(plain, target)
         else:
             link_file(known.path, target)
-        return known.entry.model_copy(update={"encrypted": key.wrap(known.content_key, place, name)})
+        return known.entry.model_copy(update={"encrypted": key.wrap(known.content, place, name)})
 
     def decrypt(self, message: Message, name: str, target: Path) -> None:
         """Write what a fetched payload says, all or nothing; its ciphertext is needed no more.
@@ -72,8 +72,8 @@ class Ciphertexts:
         if wrapped is None:
             raise ValueError(f"{name} is not encrypted")
         ciphertext = self.folder(place) / name
-        content_key = self.key(place.run).unwrap(wrapped, place, name)
-        decrypt(ciphertext, target, content_key, f"{place.path}/{name}")
+        content = self.key(place.run).unwrap(wrapped, place, name)
+        decrypt(ciphertext, target, content, f"{place.path}/{name}")
         ciphertext.unlink()
 
     def forget(self, place: Place) -> None:

@@ -4,8 +4,8 @@ From the outside in:
 
     run key      HKDF-SHA-256 of the X25519 of one side's private and the other side's public key, which is the same
                  from either end; bound to federation, site, run and both public keys. It opens one run in one folder
-    content key  32 random bytes of one payload. Its manifest holds it, wrapped: XChaCha20-Poly1305 under the run key,
-                 bound to federation, site, run, round, kind and file name
+    content key  32 random bytes of one payload. Its manifest holds it, and the SHA-256 of what the payload says,
+                 wrapped: XChaCha20-Poly1305 under the run key, bound to federation, site, run, round, kind and name
     payload      libsodium's secretstream (XChaCha20-Poly1305) under the content key: a header of 24 bytes, then blocks
                  of 64 KiB, of which only the last is shorter; each is 17 bytes longer than what it holds, and the last
                  says that it is the last
@@ -49,10 +49,11 @@ from shared.exchange.records import Federation, FileEntry, SiteCard
 from shared.exchange.signing import KeptKey, canonical
 from shared.folder.durable import writing
 
+ENCRYPTION_KEY_FILE = "encryption.key"
 BLOCK_BYTES = 1 << 16
 _HEADER = crypto_secretstream_xchacha20poly1305_HEADERBYTES
 _MORE = crypto_secretstream_xchacha20poly1305_ABYTES  # that a block of ciphertext has
-_NONCE = 24
+_NONCE, _KEY = 24, 32
 _TAGS = (crypto_secretstream_xchacha20poly1305_TAG_MESSAGE, crypto_secretstream_xchacha20poly1305_TAG_FINAL)
 
 
@@ -82,6 +83,14 @@ class EncryptionKey(KeptKey):
 
 
 @dataclass(frozen=True)
+class Content:
+    """What decrypts a payload, and the SHA-256 (hex) of what it then says."""
+
+    key: bytes
+    sha256: str
+
+
+@dataclass(frozen=True)
 class RunKey:
     """What opens the payloads of one run in one folder."""
 
@@ -90,23 +99,24 @@ class RunKey:
     run: str
     key: bytes
 
-    def wrap(self, content_key: bytes, place: Place, name: str) -> str:
-        """A content key as a manifest holds it, 144 hex digits."""
-        nonce = random(_NONCE)
+    def wrap(self, content: Content, place: Place, name: str) -> str:
+        """What a manifest holds of it, 208 hex digits."""
+        nonce, secret = random(_NONCE), content.key + bytes.fromhex(content.sha256)
         bound = self._bound_to(place, name)
-        return (nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(content_key, bound, nonce, self.key)).hex()
+        return (nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self.key)).hex()
 
-    def unwrap(self, wrapped: str, place: Place, name: str) -> bytes:
-        """The content key of a payload.
+    def unwrap(self, wrapped: str, place: Place, name: str) -> Content:
+        """What a manifest holds of a payload.
 
         Raises:
             PoisonError: it was wrapped by another key, or for another payload.
         """
-        content, bound = bytes.fromhex(wrapped), self._bound_to(place, name)
+        sealed, bound = bytes.fromhex(wrapped), self._bound_to(place, name)
         try:
-            return crypto_aead_xchacha20poly1305_ietf_decrypt(content[_NONCE:], bound, content[:_NONCE], self.key)
+            secret = crypto_aead_xchacha20poly1305_ietf_decrypt(sealed[_NONCE:], bound, sealed[:_NONCE], self.key)
         except CryptoError:
             raise PoisonError(f"{place.path}/{name}", "is encrypted under another key than this run's") from None
+        return Content(secret[:_KEY], secret[_KEY:].hex())
 
     def _bound_to(self, place: Place, name: str) -> bytes:
         return canonical(
@@ -152,11 +162,11 @@ def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, r
 
 @dataclass(frozen=True)
 class Ciphertext:
-    """An encrypted file, what a manifest says of it, and its content key, which is kept nowhere but in manifests."""
+    """An encrypted file, what a manifest says of it, and what decrypts it, which is kept nowhere but in manifests."""
 
     path: Path
     entry: FileEntry
-    content_key: bytes
+    content: Content
 
 
 def encrypt(plain: Path, target: Path) -> Ciphertext:
@@ -164,18 +174,20 @@ def encrypt(plain: Path, target: Path) -> Ciphertext:
     content_key = crypto_secretstream_xchacha20poly1305_keygen()
     state = crypto_secretstream_xchacha20poly1305_state()
     header = crypto_secretstream_xchacha20poly1305_init_push(state, content_key)
-    digest = hashlib.sha256(header)
+    digest, of_content = hashlib.sha256(header), hashlib.sha256()
     with plain.open("rb") as reader, writing(target) as writer:
         writer.write(header)
         for block, is_last in _blocks(reader, BLOCK_BYTES):
             sealed = crypto_secretstream_xchacha20poly1305_push(state, block, tag=_TAGS[is_last])
             digest.update(sealed)
+            of_content.update(block)
             writer.write(sealed)
         size = writer.tell()
-    return Ciphertext(target, FileEntry(size=size, sha256=digest.hexdigest()), content_key)
+    content = Content(content_key, of_content.hexdigest())
+    return Ciphertext(target, FileEntry(size=size, sha256=digest.hexdigest()), content)
 
 
-def decrypted(ciphertext: BinaryIO, content_key: bytes, shown_as: str) -> Iterator[bytes]:
+def decrypted(ciphertext: BinaryIO, content: Content, shown_as: str) -> Iterator[bytes]:
     """What an encrypted file holds, block by block. Only with the last one is it known to be whole.
 
     Args:
@@ -184,29 +196,32 @@ def decrypted(ciphertext: BinaryIO, content_key: bytes, shown_as: str) -> Iterat
     Raises:
         PoisonError: it is cut off, was changed, or is encrypted under another key.
     """
-    header = ciphertext.read(_HEADER)
+    header, digest = ciphertext.read(_HEADER), hashlib.sha256()
     state = crypto_secretstream_xchacha20poly1305_state()
     try:
-        crypto_secretstream_xchacha20poly1305_init_pull(state, header, content_key)
+        crypto_secretstream_xchacha20poly1305_init_pull(state, header, content.key)
         for sealed, is_last in _blocks(ciphertext, BLOCK_BYTES + _MORE):
             block, tag = crypto_secretstream_xchacha20poly1305_pull(state, sealed)
             if tag != _TAGS[is_last]:
                 raise PoisonError(shown_as, "does not decrypt: it ends too early, or goes on after its end")
+            digest.update(block)
             yield block
     except CryptoError:
         raise PoisonError(
             shown_as, "does not decrypt: it is cut off, was changed, or is encrypted under another key"
         ) from None
+    if digest.hexdigest() != content.sha256:
+        raise PoisonError(shown_as, "decrypts to something else than its sender says")
 
 
-def decrypt(ciphertext: Path, target: Path, content_key: bytes, shown_as: str) -> None:
+def decrypt(ciphertext: Path, target: Path, content: Content, shown_as: str) -> None:
     """Write what an encrypted file holds, all or nothing.
 
     Raises:
         PoisonError: as ``decrypted``; then nothing is written.
     """
     with ciphertext.open("rb") as reader, writing(target) as writer:
-        for block in decrypted(reader, content_key, shown_as):
+        for block in decrypted(reader, content, shown_as):
             writer.write(block)
 
 

@@ -47,7 +47,7 @@ def sentence(text: str) -> str:
 
 
 Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 and a-f")]
-WrappedKey = Annotated[str, text_like(r"[0-9a-f]{144}", "144 hexadecimal digits, 0-9 and a-f")]
+Wrapped = Annotated[str, text_like(r"[0-9a-f]{208}", "208 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
 Time = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
@@ -110,13 +110,13 @@ def encrypts(encrypt: Encrypt, name: str) -> bool:
 
 class FileEntry(Record):
     """One payload as it lies in the folder: size in bytes, SHA-256, its form if that is not the plain one, and if it is
-    encrypted its content key, wrapped (``encryption.py``).
+    encrypted what decrypts it, wrapped (``encryption.py``).
     """
 
     size: Count
     sha256: Digest
     wire: Wire = PLAIN
-    encrypted: WrappedKey | None = None
+    encrypted: Wrapped | None = None
 
     @model_validator(mode="before")
     @classmethod

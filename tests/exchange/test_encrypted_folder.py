@@ -97,12 +97,43 @@ def test_an_auditor_checks_bytes_without_a_key_and_contents_with_either_sides(
         assert (audit.findings, audit.encrypted, audit.opened) == ([], hidden, hidden)
 
 
+@pytest.mark.parametrize("mode", ["weights", "all"])
+def test_the_aggregators_own_copies_are_checked_too(
+    encrypted: dict[Encrypt, Played], tmp_path: Path, mode: Encrypt
+) -> None:
+    """They hold what the payloads say, so it is compared with what the manifests say of that."""
+    work = tmp_path / "work"
+    shutil.copytree(encrypted[mode].aggregator.mirror.parent.parent.parent, work)
+    result = CliRunner().invoke(main, ["verify", str(work)])
+    assert result.exit_code == 0, result.output
+    assert "of them opened" in result.output
+    model = work / "sites" / "north" / "mirror" / UPDATE.path / names.SITE_MODEL
+    content = model.read_bytes()
+    model.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    result = CliRunner().invoke(main, ["verify", str(work)])
+    assert result.exit_code == 1
+    assert f"{UPDATE.path}/{names.SITE_MODEL}: is not what its sender encrypted" in result.output
+    (work / "encryption.key").unlink()
+    result = CliRunner().invoke(main, ["verify", str(work)])
+    assert result.output.count("without encryption.key nobody can compare it") == {"weights": 4, "all": 14}[mode]
+
+
+def test_other_commands_open_what_they_show(encrypted: dict[Encrypt, Played]) -> None:
+    run = encrypted["all"]
+    own = str(run.site.mirror.parent / "encryption.key")
+    result = CliRunner().invoke(main, ["sent", "north", str(run.drop)])
+    assert "(encrypted)" in result.output
+    result = CliRunner().invoke(main, ["sent", "north", str(run.drop), "--secret-key", own])
+    assert "(encrypted)" not in result.output
+    assert "F32 [3, 2]" in result.output
+
+
 def test_the_auditors_command_takes_a_key(encrypted: dict[Encrypt, Played], tmp_path: Path) -> None:
     run = encrypted["all"]
     own = run.site.mirror.parent / "encryption.key"
     result = CliRunner().invoke(main, ["verify", str(run.drop), "--secret-key", str(own)])
     assert result.exit_code == 0
-    assert "14 encrypted files of which 14 were opened" in result.stdout
+    assert "14 encrypted files, 14 of them opened" in result.stdout
     EncryptionKey.made_at(tmp_path / "other.key")
     result = CliRunner().invoke(main, ["verify", str(run.drop), "--secret-key", str(tmp_path / "other.key")])
     assert result.exit_code == 2
@@ -171,7 +202,7 @@ def test_a_signed_ciphertext_that_does_not_decrypt_is_poison(
         made = encrypt(plain, target)
         target.write_bytes(HOSTILE[change](target.read_bytes()))
         size, sha256 = hash_file(target)
-        return Ciphertext(target, FileEntry(size=size, sha256=sha256), made.content_key)
+        return Ciphertext(target, FileEntry(size=size, sha256=sha256), made.content)
 
     monkeypatch.setattr(ciphertexts, "encrypt", damaged)
     run.seal_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.encryption import (
     BLOCK_BYTES,
+    Content,
     EncryptionKey,
     RunKey,
     content_bytes,
@@ -65,9 +67,9 @@ def content_of(size: int) -> bytes:
     return bytes(number % 251 for number in range(size))
 
 
-def refused(ciphertext: Path, content_key: bytes, target: Path) -> str:
+def refused(ciphertext: Path, content: Content, target: Path) -> str:
     with pytest.raises(PoisonError) as refusal:
-        decrypt(ciphertext, target, content_key, SHOWN)
+        decrypt(ciphertext, target, content, SHOWN)
     assert list(target.parent.iterdir()) == [], "what is refused was written"
     assert refusal.value.file == SHOWN
     return refusal.value.reason
@@ -85,10 +87,10 @@ def test_what_goes_in_comes_out(tmp_path: Path, size: int, seed: int) -> None:
     plain, again = tmp_path / "plain", tmp_path / "again"
     plain.write_bytes(random.Random(seed).randbytes(size))
     made = encrypt(plain, tmp_path / "ciphertext")
-    entry = made.entry.model_copy(update={"encrypted": "00" * 72})
+    entry = made.entry.model_copy(update={"encrypted": "00" * 104})
     assert made.path.stat().st_size == entry.size <= max_ciphertext_bytes(size)
     assert (content_bytes(entry), content_bytes(made.entry)) == (size, entry.size)
-    decrypt(made.path, again, made.content_key, SHOWN)
+    decrypt(made.path, again, made.content, SHOWN)
     assert again.read_bytes() == plain.read_bytes()
     if size >= 16:
         assert plain.read_bytes()[:16] not in made.path.read_bytes()
@@ -97,7 +99,7 @@ def test_what_goes_in_comes_out(tmp_path: Path, size: int, seed: int) -> None:
 def test_no_two_ciphertexts_of_a_file_are_alike(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(content_of(1000))
     first, second = (encrypt(tmp_path / "plain", tmp_path / name) for name in ("first", "second"))
-    assert first.content_key != second.content_key
+    assert first.content != second.content
     assert first.entry != second.entry
 
 
@@ -110,7 +112,7 @@ def test_a_flipped_bit_is_refused(tmp_path: Path, size: int, data: st.DataObject
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     made.path.write_bytes(content)
     (tmp_path / "decrypted").mkdir(exist_ok=True)
-    assert "does not decrypt" in refused(made.path, made.content_key, tmp_path / "decrypted" / "model")
+    assert "does not decrypt" in refused(made.path, made.content, tmp_path / "decrypted" / "model")
 
 
 def test_every_bit_of_a_short_file_counts(tmp_path: Path, target: Path) -> None:
@@ -122,7 +124,7 @@ def test_every_bit_of_a_short_file_counts(tmp_path: Path, target: Path) -> None:
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         made.path.write_bytes(changed)
-        assert "does not decrypt" in refused(made.path, made.content_key, target)
+        assert "does not decrypt" in refused(made.path, made.content, target)
 
 
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
@@ -152,13 +154,19 @@ def test_what_was_cut_reordered_or_prolonged_is_refused(tmp_path: Path, target: 
     (tmp_path / "plain").write_bytes(content_of(2 * BLOCK_BYTES + 5))
     made = encrypt(tmp_path / "plain", tmp_path / "ciphertext")
     made.path.write_bytes(CHANGES[change](made.path.read_bytes()))
-    assert "does not decrypt" in refused(made.path, made.content_key, target)
+    assert "does not decrypt" in refused(made.path, made.content, target)
 
 
 def test_another_key_opens_nothing(tmp_path: Path, target: Path) -> None:
     (tmp_path / "plain").write_bytes(b"weights")
     made = encrypt(tmp_path / "plain", tmp_path / "ciphertext")
-    assert "another key" in refused(made.path, b"\x05" * 32, target)
+    assert "another key" in refused(made.path, replace(made.content, key=b"\x05" * 32), target)
+
+
+def test_a_sender_that_says_another_hash_is_refused(tmp_path: Path, target: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"weights")
+    made = encrypt(tmp_path / "plain", tmp_path / "ciphertext")
+    assert "something else" in refused(made.path, replace(made.content, sha256="ab" * 32), target)
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
@@ -166,7 +174,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(bytes(size))
     tracemalloc.start()
     made = encrypt(tmp_path / "plain", tmp_path / "ciphertext")
-    decrypt(made.path, tmp_path / "again", made.content_key, SHOWN)
+    decrypt(made.path, tmp_path / "again", made.content, SHOWN)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2 << 20
@@ -192,8 +200,9 @@ def test_each_run_site_and_pair_of_keys_has_its_own_key() -> None:
 
 def test_a_wrapped_key_is_good_for_one_payload_alone() -> None:
     key = run_key(SITE, federation(), card(), "r")
-    wrapped = key.wrap(b"\x07" * 32, PLACE, "model.safetensors")
-    assert key.unwrap(wrapped, PLACE, "model.safetensors") == b"\x07" * 32
+    content = Content(b"\x07" * 32, "ab" * 32)
+    wrapped = key.wrap(content, PLACE, "model.safetensors")
+    assert key.unwrap(wrapped, PLACE, "model.safetensors") == content
     others: list[tuple[RunKey, Place, str]] = [
         (key, PLACE, "state-a.safetensors"),
         (key, Place("update", "r", 2), "model.safetensors"),
@@ -233,6 +242,6 @@ def test_a_lost_key_is_told() -> None:
 def test_a_manifest_says_nothing_of_keys_where_nothing_is_encrypted() -> None:
     entry = FileEntry(size=1, sha256="aa" * 32)
     assert entry.model_dump() == {"size": 1, "sha256": "aa" * 32}
-    for wrong in (None, "", "00" * 71, "AB" * 72):
+    for wrong in (None, "", "00" * 103, "AB" * 104):
         with pytest.raises(ValidationError):
             FileEntry.model_validate(entry.model_dump() | {"encrypted": wrong})

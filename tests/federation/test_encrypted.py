@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.launch import prepare_daemon
+from aggregator.setup import encryption_key
 from shared.audit.verify import verify
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange import names
@@ -108,7 +109,8 @@ def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
             del card["encryption_key"]
             write_file(mirror / names.SITE_CARD, own.sign(card))
             body = {"federation": "retina", "site": site, "aggregator_key": key.public, "site_key": own.public}
-            more = {"protocol": 1, "kind": "federation", "created": card["created"], "files": {}}
+            files = {names.README: {"size": 1, "sha256": "aa" * 32}}
+            more = {"protocol": 1, "kind": "federation", "created": card["created"], "files": files}
             write_file(mirror / names.FEDERATION, key.sign(body | more))
         with pytest.raises(ConfigurationError) as refusal:
             prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
@@ -119,8 +121,10 @@ def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
 def test_a_lost_key_is_not_made_anew(tmp_path: Path) -> None:
     federation = in_process(tmp_path, "weights")
     (federation.aggregator / "encryption.key").unlink()
-    with pytest.raises(StandingError, match=r"encryption\.key is missing: put this very key back"):
+    with pytest.raises(ConfigurationError, match=r"put the very encryption\.key back"):
         prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
+    with pytest.raises(StandingError, match=r"encryption\.key is missing: put this very key back"):
+        encryption_key(federation.aggregator)
 
 
 @pytest.fixture
