@@ -13,10 +13,12 @@ from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
 from shared.errors import StandingError
+from shared.exchange.names import README
 from shared.exchange.records import Federation as Enrolment
-from shared.exchange.records import now_text
+from shared.exchange.records import FileEntry, now_text
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
+from shared.learning.tasks import TASK_NAMES
 from site_client.cli import main as site
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
@@ -158,7 +160,7 @@ def enrol(federation: Federation, work: Path) -> None:
         aggregator_key=key.public,
         site_key=SigningKey.at(work / "signing.key").public,
         created=now_text(),
-        files={},
+        files={README: FileEntry(size=0, sha256="0" * 64)},
     )
     (folder / "federation.json").write_bytes(key.sign(record.model_dump()))
 
@@ -245,7 +247,7 @@ def test_a_task_that_there_is_not(federation: Federation, north: Path, work: Pat
         result = check(command, home)
         assert result.exit_code == 1
         assert of_grade("problem", result) == [
-            f"{setting}: there is no task octa; the tasks are dr_staging, octa_segmentation"
+            f"{setting}: there is no task octa; the tasks are {', '.join(TASK_NAMES)}"
         ]
 
 

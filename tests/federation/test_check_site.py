@@ -187,15 +187,15 @@ def test_scans_of_several_pictures_are_counted_as_scans(federation: Federation, 
     write_scans(
         tmp_path / "scans",
         style=synthetic_octa.STYLES[0],
-        scans=12,
+        scans=6,
         size=32,
         seed=1,
         severities=RdrOptions().severities,
     )
     federation.change(north / "site.yaml", data={"rdr_classification": str(tmp_path / "scans")})
     found = [finding for finding in lines(north) if finding.text.startswith("rdr_classification: ")]
-    assert {finding.grade for finding in found} <= {"ok", "note"}, found
-    assert line(found, "rdr_classification: 12 labelled images in")
+    assert "problem" not in {finding.grade for finding in found}, found
+    assert line(found, "rdr_classification: 6 labelled images in")
     assert line(found, "rdr_classification: no image lies in two splits")
 
 
