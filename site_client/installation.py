@@ -39,7 +39,7 @@ def unit_text(
     Raises:
         ConfigurationError: no password, a path that no unit can name, or no user whom the daemon may run as.
     """
-    identity = _identity(work, user)
+    identity, work = _identity(work, user), as_named(work)
     password = password_file or work / configuration.password_file
     if not password.exists():
         raise ConfigurationError([f"{password}: is missing: put the folder's password there, readable by you alone"])
@@ -62,6 +62,11 @@ def unit_text(
         data="\n".join(f"ReadOnlyPaths={_quoted(f'-{folder}')}" for folder in images),
         devices="DevicePolicy=closed\nDeviceAllow=char-nvidia* rw" if has_gpu else "PrivateDevices=yes",
     )
+
+
+def as_named(work: Path) -> Path:
+    """A work directory as people name it: one that systemd gave to a user of its making is found in /var/lib too."""
+    return _STATE[0] / work.name if work.parent == _STATE[1] else work
 
 
 def install(unit: str, text: str, root: Path = Path("/")) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from shared.check import Finding
 from shared.folder.lock import is_at_work
 from site_client.configuration import FILE, SiteConfiguration, computing_of
+from site_client.installation import as_named
 
 LITTLE_DISK_BYTES = 10 << 30
 LITTLE_MEMORY_BYTES = 4 << 30
@@ -39,7 +40,9 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
             yield Finding("ok", f"service: {unit} runs the daemon of this directory")
         else:
             yield Finding(
-                "note", "service: no systemd unit names this directory, so no daemon starts with the machine by itself"
+                "note",
+                "service: no systemd unit names this directory, so no daemon starts with the machine by itself; "
+                f"`dropfed-site install-service --work {work}` makes one",
             )
 
 
@@ -54,7 +57,7 @@ def unit_of(work: Path, folders: tuple[str, ...] = _UNITS) -> Path | None:
         except (OSError, RuntimeError):  # not readable by us; a user without a home
             continue
         for unit, text in texts.items():
-            if re.search(rf"{re.escape(str(work))}/?[\"'\s]", text):
+            if re.search(rf"{re.escape(str(as_named(work)))}/?[\"'\s]", text):
                 return unit
     return None
 

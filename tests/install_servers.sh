@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the WebDAV servers and the browser that the tests run, from Debian's packages. The servers stay stopped: tests
-# start their own.
+# Installs the WebDAV servers and the browser that the tests run, and what reads systemd's units, from Debian's packages.
+# The servers stay stopped: tests start their own.
 # Exit 0 if all are there in the end; otherwise 1, and tests that need a missing one skip and say so.
 set -uo pipefail
 exec < /dev/null
@@ -11,6 +11,7 @@ groups=(
     "lighttpd lighttpd-mod-webdav"
     "rclone"
     "php-sabre-dav php-cgi php-xml"
+    "systemd"
     "chromium chromium-driver"
 )
 update_limit_s=180

@@ -24,9 +24,11 @@ from shared import service
 from shared.errors import ConfigurationError, StandingError
 from shared.learning.data.images import read_pairs
 from shared.learning.loading import prepared
+from site_client import installation
 from site_client.cli import main
 from site_client.configuration import SiteConfiguration, read_configuration
 from site_client.installation import MARK, UNITS, install, uninstall, unit_name, unit_text
+from site_client.machine import unit_of
 from tests.federation.running import TASK, WAIT_S, Federation, write_data
 
 needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -276,6 +278,23 @@ def test_root_runs_no_daemon(work: Path) -> None:
         unit_text(work, configuration())
     with pytest.raises(ConfigurationError, match="belongs to root, not to nobody"):
         unit_text(work, configuration(), user="nobody")
+
+
+def test_a_directory_of_systemds_own_gets_a_user_of_its_making(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its first start, when it belongs to root, and after, when systemd has moved it."""
+    named, private = work.parent / "lib", work.parent / "lib" / "private"
+    monkeypatch.setattr(installation, "_STATE", (named, private))
+    private.mkdir(parents=True)
+    work.rename(named / "site")
+    monkeypatch.setattr(Path, "owner", lambda path: "root")
+    before = unit_text(named / "site", configuration())
+    assert {"DynamicUser=yes", 'StateDirectory="site"', f'ReadWritePaths="{named}/site"'} <= set(before.splitlines())
+    assert "User=" not in before.replace("DynamicUser=", "")
+    (named / "site").rename(private / "site")
+    (named / "site").symlink_to(private / "site")
+    assert unit_text(private / "site", configuration()) == before
+    (named / unit_name(configuration())).write_text(before)
+    assert unit_of(private / "site", (str(named),)) == named / unit_name(configuration())
 
 
 @pytest.mark.parametrize("name", ["line\nbreak", 'quo"te', "back\\slash", "space at the end "])
