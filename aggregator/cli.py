@@ -293,12 +293,8 @@ def status(work: Path, as_json: bool, watch: bool) -> None:
 
 @main.command()
 @WORK
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen; not on loopback, it asks for a token."
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0 takes any that is free."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; not loopback: by a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
 def dashboard(work: Path, host: str, port: int) -> None:
     """Show where the newest run stands as a web page, live and read-only, until Ctrl-C."""
     from aggregator.dashboard.server import TOKEN_FILE, is_loopback, serving  # noqa: PLC0415  (keeps --help instant)
@@ -309,9 +305,8 @@ def dashboard(work: Path, host: str, port: int) -> None:
     with serving(work, host, port) as address:
         click.echo(f"the dashboard is at {address} (Ctrl-C ends it)")
         if not is_loopback(host):
-            click.echo(
-                f"it asks for the token in {work / TOKEN_FILE}; the connection is not encrypted: an ssh tunnel is"
-            )
+            click.echo(f"it asks for the token in {work / TOKEN_FILE}")
+            click.echo("the connection is not encrypted: on a network that you do not trust, use an ssh tunnel")
         stop.wait()
 
 

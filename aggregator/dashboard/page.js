@@ -181,6 +181,7 @@ function card(name, overview, words) {
       ["Progress", training ? [element("progress", { max: "100", value: percent, "aria-label": `${name}: progress` }), ` ${percent} %`] : null],
       ["Answer", site.expected && ["about ", moment(site.expected), " (an estimate: if it takes as long as it did)"]],
       ["On its way", words.transfer],
+      ["New key", site.new_key],
       ["Verdict", site.last_verdict],
       ["Says", heartbeat && heartbeat.trouble],
       ["Trouble", site.trouble && element("span", { class: "bad" }, site.trouble)],
