@@ -125,8 +125,8 @@ def _site(reading: Reading, audit: Audit) -> Document:
 
 def _run(readings: Mapping[str, Reading], run: str) -> Document:
     offered = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
-    settings = next((found for reading in offered.values() if (found := reading.configuration(run))), None)
-    listed = next((sharing for reading in offered.values() if (sharing := reading.sharing(run))), None)
+    settings = next(filter(None, (reading.configuration(run) for reading in offered.values())), None)
+    listed = next(filter(None, (reading.sharing(run) for reading in offered.values())), None)
     sites = {site: _participant(reading, run) for site, reading in offered.items()}
     return {
         "run": run,

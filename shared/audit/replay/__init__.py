@@ -1,0 +1,8 @@
+"""A run computed again from its folders."""
+
+from __future__ import annotations
+
+from shared.audit.replay.run import replay
+from shared.audit.replay.steps import Step, counts, lines
+
+__all__ = ["Step", "counts", "lines", "replay"]

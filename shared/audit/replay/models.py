@@ -1,0 +1,132 @@
+"""A run's models as they are made again, beside those that the folders say were sent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from shared.audit.reading import Reading
+from shared.errors import NotFoundError, PoisonError
+from shared.exchange import names
+from shared.exchange.encoding import decode, encode
+from shared.exchange.names import Place
+from shared.exchange.records import PLAIN, RunConfiguration, Sharing
+from shared.exchange.trust import Message
+from shared.exchange.weights import entry_of
+from shared.learning.run_files import RunFiles
+
+
+class Models(RunFiles):
+    """The files of a run that is computed again, below an empty folder.
+
+    Args:
+        readings: the folders of the sites that got an offer.
+    """
+
+    def __init__(self, home: Path, readings: Mapping[str, Reading], run: RunConfiguration, listed: Sharing) -> None:
+        super().__init__(home, run.run)
+        self._readings = readings
+        self._run = run
+        self._sharing = listed
+        self.agreed_so_far = 0
+        self.digests: dict[tuple[int, str], str] = {}
+        """SHA-256 of each aggregate in the plain form, by round and site."""
+
+    def configuration(self) -> RunConfiguration:
+        """As offered."""
+        return self._run
+
+    def sharing(self) -> Sharing:
+        """As offered."""
+        return self._sharing
+
+    def agreed(self, round_no: int) -> int:
+        """What is tried at present."""
+        return self.agreed_so_far
+
+    def forget(self, round_no: int) -> None:
+        """Free the disk of what a round began with, once that is compared; what goes with a final model stays."""
+        for path in self._round(round_no).glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif not path.name.startswith("settled-"):
+                path.unlink()
+
+    def note(self, number: int) -> None:
+        """Keep the hash of an aggregate, so that its file can go."""
+        for site in self._readings:
+            path = self.aggregate_for(number, site)
+            if path.exists():
+                self.digests[number, site] = entry_of(path).sha256
+
+    def adopt(self, number: int) -> bool:
+        """Take an aggregate, and what of its state travels, as the next round brought it."""
+        place, common = Place("round", self.run, number + 1), ""
+        for site, reading in self._readings.items():
+            message = reading.messages.get(place)
+            if message is None:
+                continue
+            sha256 = message.manifest.files[names.GLOBAL_MODEL].sha256
+            if not common and self._decoded(reading, message, self.aggregate_path(number)):
+                common = sha256
+            elif common != sha256:
+                self._decoded(reading, message, self.own_aggregate_path(number, site))
+            for group in self._sharing.to_site:
+                self.take(reading, place, names.state_file(group), self.state_path(number, group))
+        self.note(number)
+        return bool(common)
+
+    def are_what_was_sent(self, reading: Reading, number: int) -> bool:
+        """Whether a round's manifest in a folder says just the hashes of what was made here."""
+        message = reading.messages[Place("round", self.run, number)]
+        for group in self._sharing.to_site:
+            made = self.state_path(number - 1, group)
+            said = message.manifest.files.get(names.state_file(group))
+            if said is None or not made.exists() or entry_of(made).sha256 != said.sha256:
+                return False
+        return self._is_model_sent(reading, message)
+
+    def _is_model_sent(self, reading: Reading, message: Message) -> bool:
+        site, number, said = reading.opened.site, message.place.round_no, message.manifest.files[names.GLOBAL_MODEL]
+        aggregate, wire = self.aggregate_for(number - 1, site), self._run.wire.of("round", names.GLOBAL_MODEL)
+        if wire == PLAIN:
+            return entry_of(aggregate).sha256 == said.sha256
+        encoded = self.home / "encoded.safetensors"
+        if encode(aggregate, encoded, self._sharing.shared, wire).sha256 == said.sha256:
+            return True
+        if wire.compression == "none":
+            return False
+        decoded = self.home / "decoded.safetensors"  # another version of zstd may compress otherwise
+        return self._decoded(reading, message, decoded) and entry_of(decoded) == entry_of(aggregate)
+
+    def _decoded(self, reading: Reading, message: Message, target: Path) -> bool:
+        """Write the model that a round brought in the plain form; False if it is not there, or does not hold."""
+        wire = self._run.wire.of("round", names.GLOBAL_MODEL)
+        shown_as = f"{message.place.path}/{names.GLOBAL_MODEL}"
+        try:
+            with reading.file(message, names.GLOBAL_MODEL) as path:
+                if wire == PLAIN:
+                    _copy(path, target)
+                else:
+                    decode(path, target, self._sharing.shared, wire, shown_as=shown_as)
+        except (NotFoundError, PoisonError):
+            return False
+        return True
+
+    @staticmethod
+    def take(reading: Reading, place: Place, name: str, target: Path) -> None:
+        message = reading.messages.get(place)
+        if message is None or name not in message.manifest.files or target.exists():
+            return
+        try:
+            with reading.file(message, name) as path:
+                _copy(path, target)
+        except (NotFoundError, PoisonError):
+            return
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Never a link: nothing of an archive is touched."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)

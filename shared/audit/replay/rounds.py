@@ -1,0 +1,372 @@
+"""One round computed again: what was sent, what was decided about it, and what was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import nn
+
+from shared.audit.reading import Reading
+from shared.audit.replay.models import Models
+from shared.audit.replay.steps import Step
+from shared.errors import NotFoundError, PoisonError
+from shared.exchange import names
+from shared.exchange.encoding import decode
+from shared.exchange.names import Place
+from shared.exchange.records import PLAIN, Consent, Verdict, decimal_text, sentence
+from shared.exchange.trust import Message
+from shared.exchange.weights import entry_of
+from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.answers import UNANSWERED, check_answer, decide
+from shared.learning.methods.contract import MODEL, Groups, Method
+from shared.learning.run_files import Scored
+from shared.learning.tolerance import HeldOutSet, load_checked
+
+SCORES_AGREE = 0.001
+"""By how much a score may differ that was measured on another platform."""
+_ROUNDING = 1e-9  # of a sum of shares
+
+
+@dataclass
+class Round:
+    """One round as it lies in the folders.
+
+    Args:
+        asked: by site, the message that asked it.
+        verdicts: by site.
+        answers: by site, the answer that its verdict is on.
+        gone: why the tensor files of a site cannot be looked at.
+    """
+
+    number: int
+    asked: dict[str, Message] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    answers: dict[str, Message] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)
+
+
+def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
+    """What lies in the folders of one round."""
+    found = Round(number)
+    for site, reading in readings.items():
+        asked, answered, settled = (Place(kind, run, number) for kind in ("round", "update", "verdict"))
+        if asked in reading.messages:
+            found.asked[site] = reading.messages[asked]
+        verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
+        if verdict is None:
+            continue
+        found.verdicts[site] = verdict
+        answer = reading.messages.get(answered)
+        if answer is not None and reading.messages[settled].manifest.in_reply_to == answer.digest:
+            found.answers[site] = answer
+    return found
+
+
+class Replayer:
+    """Goes through the rounds of a run in their order.
+
+    Args:
+        readings: the folders of the sites that got an offer.
+        network: one of the run's, to look into models with.
+        heldout: the aggregator's labelled images, where they are here.
+    """
+
+    def __init__(
+        self,
+        readings: Mapping[str, Reading],
+        models: Models,
+        *,
+        method: Method,
+        groups: Groups,
+        network: nn.Module,
+        heldout: HeldOutSet | None,
+    ) -> None:
+        self._readings = readings
+        self._models = models
+        self._run = models.configuration()
+        self._sharing = models.sharing()
+        self._method = method
+        self._groups = groups
+        self._network = network
+        self._heldout = heldout
+        self._aggregation = Aggregation(models, method, groups)
+        self._state_is_known = True
+
+    def steps(self, found: Round) -> Iterator[Step]:
+        """Every step of a round."""
+        with ExitStack() as opened:
+            yield from self._round(found, opened)
+        self._models.forget(found.number - 1)
+
+    def _round(self, found: Round, opened: ExitStack) -> Iterator[Step]:
+        number, run = found.number, self._run
+        if untold := sorted(found.asked.keys() - found.verdicts.keys()):
+            detail = f"because {', '.join(untold)} has no verdict (yet)"
+            yield Step(number, "verdicts", "not replayable", detail)
+            return
+        paths = {site: self._open(site, message, found, opened) for site, message in found.answers.items()}
+        answers: dict[str, Answer] = {}
+        scored: dict[str, Scored | None] = {}
+        for site, verdict in found.verdicts.items():
+            if site not in found.answers:
+                scored[site] = self._unanswered(verdict)
+                continue
+            scored[site] = yield from self._check(site, found, paths[site], answers)
+        yield from self._verdicts(found, scored, answers)
+        sound = {site: answers[site] for site in answers if (each := scored[site]) is not None and not each.reason}
+        yield from self._settle(found, sound)
+        if number <= run.rounds:
+            yield from self._aggregate(found, answers)
+
+    def _open(self, site: str, message: Message, found: Round, opened: ExitStack) -> dict[str, Path]:
+        """The files of an answer that are there, as its manifest says they are."""
+        paths = {}
+        for name in message.manifest.files:
+            try:
+                paths[name] = opened.enter_context(self._readings[site].file(message, name))
+            except NotFoundError:
+                was_let_go = self._readings[site].was_let_go(message.place, name)
+                rule = f"was removed, as `keep: {self._run.keep}` lets it"
+                found.gone[site] = f"{name} of {site} {rule if was_let_go else 'is missing'}"
+            except PoisonError as error:
+                found.gone[site] = f"{error}"
+        return paths
+
+    @staticmethod
+    def _unanswered(verdict: Verdict) -> Scored | None:
+        """What an aggregator knows of a site whose answer did not come in time, or was refused as it came."""
+        if verdict.status in UNANSWERED:
+            return None
+        return Scored(score=None, theta=None, reason=verdict.reason or "refused")
+
+    def _check(
+        self, site: str, found: Round, paths: Mapping[str, Path], answers: dict[str, Answer]
+    ) -> Generator[Step, None, Scored]:
+        """Check one answer as the aggregator does.
+
+        Returns:
+            What came out; with the score as told where it cannot be measured.
+        """
+        number, run, message, told = found.number, self._run, found.answers[site], found.verdicts[site]
+        trains = number <= run.rounds
+        shown_as = f"{message.place.path}/{names.SITE_MODEL}"
+        if self._run.wire.difference and trains and not self._models.aggregate_for(number - 1, site).exists():
+            found.gone.setdefault(site, f"it is the difference to aggregate {number - 1}, which is not here")
+        if site in found.gone:
+            yield Step(number, f"answer of {site}", "not replayable", f"because {found.gone[site]}")
+            answers[site] = self._answer(site, paths, told.theta)
+            return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
+        try:
+            theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method)
+            files = dict(paths)
+            if trains:
+                files[names.SITE_MODEL] = self._plain(site, number, paths[names.SITE_MODEL], shown_as)
+                load_checked(self._network, self._sharing.shared, files[names.SITE_MODEL], shown_as)
+        except PoisonError as error:
+            yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", str(error))
+            return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
+        theta_text, spent_text = (None if value is None else decimal_text(value) for value in (theta, spent))
+        answers[site] = self._answer(site, files, theta_text)
+        score = told.score if trains else None
+        if trains:
+            yield from self._score(site, found, files[names.SITE_MODEL], shown_as)
+        return Scored(score=score, theta=theta_text, epsilon=spent_text, reason="")
+
+    def _score(self, site: str, found: Round, model: Path, shown_as: str) -> Iterator[Step]:
+        """Measure a score again, if the held-out images are here."""
+        told, what = found.verdicts[site].score, f"score of {site}"
+        if told is None:
+            yield Step(found.number, what, "differs", "the verdict tells none, though nothing is wrong with the answer")
+        elif self._heldout is None:
+            detail = f"because the held-out images are not here (--heldout); {told} is taken as told"
+            yield Step(found.number, what, "not replayable", detail)
+        else:
+            score = self._heldout.score(model, shown_as)
+            if decimal_text(score) == told:
+                yield Step(found.number, what, "same", told)
+            elif abs(score - float(told)) <= SCORES_AGREE:
+                detail = f"{told} was told, {decimal_text(score)} measured here: within {SCORES_AGREE}"
+                yield Step(found.number, what, "same", f"{detail}, as another platform may round")
+            else:
+                yield Step(found.number, what, "differs", f"{told} was told, {decimal_text(score)} measured here")
+
+    def _plain(self, site: str, number: int, model: Path, shown_as: str) -> Path:
+        """A site's model in the plain form.
+
+        Raises:
+            PoisonError: it does not hold the run's tensors in the run's form.
+        """
+        if self._run.wire == PLAIN:
+            return model
+        target, before = self._models.answer_path(number, site), self._models.aggregate_for(number - 1, site)
+        decode(model, target, self._sharing.shared, self._run.wire, before, shown_as=shown_as)
+        return target
+
+    def _answer(self, site: str, paths: Mapping[str, Path], theta: str | None) -> Answer:
+        groups = (*self._sharing.measured, *self._sharing.trained)
+        files = {group: paths[name] for group in groups if (name := names.state_file(group)) in paths}
+        if names.SITE_MODEL in paths:
+            files[MODEL] = paths[names.SITE_MODEL]
+        consent = self._readings[site].record_or_none(Place("consent", self._run.run), names.CONSENT, Consent)
+        images = consent.training_images if consent and consent.agrees else 0
+        return Answer(files, images, None if theta is None else float(theta))
+
+    def _verdicts(
+        self, found: Round, scored: Mapping[str, Scored | None], answers: Mapping[str, Answer]
+    ) -> Iterator[Step]:
+        """What was decided about each site, and its weight."""
+        number, run = found.number, self._run
+        yield from self._by_the_clock(found)
+        needed = sorted(found.gone.keys() & answers.keys())
+        if needed and run.combination.rule == "krum":
+            yield Step(number, "weights", "not replayable", f"because {found.gone[needed[0]]}")
+            return
+        if number <= run.rounds and (why := self._who_may_lack(found)):
+            yield Step(number, "weights", "not replayable", f"because {why}")
+            return
+        left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
+        decided = decide(run, number, scored, answer=answers.__getitem__, withdrawn=left, aggregation=self._aggregation)
+        for site, verdict in decided.items():
+            told = found.verdicts[site]
+            if site not in found.answers:
+                continue
+            differing = [
+                f"{name} is told as {getattr(told, name)}, and is {getattr(verdict, name)}"
+                for name in ("run", "round", "site", "status", "score", "tolerance", "theta", "weight", "epsilon")
+                if getattr(told, name) != getattr(verdict, name)
+            ]
+            detail = "; ".join(differing) or _shown(verdict)
+            yield Step(number, f"verdict on {site}", "differs" if differing else "same", detail)
+
+    def _by_the_clock(self, found: Round) -> Iterator[Step]:
+        """What was decided about sites whose answer is none, or none in time."""
+        number, run = found.number, self._run.run
+        for site, verdict in found.verdicts.items():
+            withdrawn = Place("withdrawal", run) in self._readings[site].messages
+            if verdict.status == "withdrawn" and not withdrawn:
+                yield Step(number, f"verdict on {site}", "differs", "it says withdrawn, and there is no withdrawal")
+            elif site not in found.answers and verdict.status == "omitted":
+                detail = "because its answer was refused as it came, and is no message of this folder"
+                yield Step(number, f"verdict on {site}", "not replayable", detail)
+            elif verdict.status in UNANSWERED:
+                detail = f"because deadlines are by the aggregator's clock; it says {verdict.status}"
+                yield Step(number, f"verdict on {site}", "not replayable", detail)
+
+    def _settle(self, found: Round, sound: Mapping[str, Answer]) -> Iterator[Step]:
+        """What goes with the aggregate that this round's answers were measured with."""
+        lacking = [site for site, answer in sound.items() if not self._sharing.measured.keys() <= answer.files.keys()]
+        if self._sharing.with_final and lacking:
+            detail = f"because {found.gone.get(lacking[0], 'it is not here')}"
+            yield Step(found.number, "what goes with the model received", "not replayable", detail)
+        elif self._sharing.with_final and sound:
+            self._aggregation.settle(found.number, sound)
+
+    def _aggregate(self, found: Round, answers: Mapping[str, Answer]) -> Iterator[Step]:
+        number, what = found.number, f"aggregate {found.number}"
+        weights = {
+            site: float(verdict.weight) for site, verdict in found.verdicts.items() if verdict.weight is not None
+        }
+        weights = {site: weight for site, weight in weights.items() if weight > 0}
+        if (why := self._why_not(found, weights, answers)) is not None:
+            taken = "; it is taken as it was sent" if self._models.adopt(number) else ", nor was it sent on"
+            self._state_is_known = not self._groups.at_aggregator
+            yield Step(number, what, "not replayable", f"because {why}{taken}")
+            return
+        next_round = [
+            reading
+            for reading in self._readings.values()
+            if Place("round", self._run.run, number + 1) in reading.messages
+        ]
+        tried = 0
+        for tried in self._numbers_agreed(number):
+            self._models.agreed_so_far = tried
+            try:
+                if weights:
+                    self._aggregation.aggregate(number, {site: answers[site] for site in weights}, weights)
+                else:
+                    self._aggregation.leave(number)
+            except OverflowError:
+                self._aggregation.leave(number)
+            if all(self._models.are_what_was_sent(reading, number + 1) for reading in next_round):
+                break
+        else:
+            yield Step(number, what, "differs", self._how_it_differs(next_round, number))
+            self._state_is_known = not self._groups.at_aggregator
+            self._models.forget(number)
+            self._models.adopt(number)
+            return
+        self._models.note(number)
+        digest = self._models.digests[number, next(iter(self._readings))]
+        shares = ", ".join(f"{site} {weight:.4f}" for site, weight in sorted(weights.items())) or "as it was before"
+        if not next_round:
+            detail = f"because no round has brought it to a site; what comes out is {digest}"
+            yield Step(number, what, "not replayable", detail)
+            return
+        of_agreed = f", {tried} sites having agreed" if self._depends_on_agreed else ""
+        yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
+
+    def _who_may_lack(self, found: Round) -> str | None:
+        """Whose folder may be missing of those that had a share in a round; None where the shares are whole."""
+        absent = sorted(set(self._run.sites) - self._readings.keys())
+        total = sum(float(verdict.weight or 0) for verdict in found.verdicts.values())
+        if not absent or (abs(total - 1) < _ROUNDING and self._run.combination.rule != "krum"):
+            return None
+        return f"the folder of {', '.join(absent)} is not here, which may have had a share"
+
+    def _why_not(self, found: Round, weights: Mapping[str, float], answers: Mapping[str, Answer]) -> str | None:
+        """Why the next global model cannot be computed, or None."""
+        if why := self._who_may_lack(found):
+            return why
+        if not self._state_is_known:
+            return f"{', '.join(sorted(self._groups.at_aggregator))} of the round before could not be computed"
+        if not self._models.aggregate_path(found.number - 1).exists():
+            return f"aggregate {found.number - 1} is not here"
+        for site in sorted(weights):
+            if site in found.gone:
+                return found.gone[site]
+            if site not in answers or MODEL not in answers[site].files:
+                return f"the answer of {site} does not hold"
+        return None
+
+    @property
+    def _depends_on_agreed(self) -> bool:
+        return bool(self._groups.at_aggregator)
+
+    def _numbers_agreed(self, number: int) -> list[int]:
+        """How many sites may have agreed when the round was asked: that is known to the aggregator alone."""
+        run = self._run.run
+        agreed = [
+            site
+            for site, reading in self._readings.items()
+            if (consent := reading.record_or_none(Place("consent", run), names.CONSENT, Consent)) and consent.agrees
+        ]
+        if not self._depends_on_agreed:
+            return [len(agreed)]
+        asked = [
+            site
+            for site in agreed
+            if any(Place("round", run, earlier) in self._readings[site].messages for earlier in range(1, number + 1))
+        ]
+        return list(range(len(agreed), max(len(asked), 1) - 1, -1))
+
+    def _how_it_differs(self, next_round: Iterable[Reading], number: int) -> str:
+        said = {
+            reading.messages[Place("round", self._run.run, number + 1)].manifest.files[names.GLOBAL_MODEL].sha256
+            for reading in next_round
+        }
+        made = entry_of(self._models.aggregate_path(number)).sha256
+        return f"round {number + 1} brought {', '.join(sorted(said))}; computed here is {made}, in the plain form"
+
+
+def _reason_of(told: Verdict) -> str:
+    """Why an answer that cannot be looked at was refused, as far as its verdict tells: it then has no score."""
+    is_refused = told.status == "omitted" and told.score is None
+    return told.reason or "refused" if is_refused else ""
+
+
+def _shown(verdict: Verdict) -> str:
+    weight = f", weight {verdict.weight}" if verdict.weight is not None else ""
+    return f"{verdict.status}{weight}"

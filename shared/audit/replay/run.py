@@ -1,0 +1,269 @@
+"""Compute a run's decisions again from what lies in the folders, by the code that an aggregator computes them with.
+
+Of every round, in this order:
+
+    answers     each answer that was in time is checked as the aggregator checks it
+    scores      with the held-out images, each model's score is measured again; without, it is taken as told
+    verdicts    accepted or omitted, θ, ε and the weight follow from these, and from how many images a site trains on
+    aggregate   the next global model, and what goes with it, follow from the verdicts' weights and what was sent;
+                compared, bit by bit, by the hash that the next round's manifests say of what they bring
+    final       which aggregate was chosen, and its hash
+
+Arithmetic is the aggregator's: double precision, in the order of the sites' names, so that hashes agree on any machine.
+Scores are computed by torch and agree to the bit on the same platform alone; elsewhere within ``SCORES_AGREE``.
+
+What cannot be computed from the folders is said to be not replayable, and why; never does it count as right. What was
+archived is taken in its place, so that what follows can be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+
+from shared.audit.reading import Reading
+from shared.audit.replay.models import Models
+from shared.audit.replay.rounds import Replayer, Round, find_round
+from shared.audit.replay.steps import Step
+from shared.audit.show import metrics_of, rounds_of
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import FinalCard, RunConfiguration, Sharing
+from shared.exchange.tables import MetricsRow
+from shared.exchange.weights import entry_of, write_zeros
+from shared.folder.durable import link_file
+from shared.learning.choice import choose
+from shared.learning.methods import open_method
+from shared.learning.model_files import load_tensors, round_tensors, save_tensors
+from shared.learning.seeds import seed_for
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import task_named
+from shared.learning.tolerance import HeldOutSet
+
+_BINARY = 2  # classes of the network where no images say how many; what travels does not depend on it
+
+
+def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout: Path | None = None) -> list[Step]:
+    """Every step of a run, computed again.
+
+    Args:
+        scratch: an empty folder for what is made.
+        heldout: the aggregator's labelled images, laid out like a site's.
+
+    Raises:
+        ConfigurationError: there is no such run, its offer does not hold, or this software does not know its task or
+            method.
+        DataError: every problem of the held-out images.
+    """
+    offers = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
+    if not offers:
+        raise ConfigurationError([f"there is no run {run} in these folders"])
+    configuration, listed = (
+        next((found for reading in offers.values() if (found := getattr(reading, part)(run)) is not None), None)
+        for part in ("configuration", "sharing")
+    )
+    if configuration is None or listed is None:
+        raise ConfigurationError([f"run {run}: its offer does not hold; see `dropfed-audit verify`"])
+    return list(_Replay(offers, configuration, listed, scratch, heldout).steps())
+
+
+class _Replay:
+    def __init__(
+        self,
+        readings: Mapping[str, Reading],
+        run: RunConfiguration,
+        listed: Sharing,
+        scratch: Path,
+        heldout: Path | None,
+    ) -> None:
+        self._readings = readings
+        self._run = run
+        self._sharing = listed
+        self._models = Models(scratch, readings, run, listed)
+        self._task, self._method = task_named(run.task), open_method(run.method, run.method_options)
+        options = self._task.options(run.task_options)
+        images = self._task.open_images(heldout, options) if heldout else None
+        self._network = build_network(
+            self._task,
+            self._method,
+            options,
+            len(images.classes) if images else _BINARY,
+            run_seed=run.seed,
+            is_private=run.privacy is not None,
+        )
+        self._groups = self._method.groups(self._network, listed)
+        self._heldout: HeldOutSet | None = None
+        if images is not None:
+            objective = self._method.objective(run.rounds, run.rounds)
+            seed = seed_for(run.seed, "held-out set")
+            self._scored_with = deepcopy(self._network)
+            self._heldout = HeldOutSet(self._task, self._scored_with, images, listed, objective=objective, seed=seed)
+
+    def steps(self) -> Iterator[Step]:
+        """Every step of the run."""
+        yield from self._offers()
+        travels = self._tensors()
+        yield travels
+        if travels.outcome != "same":
+            return
+        yield from self._initial()
+        numbers = rounds_of(self._readings, self._run.run)
+        found = {number: find_round(self._readings, self._run.run, number) for number in numbers}
+        replayer = Replayer(
+            self._readings,
+            self._models,
+            method=self._method,
+            groups=self._groups,
+            network=self._network,
+            heldout=self._heldout,
+        )
+        for of_round in found.values():
+            yield from replayer.steps(of_round)
+        yield from self._final(found)
+
+    def _offers(self) -> Iterator[Step]:
+        if missing := sorted(set(self._run.sites) - self._readings.keys()):
+            detail = f"no offer is here of {', '.join(missing)}: what they sent, if anything, cannot be looked at"
+            yield Step(0, "folders", "not replayable", detail)
+        for name in (names.RUN_CONFIGURATION, names.TENSORS):
+            said: dict[str, list[str]] = {}
+            for site, reading in self._readings.items():
+                entry = reading.messages[Place("offer", self._run.run)].manifest.files[name]
+                said.setdefault(entry.sha256, []).append(site)
+            told = "; ".join(f"{', '.join(sites)}: {digest}" for digest, sites in said.items())
+            yield Step(0, f"offer, {name}", "same" if len(said) == 1 else "differs", told)
+
+    def _tensors(self) -> Step:
+        """What travels is what this software computes for the run: nobody was offered something else."""
+        computed = sharing(self._task, self._method, self._network)
+        if computed == self._sharing:
+            return Step(0, "offer, what travels", "same", f"{len(computed.tensors)} tensors each round")
+        return Step(0, "offer, what travels", "differs", "this software would offer other tensors for this run")
+
+    def _initial(self) -> Iterator[Step]:
+        """The first global model: drawn from the run's seed if it was, else as it was sent."""
+        run, models, what = self._run, self._models, "first global model"
+        drawn = self._models.home / "drawn.safetensors"
+        try:
+            round_tensors(self._network, self._sharing.shared, run.wire.numbers)
+            save_tensors(self._network, self._sharing.shared, drawn)
+        except ValueError:
+            drawn.unlink(missing_ok=True)
+        for group, tensors in {**self._groups.to_site, **self._groups.at_aggregator}.items():
+            write_zeros(models.state_path(0, group), tensors)
+        for reading in self._readings.values():
+            self._models.take(reading, Place("offer", run.run), names.START, models.start)
+        if self._heldout is not None and models.start.exists():
+            load_tensors(self._scored_with, self._sharing.beginning, models.start)
+        sent = [reading for reading in self._readings.values() if Place("round", run.run, 1) in reading.messages]
+        if drawn.exists():
+            link_file(drawn, models.aggregate_path(0))
+        if not sent:
+            yield Step(0, what, "not replayable", "because no round was sent")
+            return
+        if drawn.exists() and all(self._models.are_what_was_sent(reading, 1) for reading in sent):
+            self._models.note(0)
+            yield Step(0, what, "same", f"drawn from the run's seed {run.seed}: {entry_of(drawn).sha256}")
+            return
+        models.aggregate_path(0).unlink(missing_ok=True)
+        why = "because it began from published weights, or was drawn by another version of the software"
+        if self._models.adopt(0):
+            yield Step(0, what, "not replayable", f"{why}; it is taken as it was sent")
+        else:
+            yield Step(0, what, "not replayable", f"{why}, and its file is not here")
+
+    def _final(self, found: Mapping[int, Round]) -> Iterator[Step]:
+        final = Place("final", self._run.run)
+        cards = {
+            site: card
+            for site, reading in self._readings.items()
+            if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None
+        }
+        if not cards:
+            yield Step(0, "final model", "not replayable", "because the run has not ended in any of these folders")
+            return
+        card = next(iter(cards.values()))
+        if any(other != card for other in cards.values()):
+            yield Step(0, "final card", "differs", "not all folders have the same")
+        yield self._choice(card, found)
+        for site in cards:
+            message = self._readings[site].messages[final]
+            yield self._compared(
+                f"final model of {site}",
+                message.manifest.files[names.FINAL_MODEL].sha256,
+                self._models.digests.get((card.chosen_round, site)),
+                f"because aggregate {card.chosen_round} is not here",
+            )
+            for group in self._sharing.with_final:
+                made = self._models.settled_path(card.chosen_round + 1, group)
+                yield self._compared(
+                    f"{names.state_file(group)} with the final model of {site}",
+                    message.manifest.files[names.state_file(group)].sha256,
+                    entry_of(made).sha256 if made.exists() else None,
+                    f"because what was measured with aggregate {card.chosen_round} is not here",
+                )
+
+    def _choice(self, card: FinalCard, found: Mapping[int, Round]) -> Step:
+        """Which aggregate was chosen, by the sites' own tables."""
+        run, what = self._run, "choice of the final model"
+        in_time = self._choose(found, late=False)
+        computed = next((each for each in (self._choose(found, late=True), in_time) if _agree(each, card)), None)
+        if computed is not None:
+            mean = computed.validation.get(str(computed.chosen_round), "none")
+            return Step(0, what, "same", f"aggregate {computed.chosen_round}, mean validation score {mean}")
+        if absent := sorted(set(run.sites) - self._readings.keys()):
+            return Step(0, what, "not replayable", f"because the folder of {', '.join(absent)} is not here")
+        if run.keep.startswith("last ") and _agree(
+            in_time.model_copy(update={"chosen_round": card.chosen_round}), card
+        ):
+            detail = f"because `keep: {run.keep}` has aggregates removed while the run goes on; the scores are the same"
+            return Step(0, what, "not replayable", detail)
+        differing = [
+            f"{name} is told as {getattr(card, name)}, and is {getattr(in_time, name)}"
+            for name in ("chosen_round", "score_name", "validation", "epsilon")
+            if getattr(card, name) != getattr(in_time, name)
+        ]
+        return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is told otherwise")
+
+    def _choose(self, found: Mapping[int, Round], *, late: bool) -> FinalCard:
+        """The card as it would be; an answer that came late may have been there by then, or not."""
+        run = self._run
+        tables: dict[int, dict[str, list[MetricsRow]]] = {}
+        for number, of_round in found.items():
+            for site, reading in self._readings.items():
+                if late or site in of_round.answers:
+                    try:
+                        tables.setdefault(number, {})[site] = metrics_of(reading, run.run, number)
+                    except PoisonError:
+                        continue
+        verdicts = {number: dict(sorted(of_round.verdicts.items())) for number, of_round in found.items()}
+        newest = max((number for number in found if number <= run.rounds), default=0)
+        return choose(
+            run,
+            tables,
+            verdicts,
+            kept=range(newest + 1),
+            score_name=self._task.selection_score,
+            ended="",
+            in_turn=self._method.in_turn,
+        )
+
+    @staticmethod
+    def _compared(what: str, said: str, made: str | None, why_not: str) -> Step:
+        if made is None:
+            return Step(0, what, "not replayable", why_not)
+        if made == said:
+            return Step(0, what, "same", made)
+        return Step(0, what, "differs", f"it is {said}, computed here is {made}")
+
+
+def _agree(computed: FinalCard, card: FinalCard) -> bool:
+    """All but the words; rounds in which nobody took part may not have left anything in the folders."""
+    parts = [
+        each.model_dump(exclude={"reason", "took_part"})
+        | {"took_part": {number: sorted(sites) for number, sites in each.took_part.items() if sites}}
+        for each in (computed, card)
+    ]
+    return parts[0] == parts[1]

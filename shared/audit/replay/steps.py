@@ -1,0 +1,46 @@
+"""What a replay tells: one step for each thing that was computed again, or could not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.visible import visible
+
+Outcome = Literal["same", "differs", "not replayable"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was computed again, or could not be.
+
+    Args:
+        round_no: 0 for what is of no round.
+        detail: what came out, what differs, or why it is not replayable.
+    """
+
+    round_no: int
+    what: str
+    outcome: Outcome
+    detail: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, for scripts."""
+        return {"round": self.round_no, "what": self.what, "outcome": self.outcome, "detail": self.detail}
+
+
+def counts(steps: Iterable[Step]) -> dict[str, int]:
+    """How many steps had which outcome."""
+    found = dict.fromkeys(("same", "differs", "not replayable"), 0)
+    for step in steps:
+        found[step.outcome] += 1
+    return found
+
+
+def lines(steps: list[Step]) -> Iterator[str]:
+    """One line per step, and one that sums up."""
+    for step in steps:
+        where = f"round {step.round_no}, {step.what}" if step.round_no else step.what
+        yield visible(f"{step.outcome:14}  {where}: {step.detail}")
+    yield ", ".join(f"{count} {outcome}" for outcome, count in counts(steps).items())

@@ -1,0 +1,251 @@
+"""A whole run in real folders without daemons or training: sites send what they are told to, and an aggregator's own
+code decides about it and combines it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from aggregator.site import README_TEXT
+from aggregator.store import RunStore
+from shared.exchange import names
+from shared.exchange.encoding import decode, encode
+from shared.exchange.names import AGGREGATOR, Kind, Place
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import (
+    PLAIN,
+    Consent,
+    Federation,
+    FileEntry,
+    Manifest,
+    RunConfiguration,
+    SiteCard,
+    TensorList,
+    Verdict,
+    now_text,
+)
+from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
+from shared.exchange.trust import Message
+from shared.exchange.weights import entry_of, read_tensor, tensor_names, write_tensors
+from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.answers import decide
+from shared.learning.choice import choose
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import MODEL
+from shared.learning.model_files import round_tensors
+from shared.learning.run_files import Scored
+from shared.learning.schedules import round_configuration
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import task_named
+
+FEDERATION = "retina"
+SCORE = 0.75
+
+
+class Recorded:
+    """The run as it is played; ``folders`` holds a drop folder of each site.
+
+    Args:
+        verdict: changes a verdict before it is signed, as an aggregator that lies would.
+        aggregate: changes the next global model, likewise; a path of a plain file.
+        agree_late: sites that agree only after the first round.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        run: RunConfiguration,
+        *,
+        verdict: Callable[[Verdict], Verdict] = lambda verdict: verdict,
+        aggregate: Callable[[Path], None] = lambda path: None,
+        agree_late: Collection[str] = (),
+    ) -> None:
+        self.home, self.run, self.folders = home, run, home / "folders"
+        self._verdict, self._aggregate, self._agree_late = verdict, aggregate, agree_late
+        task, self._method = task_named(run.task), open_method(run.method, run.method_options)
+        self._network: nn.Module = build_network(
+            task, self._method, task.options(run.task_options), 2, run_seed=run.seed
+        )
+        self._listed = sharing(task, self._method, self._network)
+        round_tensors(self._network, self._listed.shared, run.wire.numbers)
+        self.store = RunStore(home / "work", run.run)
+        self.store.begin(run, self._listed)
+        self._aggregation = Aggregation(self.store, self._method, self._method.groups(self._network, self._listed))
+        self._aggregation.begin(self._network)
+        self._score_name = task.selection_score
+        self.keys = {AGGREGATOR: SigningKey(b"\x01" * 32)}
+        self.messages: dict[tuple[str, Place], Message] = {}
+        for number, site in enumerate(run.sites, 2):
+            self._enrol(number, site)
+        self._tables: dict[int, dict[str, list[MetricsRow]]] = {}
+        self._verdicts: dict[int, dict[str, Verdict]] = {}
+
+    def _enrol(self, number: int, site: str) -> None:
+        drop = self.folders / site
+        drop.mkdir(parents=True)
+        key, readme = SigningKey(bytes([number]) * 32), README_TEXT.encode()
+        card = SiteCard(
+            federation=FEDERATION, site=site, key=key.public, software="dropfed", enrolment="0" * 64, created=now_text()
+        )
+        federation = Federation(
+            federation=FEDERATION,
+            site=site,
+            aggregator_key=self.keys[AGGREGATOR].public,
+            site_key=key.public,
+            created=now_text(),
+            files={names.README: FileEntry(size=len(readme), sha256=digest_of(readme))},
+        )
+        (drop / names.SITE_CARD).write_bytes(key.sign(card.model_dump()))
+        (drop / names.FEDERATION).write_bytes(self.keys[AGGREGATOR].sign(federation.model_dump()))
+        (drop / names.README).write_bytes(readme)
+        self.keys[site] = key
+
+    def play(self) -> Recorded:
+        """All of it, to the final model."""
+        for site in self.run.sites:
+            self._send(site, Place("offer", self.run.run), self.store.offer_files())
+        for site in self.run.sites:
+            if site not in self._agree_late:
+                self._consent(site)
+        for number in range(1, self.run.rounds + 2):
+            self._round(number)
+            if number == 1:
+                for site in self._agree_late:
+                    self._consent(site)
+        kept = range(self.run.rounds + 1)
+        card = choose(
+            self.run, self._tables, self._verdicts, kept=kept, score_name=self._score_name, ended="",
+            in_turn=self._method.in_turn,
+        )  # fmt: skip
+        self._aggregation.choose(card.chosen_round)
+        self.store.write_card(card)
+        for site in self.run.sites:
+            self._send(site, Place("final", self.run.run), self.store.final_files(site))
+        return self
+
+    def _consent(self, site: str) -> None:
+        images = 20 + 10 * self.run.sites.index(site)
+        consent = Consent(run=self.run.run, agrees=True, reason="", images={"train": str(images)})
+        self._send(site, Place("consent", self.run.run), {names.CONSENT: canonical(consent.model_dump())})
+
+    def _send(self, site: str, place: Place, files: dict[str, bytes | Path]) -> None:
+        """Put a message into a folder, as its sender does."""
+        card = digest_of((self.folders / site / names.SITE_CARD).read_bytes())
+        answered = self.messages[site, place.answers].digest if place.answers else card
+        sender = site if place.is_from_site else AGGREGATOR
+        sent = [message for message in self.messages.values() if message.manifest.site == site]
+        before = [message for message in sent if message.manifest.sender == sender]
+        target = self.folders / site / place.path
+        target.mkdir(parents=True)
+        entries = {}
+        for name, content in files.items():
+            if isinstance(content, Path):
+                shutil.copyfile(content, target / name)
+            else:
+                (target / name).write_bytes(content)
+            entries[name] = entry_of(target / name).model_copy(update={"wire": self.run.wire.of(place.kind, name)})
+        manifest = Manifest(
+            kind=place.kind,
+            federation=FEDERATION,
+            site=site,
+            sender=sender,
+            run=place.run,
+            round=place.round_no,
+            seq=len(before) + 1,
+            previous=before[-1].digest if before else None,
+            in_reply_to=answered,
+            created=now_text(),
+            files=entries,
+        )
+        self.seal(site, place, manifest)
+
+    def seal(self, site: str, place: Place, manifest: Manifest) -> None:
+        """Sign a manifest in its sender's name."""
+        content = self.keys[manifest.sender].sign(manifest.model_dump())
+        (self.folders / site / place.manifest).write_bytes(content)
+        self.messages[site, place] = Message(place, manifest, digest_of(content))
+
+    def _round(self, number: int) -> None:
+        run, trains = self.run, number <= self.run.rounds
+        asked = tuple(site for site in run.sites if number > 1 or site not in self._agree_late)
+        self.store.ask(number, asked, asked)
+        answers, scored = {}, {}
+        for site in asked:
+            answers[site], told = self._exchange(site, number, trains=trains)
+            scored[site] = told
+        self._aggregation.settle(number, answers)
+        decided = decide(run, number, scored, answer=answers.__getitem__, withdrawn=(), aggregation=self._aggregation)
+        self._verdicts[number] = {site: self._verdict(verdict) for site, verdict in decided.items()}
+        weights = {site: float(verdict.weight or 0) for site, verdict in self._verdicts[number].items()}
+        weights = {site: weight for site, weight in weights.items() if weight > 0}
+        if trains and weights:
+            self._aggregation.aggregate(number, {site: answers[site] for site in weights}, weights)
+            self._aggregate(self.store.aggregate_path(number))
+        elif trains:
+            self._aggregation.leave(number)
+        for site, verdict in self._verdicts[number].items():
+            self._send(site, Place("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
+
+    def _exchange(self, site: str, number: int, *, trains: bool) -> tuple[Answer, Scored]:
+        """One site gets a round and answers: every tensor moved by a draw of its own."""
+        run, aggregate = self.run, self.store.aggregate_for(number - 1, site)
+        to_site: dict[str, bytes | Path] = {
+            names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, number, site)),
+            names.GLOBAL_MODEL: self._encoded(aggregate, "round", names.GLOBAL_MODEL, None),
+        }
+        for group in self._listed.to_site:
+            to_site[names.state_file(group)] = self.store.state_path(number - 1, group)
+        self._send(site, Place("round", run.run, number), to_site)
+        row = MetricsRow(number, 0, "validation", "10", 0.1, 0.5, {self._score_name: 0.5 + 0.01 * number})
+        table = write_metrics([row])
+        from_site: dict[str, bytes | Path] = {names.METRICS: table}
+        files: dict[str, Path] = {}
+        if trains:
+            plain = files[MODEL] = self.home / "made" / f"{number}-{site}.safetensors"
+            random = np.random.default_rng([number, run.sites.index(site)])
+            write_tensors(plain, self._listed.shared, lambda name: _moved(aggregate, name, random))
+            from_site[names.SITE_MODEL] = self._encoded(plain, "update", names.SITE_MODEL, aggregate)
+            files[MODEL] = self._decoded(from_site[names.SITE_MODEL], aggregate)
+        for group, tensors in self._listed.groups("update", trains=trains).items():
+            listed = TensorList(tensors=tensors)
+            path = files[group] = self.home / "made" / f"{number}-{site}-{group}.safetensors"
+            random = np.random.default_rng([number, run.sites.index(site), 7])
+            write_tensors(path, listed, lambda name, listed=listed, random=random: _drawn(listed, name, random))  # type: ignore[misc]
+            from_site[names.state_file(group)] = path
+        self._send(site, Place("update", run.run, number), from_site)
+        self._tables.setdefault(number, {})[site] = read_metrics(table, names.METRICS)
+        score = str(SCORE) if trains else None
+        return Answer(files, 20 + 10 * run.sites.index(site)), Scored(score=score, theta=None, reason="")
+
+    def _encoded(self, plain: Path, kind: Kind, name: str, received: Path | None) -> Path:
+        wire = self.run.wire.of(kind, name)
+        if wire == PLAIN:
+            return plain
+        target = self.home / "made" / f"encoded-{digest_of(str(plain).encode())[:8]}.safetensors"
+        encode(plain, target, self._listed.shared, wire, received)
+        return target
+
+    def _decoded(self, sent: bytes | Path, received: Path) -> Path:
+        assert isinstance(sent, Path)
+        if self.run.wire == PLAIN:
+            return sent
+        target = sent.with_suffix(".decoded")
+        decode(sent, target, self._listed.shared, self.run.wire, received, shown_as=sent.name)
+        return target
+
+
+def _moved(aggregate: Path, name: str, random: np.random.Generator) -> np.ndarray:
+    """What a site makes of what it received; a variance stays above 0."""
+    assert name in tensor_names(aggregate)
+    received = read_tensor(aggregate, name)
+    return np.abs(received + random.normal(0, 0.01, received.shape)).astype(np.float32)
+
+
+def _drawn(listed: TensorList, name: str, random: np.random.Generator) -> np.ndarray:
+    return random.normal(0, 0.01, listed.tensors[name].shape).astype(np.float32)
