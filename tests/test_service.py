@@ -179,26 +179,20 @@ def test_work_that_moves_is_a_sign_of_life(manager: Listening, monkeypatch: pyte
 
 @needs_fifo
 def test_a_daemon_that_hangs_is_silent(manager: Listening, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its card is a pipe that nobody writes into: the daemon runs, and waits for ever in the midst of a step."""
-    patience_s = 1.0
+    patience_s, pipe = 1.0, tmp_path / "pipe"
+    os.mkfifo(pipe)
     monkeypatch.setenv(service.WATCHDOG, str(int(patience_s * 1e6)))
-    with Federation(tmp_path / "federation") as federation:
-        card = federation.site("north") / "mirror" / "site.json"
-        content = card.read_bytes()
-        card.unlink()
-        os.mkfifo(card)
+    runner = ("tests.federation.hanging", str(pipe))
+    with Federation(tmp_path / "federation", runner=runner) as federation:
         daemon = federation.start_site("north")
         manager.until("READY=1")
-        with card.open("wb", buffering=0) as pipe:  # returns once the daemon reads
+        with pipe.open("wb"):  # returns once the daemon hangs
             manager.all()
             assert manager.all(within_s=2 * patience_s) == []
             assert daemon.poll() is None
-            card.with_suffix(".whole").write_bytes(content)
-            card.with_suffix(".whole").replace(card)
-            pipe.write(content)
         for _ in range(5):
             manager.until("WATCHDOG=1")
-        assert any(re.match(r"STATUS=waiting, at ", message) for message in manager.heard)
+        assert any(message.startswith("STATUS=waiting, at ") for message in manager.heard)
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(WAIT_S) == 0
         manager.until("STOPPING=1")
