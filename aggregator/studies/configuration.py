@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -14,6 +14,7 @@ from shared.exchange.records import Record
 from shared.learning.schedules import rounds_of_equal_steps
 
 Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f|]+$")]
+Device = Literal["cpu", "cuda"]
 _DECIDED_BY_THE_STUDY = ("run", "task", "sites", "seed", "split.folds")
 
 
@@ -56,6 +57,12 @@ class StudyConfiguration(Record):
     task: Name
     data: Annotated[dict[Name, str], Field(min_length=1, description="each site's folder, laid out like a site's data")]
     foreign: Annotated[str | None, Field(description="a folder of images that are no site's, without labels")] = None
+    weights: Annotated[str, Field(description="a folder with published weights' files, where runs begin with such")] = (
+        "weights"
+    )
+    device: Annotated[Device, Field(description="what cells are computed on; cuda: all cells share the first GPU")] = (
+        "cpu"
+    )
     run: Annotated[dict[str, Any], Field(description="what all runs have in common, as in RUN.yaml")] = {}
     rounds_as: EqualSteps | None = None
     ways: Annotated[

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from typing import Annotated, Literal
 
-from aggregator.studies.configuration import StudyConfiguration
+from pydantic import Field
+
+from aggregator.studies.configuration import Device, StudyConfiguration
 from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records import Record, RunConfiguration
@@ -17,9 +20,12 @@ from shared.exchange.signing import digest_of
 from shared.learning.data.splits import Folds
 from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
+from shared.learning.tasks import task_named
 
+_ANY_CLASSES = 2  # of a network that only shows whether it can be begun
 IMAGES_PER_SITE = "images_per_site"
-"""A key of a way that no run has: training images that are taken of each site, drawn by the seed."""
+"""A key of a way that no run has: training images that are taken of each site, drawn by the seed; a number, or
+``fewest``: as many as the site has that has fewest."""
 
 
 class CellConfiguration(Record):
@@ -28,14 +34,17 @@ class CellConfiguration(Record):
     Attributes:
         data: each site's folder, absolute.
         contents: by folder, a digest of the names and sizes of its files: images that were exchanged are a new cell.
+        weights: where published weights lie, absolute.
     """
 
     run: RunConfiguration
     data: dict[str, str]
     foreign: str | None
-    images_per_site: int | None
+    images_per_site: Annotated[int, Field(ge=1)] | Literal["fewest"] | None
     noise: list[float]
     contents: dict[str, str]
+    weights: str
+    device: Device
     software: str
 
 
@@ -70,7 +79,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         root: the folder that the study's paths are relative to.
 
     Raises:
-        ConfigurationError: every problem of every way, each told once, and folders that are not there.
+        ConfigurationError: every problem of every way, each told once, and folders and published weights that are not
+            there.
     """
     data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
     foreign = str((root / study.foreign).resolve()) if study.foreign else None
@@ -81,8 +91,10 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     if problems:
         raise ConfigurationError(problems)
     contents = {folder: contents_of(Path(folder)) for folder in folders}
+    weights = str((root / study.weights).resolve())
     software = f"dropfed {version('dropfed')}"
     cells: list[Cell] = []
+    begun: set[str] = set()
     for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
         settings = {**study.common(), **{key: value for key, value in way.items() if key != IMAGES_PER_SITE}}
         if turn is not None:
@@ -98,12 +110,17 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                     IMAGES_PER_SITE: way.get(IMAGES_PER_SITE),
                     "noise": study.noise,
                     "contents": contents,
+                    "weights": weights,
+                    "device": study.device,
                     "software": software,
                 },
                 CellConfiguration,
                 f"ways: {label}",
             )
             _check(run)
+            if (options := json.dumps(run.task_options, sort_keys=True)) not in begun:
+                begun.add(options)
+                _check_weights(run, Path(weights))
         except ConfigurationError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
@@ -123,6 +140,13 @@ def _check(run: RunConfiguration) -> None:
     method = open_method(run.method, run.method_options)
     if not method.reference:
         check_together(run)
+
+
+def _check_weights(run: RunConfiguration, folder: Path) -> None:
+    """Demand the published weights that a run begins with, before its first cell has read its images."""
+    task = task_named(run.task)
+    options = task.options(run.task_options)
+    task.load_initial_weights(task.build_model(options, _ANY_CLASSES, run.seed), options, [folder])
 
 
 def _turns(study: StudyConfiguration) -> Iterator[Folds | None]:

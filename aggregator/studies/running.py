@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from aggregator.studies.matrix import Cell
 from aggregator.studies.results import CONFIGURATION, folder_of, result_of
@@ -22,6 +25,8 @@ from shared.folder.lock import work_lock
 
 Engine = Literal["local", "ray"]
 LOG = "log.txt"
+PROGRAM = "deploy.local.cell"
+_LOADED_LATE = ("sklearn.metrics", "torch._dynamo")  # where they are first needed; a cell would lose seconds there
 MEMORY_OF_A_CELL_BYTES = 2 << 30
 """What a cell is taken to need where nobody says how many may go on at a time."""
 
@@ -79,23 +84,23 @@ def run_cells(
         return failed
 
 
-def command_of(folder: Path) -> list[str]:
-    """What plays a cell; another program, so that a cell that fails takes nothing with it."""
-    return [sys.executable, "-m", "deploy.local.cell", str(folder)]
-
-
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
-    processes: set[subprocess.Popen[bytes]] = set()
+    """A process for each cell, so that one that fails takes nothing with it; libraries are loaded once, before."""
+    can_fork = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if can_fork else "spawn")
+    context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
+    processes: set[BaseProcess] = set()
     stopping = threading.Event()
 
     def play(cell: Cell) -> Finished | None:
         if stopping.is_set():
             return None
-        folder, began = folder_of(home, cell), time.monotonic()
-        with (folder / LOG).open("wb") as log:
-            process = subprocess.Popen(command_of(folder), stdout=log, stderr=log)  # noqa: S603  (our own program)
-            processes.add(process)
-            process.wait()
+        process, began = context.Process(target=play_logged, args=(folder_of(home, cell),)), time.monotonic()
+        process.start()
+        processes.add(process)
+        if stopping.is_set():  # since just now
+            process.kill()
+        process.join()
         return finished_of(cell, home, time.monotonic() - began)
 
     with ThreadPoolExecutor(at_a_time) as pool:
@@ -105,8 +110,16 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
                     yield finished
         finally:  # Ctrl-C, for instance: a cell that is cut off is played anew
             stopping.set()
-            for process in processes:
+            for process in [*processes]:
                 process.kill()
+
+
+def play_logged(folder: Path) -> NoReturn:
+    """Play the cell of a folder in this process, which ends with it; all that it says goes into its log."""
+    with (folder / LOG).open("wb") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    sys.exit(import_module(PROGRAM).main(str(folder)))
 
 
 def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
@@ -122,7 +135,8 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
     def play(folder: str) -> float:
         began = time.monotonic()
         with (Path(folder) / LOG).open("wb") as log:
-            subprocess.run(command_of(Path(folder)), stdout=log, stderr=log, check=False)  # noqa: S603  (our own)
+            command = [sys.executable, "-m", PROGRAM, folder]
+            subprocess.run(command, stdout=log, stderr=log, check=False)  # noqa: S603  (our own program)
         return time.monotonic() - began
 
     try:

@@ -25,6 +25,7 @@ from deploy.local.rounds import Final, Outcome, run_rounds
 from shared.errors import DropfedError
 from shared.exchange.reading import parse_json
 from shared.folder.durable import write_file
+from shared.learning.compute import Computing, prepare_compute
 from shared.learning.cost import model_cost
 from shared.learning.data.noise import with_noise
 from shared.learning.metrics import ood_auroc
@@ -46,11 +47,19 @@ def play(home: Path) -> None:
     """
     cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
     configuration = cell.configuration
-    torch.set_num_threads(1)  # cells go on side by side; and the same figures come out on another day
+    computing = Computing(device=configuration.device)
+    prepare_compute(computing, threads=1)  # cells go on side by side; and the same figures come out on another day
     data = {site: Path(folder) for site, folder in configuration.data.items()}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dropfed-cell-") as scratch:
-        outcome = run_rounds(configuration.run, data, Path(scratch), images_per_site=configuration.images_per_site)
+        outcome = run_rounds(
+            configuration.run,
+            data,
+            Path(scratch),
+            images_per_site=configuration.images_per_site,
+            weights=Path(configuration.weights),
+            computing=computing,
+        )
         rows = list(_rows(home, configuration, outcome))
     result = {
         "configuration": cell.digest,
@@ -142,10 +151,10 @@ class _Asked:
         return {"parameters": cost.parameters, "flops": cost.flops}
 
 
-def main() -> int:
+def main(folder: str) -> int:
     """Play one cell; what stands in the way is one sentence on standard error."""
     try:
-        play(Path(sys.argv[1]))
+        play(Path(folder))
     except DropfedError as error:
         print(error, file=sys.stderr)
         return 1
@@ -153,4 +162,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -26,7 +26,7 @@ from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.compute import EXACT
+from shared.learning.compute import EXACT, Computing
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
@@ -41,6 +41,8 @@ from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
 
+ImagesPerSite = int | Literal["fewest"]
+"""So many training images of each site, or as many as the site has that has fewest."""
 EVERYONE = Policy(minimum_count=2)
 POOLED = "all-sites"
 """What the one site is called that has the images of all."""
@@ -114,28 +116,43 @@ class Outcome:
 
 
 def open_sites(
-    run: RunConfiguration, data: Mapping[str, Path], home: Path, *, images_per_site: int | None = None
+    run: RunConfiguration,
+    data: Mapping[str, Path],
+    home: Path,
+    *,
+    images_per_site: ImagesPerSite | None = None,
+    weights: Path | None = None,
+    computing: Computing = EXACT,
 ) -> tuple[torch.nn.Module, dict[str, Site]]:
     """The network that the aggregator begins with, and each site with its images.
 
     Args:
         home: where the sites' secrets go.
         images_per_site: how many training images are taken of each site, drawn by the run's seed; None: all.
+        weights: where published weights lie, if the run begins with some.
 
     Raises:
+        ConfigurationError: those weights are not there.
         DataError: every problem of some site's images, or too few of them.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options, is_private = task.options(run.task_options), run.privacy is not None
-    network = build_network(task, method, options, 2, run_seed=run.seed, is_private=is_private)
+
+    def begin(model: torch.nn.Module) -> None:
+        task.load_initial_weights(model, options, [weights] if weights else [])
+
+    network = build_network(task, method, options, 2, run_seed=run.seed, is_private=is_private, prepare=begin)
     listed = sharing(task, method, network)
     sites = {}
     for name, folder in data.items():
-        trainer = Trainer(run, listed, folder, EVERYONE, computing=EXACT, secret=home / "noise" / name)
+        trainer = Trainer(run, listed, folder, EVERYONE, computing=computing, secret=home / "noise" / name)
         dataset = trainer.open_dataset(split_seed(run.seed, name))
-        if images_per_site is not None:
-            dataset = replace(dataset, train=_some(dataset.train, images_per_site, run.seed, name))
         sites[name] = Site(trainer, dataset, {name: dataset.test})
+    if images_per_site is not None:
+        fewest = min(len(site.dataset.train) for site in sites.values())
+        count = fewest if images_per_site == "fewest" else images_per_site
+        for name, site in sites.items():
+            site.dataset = replace(site.dataset, train=_some(site.dataset.train, count, run.seed, name))
     return network, sites
 
 
@@ -146,23 +163,30 @@ def _some(samples: Sequence[Any], count: int, seed: int, site: str) -> list[Any]
 
 
 def run_rounds(
-    run: RunConfiguration, data: Mapping[str, Path], home: Path, *, images_per_site: int | None = None
+    run: RunConfiguration,
+    data: Mapping[str, Path],
+    home: Path,
+    *,
+    images_per_site: ImagesPerSite | None = None,
+    weights: Path | None = None,
+    computing: Computing = EXACT,
 ) -> Outcome:
     """Plays a run to its end.
 
     Args:
         data: each site's data folder.
         home: a new folder for what the aggregator and the sites keep.
-        images_per_site: see ``open_sites``.
+        images_per_site, weights: see ``open_sites``.
 
     Raises:
-        ConfigurationError: settings that do not fit together, or classes that differ where images are pooled.
+        ConfigurationError: settings that do not fit together, classes that differ where images are pooled, or published
+            weights that are not there.
         DataError: every problem of some site's images.
     """
     reference = open_method(run.method, run.method_options).reference
     if not reference:
         check_together(run)
-    network, sites = open_sites(run, data, home, images_per_site=images_per_site)
+    network, sites = open_sites(run, data, home, images_per_site=images_per_site, weights=weights, computing=computing)
     if reference == "pooled":
         return _play(_run_of_one(run, POOLED), network, {POOLED: pooled(sites)}, home)
     if reference == "alone":
