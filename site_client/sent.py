@@ -29,7 +29,11 @@ from site_client.configuration import read_configuration
 from site_client.offer import read_channel
 
 State = dict[str, Any]
-_KINDS = {"card": "the site's card: its name, public key and software"} | {kind: kind for kind in names.FROM_SITE}
+_KINDS: dict[str, str] = {
+    "card": "the site's card: its name, public key and software",
+    "handover": "hand-over to a new key",
+    **{kind: kind for kind in names.FROM_SITE},
+}
 HEARTBEAT = "phase, run, round, progress, and the number and hash of the last message of either side"
 
 
@@ -47,7 +51,8 @@ def sent(work: Path, since: str | None = None) -> State:
     configuration, channel = read_configuration(work), read_channel(work)
     status = _status(work)
     seen = _last_seen(channel, status)
-    messages = [*_card(channel, seen), *(_message(channel, message, seen) for message in channel.own_messages())]
+    messages = [*_records(channel, seen), *(_message(channel, message, seen) for message in channel.own_messages())]
+    messages.sort(key=lambda message: (message["number"], message["kind"] == "handover"))
     messages = [message for message in messages if message["sealed"] >= earliest]
     files = [file for message in messages for file in message["files"]]
     return {
@@ -95,6 +100,8 @@ def _file_text(file: Mapping[str, Any]) -> str:
         count = sum(prod(tensor["shape"]) for tensor in tensors)
         form = f" as {file['form']}" if file["form"] else ""
         parts.append(f"{len(tensors)} tensors, {count:,} numbers{form}")
+    if file["encrypted"]:
+        parts.append("encrypted for the aggregator")
     if file["removed"]:
         parts.append("removed again, as the run's `keep` says")
     return ", ".join(parts)
@@ -112,6 +119,7 @@ def _message(channel: Channel, message: Message, seen: int) -> State:
     ]
     return {
         "sealed": manifest.created,
+        "number": manifest.seq,
         "kind": place.kind,
         "run": place.run,
         "round": place.round_no,
@@ -133,25 +141,34 @@ def _answered(channel: Channel, message: Message) -> str:
     return f"round {place.round_no} of run {place.run}" if place.round_no else f"the offer of run {place.run}"
 
 
-def _card(channel: Channel, seen: int) -> list[State]:
-    """The site's card, the one thing that leaves beside messages and heartbeat; none where it is lost."""
-    path = channel.mirror / names.SITE_CARD
-    try:
-        body, _ = open_signed(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return []
-    return [
-        {
-            "sealed": str(body["created"]),
-            "kind": "card",
-            "run": None,
-            "round": 0,
-            "answers": "the invite",
-            "in_reply_to": None,
-            "in_folder": seen > 0 or (channel.mirror / names.FEDERATION).exists(),
-            "files": [_plain_file(names.SITE_CARD, entry_of(path))],
-        }
-    ]
+def _records(channel: Channel, seen: int) -> list[State]:
+    """The site's card and later keys: all that leaves beside messages and heartbeat, as far as it is here."""
+    is_enrolled = seen > 0 or (channel.mirror / names.FEDERATION).exists()
+    keys = (
+        path.relative_to(channel.mirror).as_posix() for path in sorted((channel.mirror / names.KEYS).glob("*.json"))
+    )
+    records = []
+    for path in (names.SITE_CARD, *filter(names.is_handover, keys)):
+        try:
+            body, _ = open_signed((channel.mirror / path).read_bytes())
+        except (FileNotFoundError, ValueError):  # lost; the daemon takes it back from the folder, or says so
+            continue
+        is_card = path == names.SITE_CARD
+        number = 0 if is_card else int(body["after"]["seq"])
+        records.append(
+            {
+                "sealed": str(body["created"]),
+                "number": number,
+                "kind": "card" if is_card else "handover",
+                "run": None,
+                "round": 0,
+                "answers": "the invite" if is_card else "nothing",
+                "in_reply_to": None,
+                "in_folder": is_enrolled if is_card else seen > number,
+                "files": [_plain_file(path, entry_of(channel.mirror / path))],
+            }
+        )
+    return records
 
 
 def _plain_file(path: str, entry: FileEntry) -> State:
@@ -160,6 +177,7 @@ def _plain_file(path: str, entry: FileEntry) -> State:
         "bytes": entry.size,
         "sha256": entry.sha256,
         "form": None,
+        "encrypted": entry.encrypted is not None,
         "removed": False,
         "tensors": None,
     }

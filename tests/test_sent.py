@@ -149,3 +149,26 @@ def test_a_token_in_the_address_is_not_shown(played: Played, tmp_path: Path) -> 
 def test_a_directory_without_a_site_is_a_sentence(tmp_path: Path) -> None:
     assert "dropfed-site join" in sent(tmp_path).output
     assert sent(tmp_path / "none").exit_code == 2
+
+
+def test_what_is_encrypted_is_told_as_it_left_and_by_what_it_holds(tmp_path: Path) -> None:
+    both = Played(tmp_path)
+    both.offer_and_consent(encrypt="weights")
+    both.round(1, trains=True)
+    path = f"{Place('update', RUN, 1).path}/model.safetensors"
+    model = of_files(sent(tmp_path / "north", "--json"))[path]
+    left = (both.drop / path).read_bytes()
+    assert (model["bytes"], model["sha256"]) == (len(left), hashlib.sha256(left).hexdigest())
+    assert model["encrypted"] and len(model["tensors"]) == 2  # type: ignore[arg-type]
+    assert ", 2 tensors, 7 numbers, encrypted for the aggregator\n" in sent(tmp_path / "north").output
+
+
+def test_a_new_key_is_told_where_it_begins(played: Played, tmp_path: Path) -> None:
+    work = tmp_path / "north"
+    assert CliRunner().invoke(main, ["rotate-key", "--yes", "--work", str(work)]).exit_code == 0
+    messages = json.loads(sent(work, "--json").output)["messages"]
+    assert [message["kind"] for message in messages] == ["card", "consent", "update", "update", "handover"]
+    content = (work / "mirror" / "keys" / "0002.json").read_bytes()
+    (file,) = messages[-1]["files"]
+    assert (file["path"], file["sha256"]) == ("keys/0002.json", hashlib.sha256(content).hexdigest())
+    assert not messages[-1]["in_folder"]
