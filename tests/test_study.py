@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import yaml
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
 from aggregator.studies.results import result_of
+from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError
 from shared.learning.data import synthetic_fundus
 
@@ -111,6 +113,23 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
     assert "too many, seed 0 failed: images_per_site: north has" in found.stdout
     assert "Traceback" not in found.stdout + found.stderr
     assert [result_of(data / "failing", cell) is not None for cell in cells_of(path)] == [False, True]
+
+
+def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_path):
+    """AUROC of validation images of one class is undefined."""
+    for site in SITES:
+        folder = tmp_path / site
+        shutil.copytree(data / "data" / site, folder)
+        names = [row["id"] for row in csv.DictReader((folder / "labels.csv").open()) if row["grade"] == "0"]
+        rows = [
+            f"{row['id']},{'validation' if row['id'] in names[:3] else 'test' if row['id'] in names[3:] else 'train'}"
+            for row in csv.DictReader((folder / "labels.csv").open())
+        ]
+        (folder / "split.csv").write_text("\n".join(["id,split", *rows]) + "\n")
+    (cell,) = cells_of(written(data, ways={"FedAvg": {"method": "fedavg"}}))
+    run = cell.configuration.run.model_copy(update={"rounds": 2})
+    outcome = run_rounds(run, {site: tmp_path / site for site in SITES}, tmp_path / "home")
+    assert set(outcome.chosen.values()) == {2}
 
 
 def test_folds_and_seeds_multiply_and_every_cell_has_a_name_of_its_own(data):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -26,6 +25,7 @@ from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.choice import best_of, validation_means
 from shared.learning.compute import EXACT, Computing
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
@@ -229,9 +229,11 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
             for name in counted:
                 if (kept := _files(store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
-    score = task.selection_score
-    best = max(rows, key=lambda aggregate: (_mean_validation(rows[aggregate], score), -aggregate))
-    chosen = max(rows) if method.in_turn else best
+    validated = {
+        aggregate: {site: row for site, of_site in tables.items() for row in of_site if row.split == "validation"}
+        for aggregate, tables in rows.items()
+    }
+    chosen = best_of(rows, {} if method.in_turn else validation_means(validated, task.selection_score))
     aggregation.choose(chosen)
     finals = {name: _final(store, run, site, name, chosen) for name, site in sites.items()}
     tests: dict[str, Evaluation] = {}
@@ -393,8 +395,3 @@ def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path)
 def _on_the_wire(trained: Path, wire: Wire) -> Path:
     """Where a trained model lies in the form in which it would travel."""
     return trained if wire == PLAIN else trained.with_suffix(".encoded")
-
-
-def _mean_validation(tables: dict[str, list[MetricsRow]], score: str) -> float:
-    values = [next(row for row in table if row.split == "validation").scores[score] for table in tables.values()]
-    return fmean(value for value in values if value is not None)
