@@ -10,17 +10,20 @@ MINUTES = 60
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
-.PHONY: help demo test soak lint servers coverage bundle setup lock clean
+.PHONY: help demo test study-smoke soak lint servers coverage bundle setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
 
 demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= change it
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
 test: $(READY)      ## all tests, on all cores
 	@$(BIN)/python -m pytest -n auto --dist loadfile
+
+study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end
+	@$(BIN)/python -m tests.study_smoke
 
 soak: $(READY)      ## federations in random faults and kills; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)

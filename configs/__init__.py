@@ -1,1 +1,1 @@
-"""Runs and settings ready to copy; ``dropfed-aggregator new-run`` starts from the runs."""
+"""Runs, studies and settings ready to copy; ``dropfed-aggregator new-run`` starts from the runs."""

@@ -19,18 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.report.tables import Spread, Table
-from aggregator.studies.configuration import Energy
+from aggregator.studies.configuration import POOLED, Energy
 from aggregator.studies.matrix import Cell
-from aggregator.studies.results import PREDICTIONS, folder_of
+from aggregator.studies.results import PREDICTIONS, folder_of, result_of
 from shared.learning.metrics import mean_and_std, mean_over_sites, ranking
 
 Row = Mapping[str, Any]
 Key = tuple[Any, ...]
 Floats = NDArray[np.float64]
 
-POOLED = "all-sites"
 ETAS = (1.0, 1.5, 2.0, math.e)
 """How far larger sites count more in a mean over sites: not at all with 1, by their images with e (FedEE)."""
+_NO_SPREAD = 1e-9
+"""Values that lie no farther apart than this are the same but for rounding: no t-test tells anything of them."""
 
 
 def kind_of(row: Row) -> str:
@@ -103,10 +104,7 @@ class Tested:
 
 
 def tests(rows: Sequence[Row], score: str, kind: str = "internal") -> list[Tested]:
-    """Every pair of ways, compared on the values of one seed, turn and tested site.
-
-    A way whose model is of pooled sites is paired by the site that it is tested on.
-    """
+    """Every pair of ways, compared on the values of one seed, turn and tested site: of several models their mean."""
     from scipy import stats  # noqa: PLC0415  (takes half a second)
 
     found = {way: _by_tested(places) for (way, of_kind), places in values(rows, score).items() if of_kind == kind}
@@ -118,9 +116,9 @@ def tests(rows: Sequence[Row], score: str, kind: str = "internal") -> list[Teste
         one, two = (np.array([found[way][place] for place in both]) for way in (first, second))
         paired = unpaired = None
         if len(both) > 1:
-            if np.ptp(one - two) > 0:
+            if np.ptp(one - two) > _NO_SPREAD:
                 paired = float(stats.ttest_rel(one, two).pvalue)
-            if np.ptp(one) + np.ptp(two) > 0:
+            if np.ptp(one) + np.ptp(two) > _NO_SPREAD:
                 unpaired = float(stats.ttest_ind(one, two, equal_var=False).pvalue)
         compared.append(Tested(first, second, float(np.mean(one - two)), len(both), paired, unpaired))
     return compared
@@ -135,8 +133,8 @@ def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else float(next(corrected)) for p in p_values]
 
 
-def table_of_tests(compared: Sequence[Tested], score: str) -> Table:
-    """All comparisons with adjusted p-values."""
+def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal") -> Table:
+    """All comparisons of one kind with adjusted p-values."""
     paired = adjusted([each.paired for each in compared])
     unpaired = adjusted([each.unpaired for each in compared])
     body = [
@@ -145,10 +143,10 @@ def table_of_tests(compared: Sequence[Tested], score: str) -> Table:
     ]
     header = ("way", "against", "difference", "pairs", "p paired", "adjusted", "p unpaired", "adjusted ")
     caption = (
-        f"Two-tailed t-tests on {score}, internal; adjusted by Benjamini and Hochberg. Values of one seed are not "
+        f"Two-tailed t-tests on {score}, {kind}; adjusted by Benjamini and Hochberg. Values of one seed are not "
         "independent of each other where folds share images: p-values say less than they seem to."
     )
-    return Table("tests", caption, header, body)
+    return Table("tests" if kind == "internal" else f"tests-{kind}", caption, header, body)
 
 
 def noise(rows: Sequence[Row], score: str) -> Table:
@@ -212,14 +210,13 @@ def cost(rows: Sequence[Row], energy: Energy) -> Table:
             for name in ("seconds", "bytes_from_site", "bytes_to_site")
         )
         first = next(iter(cells))
-        sites = len({row["tested_on"] for row in rows if row["way"] == way and row["split"] == "test"})
-        moved = (up + down) * first["rounds"] * sites
+        moved = (up + down) * first["answers"]
         watt_hours = (seconds * energy.watts + moved / 1e6 * energy.joules_per_megabyte) / 3600
         body.append([way, first["parameters"], first["flops"] / 1e9, up / 1e6, down / 1e6, seconds, watt_hours])
     header = ("way", "parameters", "GFLOPs an image", "MB from a site", "MB to a site", "s a run", "Wh a run")
     caption = (
-        "MB are of one site and round. Energy is an estimate, not measured: (seconds · "
-        f"{energy.watts:g} W + MB of all sites and rounds · {energy.joules_per_megabyte:g} J) / 3600."
+        "MB are of one site and training round. Energy is an estimate, not measured: (seconds · "
+        f"{energy.watts:g} W + MB of all sites and training rounds · {energy.joules_per_megabyte:g} J) / 3600."
     )
     return Table("cost", caption, header, body)
 
@@ -281,11 +278,13 @@ class Voted:
 
 
 def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
-    """Every ensemble of two classes; without a cross-validation each model votes alone."""
+    """Every ensemble of two classes whose members are all finished; without a cross-validation each votes alone."""
     groups: dict[Key, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.way, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
     for (way, seed, outer), members in groups.items():
+        if any(result_of(home, member) is None for member in members):
+            continue
         first = folder_of(home, members[0]) / PREDICTIONS
         for path in sorted(first.glob("*/*.test.csv")):
             model_of, tested_on = path.parent.name, path.name.removesuffix(".test.csv")
@@ -331,7 +330,8 @@ def _vote_scores(voted: Voted, severities: Sequence[str]) -> dict[str, float]:
         sensitivity, specificity = float(says[truth].mean()), float((~says[~truth]).mean())
         found |= {"sensitivity": sensitivity, "specificity": specificity}
         found |= {"balanced accuracy": (sensitivity + specificity) / 2}
-        found |= {"AUROC": curve.auroc() or 0.0, "AUPRC": curve.average_precision() or 0.0}
+        areas = {"AUROC": curve.auroc(), "AUPRC": curve.average_precision()}
+        found |= {name: area for name, area in areas.items() if area is not None}
     if truth.any() or says.any():
         found["F1"] = float(2 * (says & truth).sum() / (says.sum() + truth.sum()))
     for severity in severities:
@@ -364,7 +364,11 @@ def _of_site(found: Mapping[Key, float], site: str) -> dict[Key, float]:
 
 
 def _by_tested(found: Mapping[Key, float]) -> dict[Key, float]:
-    return {(*place[:3], place[4]): value for place, value in found.items()}
+    """By seed, turn and tested site: the mean over the models that were tested there."""
+    by_place: dict[Key, list[float]] = defaultdict(list)
+    for place, value in found.items():
+        by_place[*place[:3], place[4]].append(value)
+    return {place: math.fsum(of_place) / len(of_place) for place, of_place in by_place.items()}
 
 
 def _is_noise(row: Row) -> bool:

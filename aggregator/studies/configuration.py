@@ -15,6 +15,8 @@ from shared.learning.schedules import rounds_of_equal_steps
 
 Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f|]+$")]
 Device = Literal["cpu", "cuda"]
+POOLED = "all-sites"
+"""What the one site is called that has the images of all."""
 _DECIDED_BY_THE_STUDY = ("run", "task", "sites", "seed", "split.folds")
 
 
@@ -88,6 +90,8 @@ class StudyConfiguration(Record):
                 outer, _, inner = key.partition(".")
                 if outer in keys and (not inner or inner in keys[outer]):
                     raise ValueError(f"{where}: {key} is decided by the study; take it out there")
+        if POOLED in self.data:
+            raise ValueError(f"data: {POOLED} is what all sites together are called; name the site otherwise")
         if self.rounds_as is not None and "rounds" in self.run:
             raise ValueError("rounds_as: run says rounds too; keep one of them")
         if len(set(self.seeds)) < len(self.seeds):

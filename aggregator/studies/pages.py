@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,11 +20,14 @@ from aggregator.studies import analysis
 from aggregator.studies.analysis import Row, Voted
 from aggregator.studies.configuration import StudyConfiguration
 from aggregator.studies.matrix import Cell
+from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
 from shared.learning.metrics import DROPPED_PERCENTS
 from shared.learning.tasks import SELECTION_SCORES, task_named
 
 _USUAL = ("accuracy", "balanced_accuracy", "auroc", "auprc", "f1", "dice", "iou", "kappa", "sensitivity", "specificity")
+_LETTERS_OF_A_LINE = 28
+"""Of a way's name beside its point; 60 in one line would leave no room for points."""
 _OF_DOUBT = (
     "calibration_error",
     "misdiagnosis_auroc",
@@ -41,14 +45,25 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
 
     Returns:
         The page.
+
+    Raises:
+        ConfigurationError: a score that the study names does not exist.
     """
+    _demand_scores(study, rows)
     main, *others = study.scores or _usual_scores(study.task, rows)
     voted = list(analysis.votes(home, cells))
-    compared = analysis.tests(rows, main)
     comparing = [analysis.comparison(rows, [main, *others]), analysis.by_site(rows, main)]
     sections = [
         Section("comparison", "Scores", figures=[_bars(comparing[0], main)], tables=comparing),
-        Section("tests", "Tests between ways", tables=[analysis.table_of_tests(compared, main)]),
+        Section(
+            "tests",
+            "Tests between ways",
+            tables=[
+                analysis.table_of_tests(compared, main, kind)
+                for kind in ("internal", "external")
+                if (compared := analysis.tests(rows, main, kind)) or kind == "internal"
+            ],
+        ),
     ]
     if voted:
         sections.append(
@@ -77,6 +92,15 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
         ],
         configuration=dump_yaml(study).decode().splitlines(),
     )
+
+
+def _demand_scores(study: StudyConfiguration, rows: Sequence[Row]) -> None:
+    there = {name for row in rows if row["split"] == "test" for name in row["scores"]}
+    if unknown := [score for score in study.scores if score not in there]:
+        told = ", ".join(sorted(there))
+        raise ConfigurationError(
+            [f"scores: there is no {score}; take it out, or take one of {told}" for score in unknown]
+        )
 
 
 def _usual_scores(task: str, rows: Sequence[Row]) -> list[str]:
@@ -124,9 +148,10 @@ def _bars(table: Table, score: str) -> Figure:
 
     def draw(axes: Axes) -> None:
         for place, (_, cell) in enumerate(shown):
-            spread = cell.std if isinstance(cell, Spread) else 0.0
+            spread = cell.std if isinstance(cell, Spread) else None  # of a single value it is not known
             axes.errorbar(_middle(cell), -place, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
-        axes.set_yticks([-place for place in range(len(shown))], [name for name, _ in shown])
+        names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name, _ in shown]
+        axes.set_yticks([-place for place in range(len(shown))], names, size=8)
 
     body = [[name, cell] for name, cell in shown]
     words = Words(
@@ -140,7 +165,7 @@ def _bars(table: Table, score: str) -> Figure:
         Table("ways", f"{score} of every way.", ("way", score), body),
         draw,
         {"xlabel": score},
-        height=max(2.5, 0.3 * len(shown) + 1),
+        height=max(2.5, 0.35 * len(shown) + 1),
     )
 
 

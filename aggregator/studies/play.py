@@ -34,7 +34,7 @@ def play_study(path: Path, home: Path, engine: Engine, at_a_time: int | None) ->
     cells = expand(study, path.parent)
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     console.print(f"{study.study}: {len(cells)} cells, {done} of them finished before; they lie in {home / CELLS}")
     at_a_time = at_a_time or as_many_as_fit()
     with _Told(console, len(cells), done, at_a_time) as told:
@@ -80,4 +80,4 @@ class _Told:
         how = "failed" if finished.trouble is not None else f"{finished.seconds:.0f} s"
         self._progress.update(self._bar, completed=self._done, description=f"about {left} left")
         line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; about {left} left"
-        self._console.print(visible(line), markup=False)
+        self._console.print(visible(line))

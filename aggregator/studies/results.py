@@ -19,7 +19,17 @@ PREDICTIONS = "predictions"
 TABLE = "results.csv"
 _FIXED = (
     *("way", "seed", "outer", "inner", "model_of", "tested_on", "split", "images", "loss"),
-    *("chosen_round", "rounds", "bytes_to_site", "bytes_from_site", "parameters", "flops", "seconds", "configuration"),
+    *(
+        "chosen_round",
+        "rounds",
+        "answers",
+        "bytes_to_site",
+        "bytes_from_site",
+        "parameters",
+        "flops",
+        "seconds",
+        "configuration",
+    ),
 )
 
 
@@ -40,7 +50,8 @@ def result_of(home: Path, cell: Cell) -> dict[str, Any] | None:
 def table_rows(home: Path, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     """One row for each finished cell, site whose model it is, site whose images they are, and split.
 
-    Seconds and bytes are the cell's, repeated in each of its rows; bytes are of one site and round.
+    Seconds, bytes and answers are the cell's, repeated in each of its rows; bytes are of one site and training round,
+    answers are those of all sites in all of these.
     """
     for cell in cells:
         if (result := result_of(home, cell)) is None:

@@ -67,6 +67,7 @@ def play(home: Path) -> None:
         "cost": {
             "bytes_to_site": outcome.received_bytes,
             "bytes_from_site": outcome.sent_bytes,
+            "answers": sum(len(of_round) for of_round in outcome.weights.values()),
             "seconds": round(time.monotonic() - began, 1),
         },
     }

@@ -19,6 +19,7 @@ import yaml
 
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
+from aggregator.studies.configuration import POOLED
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import METRICS, RELIABILITY
@@ -44,8 +45,6 @@ from site_client.train import Files, Trainer
 ImagesPerSite = int | Literal["fewest"]
 """So many training images of each site, or as many as the site has that has fewest."""
 EVERYONE = Policy(minimum_count=2)
-POOLED = "all-sites"
-"""What the one site is called that has the images of all."""
 
 
 @dataclass

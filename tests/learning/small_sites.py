@@ -1,4 +1,4 @@
-"""Small data folders of the tasks that classify with a frozen base."""
+"""Small data folders of every task, of one site each."""
 
 from __future__ import annotations
 
@@ -12,16 +12,34 @@ SEVERITIES = ("normal", "mild", "moderate", "severe", "proliferative")
 LABELS = ("normal", "glaucoma", "cataract")
 
 
-def write_small(task: str, folder: Path, *, images: int, size: int, seed: int = 1, site: int = 0) -> None:
-    """Write a site's data folder for a task."""
-    if task == "rdr_classification":
-        style = synthetic_octa.STYLES[site]
-        write_scans(folder, style=style, scans=images, size=size, seed=seed, severities=SEVERITIES)
-        return
-    style = synthetic_fundus.STYLES[site]
-    synthetic_fundus.write_graded_site(folder, style=style, images=images, size=size, seed=seed, grades=4)
-    rows = list(csv.DictReader((folder / "labels.csv").open(encoding="utf-8")))
-    with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as file:
+def write_small(
+    task: str, folder: Path, *, images: int, size: int, seed: int = 1, site: int = 0, grades: int = 4
+) -> None:
+    """Write a site's data folder for a task.
+
+    Args:
+        site: decides its device or camera.
+        grades: of ``dr_staging``.
+    """
+    octa = synthetic_octa.STYLES[site % len(synthetic_octa.STYLES)]
+    camera = synthetic_fundus.STYLES[site % len(synthetic_fundus.STYLES)]
+    match task:
+        case "octa_segmentation":
+            synthetic_octa.write_site(folder, style=octa, images=images, size=size, seed=seed)
+        case "rdr_classification":
+            write_scans(folder, style=octa, scans=images, size=size, seed=seed, severities=SEVERITIES)
+        case "dr_staging" | "fundus_disease":
+            synthetic_fundus.write_graded_site(folder, style=camera, images=images, size=size, seed=seed, grades=grades)
+            if task == "fundus_disease":
+                _name_diseases(folder / "labels.csv")
+        case _:
+            raise ValueError(f"there are no small sites of {task}")
+
+
+def _name_diseases(labels: Path) -> None:
+    """Diseases in the place of grades."""
+    rows = list(csv.DictReader(labels.open(encoding="utf-8")))
+    with labels.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "label"])
         writer.writerows([row["id"], LABELS[min(int(row["grade"]), 2)]] for row in rows)

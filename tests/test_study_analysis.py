@@ -1,0 +1,342 @@
+"""What a study's tables and page say, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from aggregator.report.tables import Spread, Table
+from aggregator.studies import analysis
+from aggregator.studies.analysis import Predicted
+from aggregator.studies.configuration import POOLED, Energy, StudyConfiguration
+from aggregator.studies.matrix import Cell, expand
+from aggregator.studies.pages import write_study_pages
+from aggregator.studies.results import folder_of, table_rows, write_table
+from shared.errors import ConfigurationError
+
+HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
+
+
+def row(
+    way: str, model_of: str, tested_on: str, *, split: str = "test", images: int = 10, **given: Any
+) -> dict[str, Any]:
+    """A row as ``table_rows`` gives it; what is not one of its columns is a score."""
+    fixed = {"seed": 0, "outer": None, "inner": None, "configuration": way, "loss": 0.5, "chosen_round": 1, "rounds": 2}
+    cost = {"answers": 0, "bytes_to_site": 0, "bytes_from_site": 0, "parameters": 7, "flops": 0, "seconds": 0.0}
+    columns = {key: given.pop(key) for key in (*fixed, *cost) if key in given}
+    pair = {"way": way, "model_of": model_of, "tested_on": tested_on, "split": split, "images": images}
+    return {**fixed, **cost, **pair, **columns, "scores": given}
+
+
+def body(table: Table) -> dict[Any, list[Any]]:
+    """By the first column of each row, or by the first two where the second says internal or external."""
+    kinds = {"internal", "external"}
+    return {
+        (line[0], line[1]) if line[1] in kinds else line[0]: list(line[2:] if line[1] in kinds else line[1:])
+        for line in table.rows
+    }
+
+
+# --- means -----------------------------------------------------------------------------------------------------
+
+
+def test_a_mean_over_sites_has_its_spread_over_seeds() -> None:
+    rows = [
+        row("a", site, site, seed=seed, auroc=value)
+        for seed, values in enumerate([(0.6, 0.8), (0.8, 1.0), (0.5, None)])
+        for site, value in zip(("n", "s"), values, strict=True)
+    ]
+    rows += [row("a", "n", "s", auroc=0.1), row("a", "s", "n", auroc=0.3), row("b", POOLED, "n", auroc=None)]
+    found = body(analysis.comparison(rows, ["auroc"]))
+    (internal,) = found["a", "internal"]
+    assert internal.mean == pytest.approx((0.7 + 0.9 + 0.5) / 3)
+    assert internal.std == pytest.approx(0.2)  # of 0.7, 0.9 and 0.5, with n - 1 below
+    assert found["a", "external"] == [pytest.approx(0.2)]  # one seed has no spread
+    assert found["b", "internal"] == [None]
+    assert body(analysis.by_site(rows, "auroc"))["a", "external"] == [pytest.approx(0.3), pytest.approx(0.1)]
+
+
+def test_larger_sites_count_more_with_eta() -> None:
+    rows = [row("a", "n", "n", images=10, auroc=0.5), row("a", "s", "s", images=1000, auroc=1.0)]
+    found = body(analysis.fairness(rows, "auroc"))["a"]
+    assert found[0] == pytest.approx(0.75)
+    weights = 1.5 ** math.log(10), 1.5 ** math.log(1000)
+    assert found[1] == pytest.approx((0.5 * weights[0] + weights[1]) / sum(weights))
+    assert found[-1] == pytest.approx((0.5 * 10 + 1000) / 1010)
+
+
+def test_noise_is_tabled_by_its_variance_beside_none() -> None:
+    scores = {"test": 0.9, "noise-0.001": 0.8, "noise-0.01": 0.7, "noise-1e-05": 0.85}
+    rows = [row("a", "n", "n", split=split, auroc=value) for split, value in scores.items()]
+    rows.append(row("b", "n", "n", auroc=0.6))
+    table = analysis.noise(rows, "auroc")
+    assert table.header == ("way", "0", "1e-05", "0.001", "0.01")
+    assert body(table) == {"a": [0.9, 0.85, 0.8, 0.7], "b": [0.6, None, None, None]}
+
+
+def test_images_from_elsewhere() -> None:
+    rows = [
+        row("a", "n", "n", auroc=0.9),
+        row("a", "n", "s", ood_auroc=0.7),
+        row("a", "s", "n", ood_auroc=0.9),
+        row("a", "n", "foreign", split="foreign", ood_auroc=0.6),
+        row("b", POOLED, "n", auroc=0.9),
+        row("b", POOLED, "foreign", split="foreign", ood_auroc=None),
+    ]
+    assert body(analysis.elsewhere(rows)) == {"a": [pytest.approx(0.8), 0.6], "b": [None, None]}
+
+
+def test_the_estimate_of_energy_is_its_formula() -> None:
+    cost = {"answers": 6, "bytes_to_site": 3_000_000, "bytes_from_site": 2_000_000, "flops": 4e9, "rounds": 3}
+    rows = [row("a", "n", site, seed=seed, configuration=str(seed), seconds=seconds, **cost)
+            for seed, seconds in enumerate([100.0, 300.0]) for site in ("n", "s")]  # fmt: skip
+    table = analysis.cost(rows, Energy(watts=90.0, joules_per_megabyte=60.0))
+    joules = 200 * 90 + (3 + 2) * 6 * 60
+    assert body(table) == {"a": [7, 4.0, 2.0, 3.0, 200.0, pytest.approx(joules / 3600)]}
+    assert "estimate, not measured" in table.caption
+
+
+# --- tests between ways ----------------------------------------------------------------------------------------
+
+FIRST, SECOND = (0.71, 0.74, 0.80, 0.85), (0.61, 0.54, 0.50, 0.45)
+
+
+def of_seeds(way: str, values: tuple[float, ...], model_of: str = "n") -> list[dict[str, Any]]:
+    return [row(way, model_of, "n", seed=seed, auroc=value) for seed, value in enumerate(values)]
+
+
+def test_t_tests_by_hand() -> None:
+    (found,) = analysis.tests(of_seeds("a", FIRST) + of_seeds("b", SECOND, POOLED), "auroc")
+    # Differences 0.1, 0.2, 0.3 and 0.4: mean 0.25, deviation sqrt(0.05 / 3), t = 0.25 / (deviation / 2), 3 degrees.
+    t = 0.25 / (math.sqrt(0.05 / 3) / 2)
+    assert (found.first, found.second, found.pairs) == ("a", "b", 4)
+    assert found.difference == pytest.approx(0.25)
+    assert found.paired == pytest.approx(2 * stats.t.sf(t, 3))
+    assert found.paired == pytest.approx(0.0305, abs=5e-5)  # as printed tables have it
+    one, two = (np.var(values, ddof=1) / 4 for values in (FIRST, SECOND))
+    degrees = (one + two) ** 2 / ((one**2 + two**2) / 3)
+    assert found.unpaired == pytest.approx(2 * stats.t.sf(0.25 / math.sqrt(one + two), degrees))
+
+
+def test_only_what_both_have_is_compared() -> None:
+    (found,) = analysis.tests(of_seeds("a", FIRST) + of_seeds("b", SECOND[:2]), "auroc")
+    assert (found.pairs, found.difference) == (2, pytest.approx(0.15))
+    assert not analysis.tests([*of_seeds("a", FIRST), row("b", "s", "s", auroc=0.5)], "auroc")
+
+
+def test_where_nothing_varies_there_is_no_p() -> None:
+    shifted = tuple(value - 0.1 for value in FIRST)  # but for rounding always the same difference
+    (found,) = analysis.tests(of_seeds("a", FIRST) + of_seeds("b", shifted), "auroc")
+    assert found.paired is None and found.unpaired is not None
+    (found,) = analysis.tests(of_seeds("a", FIRST[:1]) + of_seeds("b", SECOND[:1]), "auroc")
+    assert (found.pairs, found.paired, found.unpaired) == (1, None, None)
+    table = analysis.table_of_tests([found], "auroc")
+    assert [line[4:] for line in table.rows] == [[None, None, None, None]]
+
+
+def test_on_other_sites_images_several_models_are_one_value() -> None:
+    rows = [row(way, model, "n", seed=seed, auroc=base + spread)
+            for way, base in (("a", 0.6), ("b", 0.5)) for seed in range(2)
+            for model, spread in (("s", 0.1 * seed), ("e", 0.1))]  # fmt: skip
+    (found,) = analysis.tests(rows, "auroc", "external")
+    assert (found.pairs, found.difference) == (2, pytest.approx(0.1))
+    assert not analysis.tests(rows, "auroc")
+
+
+WORKED = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528]
+WORKED += [0.7590, 1.0]
+
+
+def test_the_example_of_benjamini_and_hochberg() -> None:
+    """The 15 p-values of their paper's section 4.1: at 5 % the four smallest are discoveries."""
+    found = analysis.adjusted([WORKED[0], None, *WORKED[1:]])
+    assert found[1] is None
+    known = [p for p in found if p is not None]
+    assert known[:4] == pytest.approx([0.0015, 0.003, 0.0095, 0.035625])
+    assert known[4:9] == pytest.approx([0.0603, 0.0298 * 15 / 7, 0.0298 * 15 / 7, 0.0645, 0.0765])
+    assert known[-1] == 1.0
+    assert sum(p <= 0.05 for p in known) == 4
+    assert analysis.adjusted([None, None]) == [None, None]
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=30))
+def test_adjusted_p_values_keep_their_order_and_never_fall(p_values: list[float | None]) -> None:
+    found = analysis.adjusted(p_values)
+    assert [p is None for p in found] == [p is None for p in p_values]
+    pairs = sorted((p, q) for p, q in zip(p_values, found, strict=True) if p is not None and q is not None)
+    assert all(p <= q * (1 + 1e-12) and q <= 1 for p, q in pairs)
+    assert all(low <= high for (_, low), (_, high) in pairwise(pairs))
+
+
+# --- votes -----------------------------------------------------------------------------------------------------
+
+
+def predicted(probabilities: list[float], truth: list[int], severities: tuple[str, ...] = ()) -> Predicted:
+    columns = np.array([[1 - p, p] for p in probabilities])
+    names = tuple(f"i{number}" for number in range(len(truth)))
+    return Predicted(names, np.array(truth), columns, severities or ("",) * len(truth))
+
+
+def test_the_cut_of_youden_by_hand() -> None:
+    # At 0.6: 2 of 3 positives, 0 of 3 negatives. At 0.3: 3 of 3 and 2 of 3. So 0.6.
+    assert analysis.youden_cut(predicted([0.9, 0.6, 0.3, 0.5, 0.4, 0.1], [1, 1, 1, 0, 0, 0])) == 0.6
+    # At 0.9 and at 0.3 the gain is a half: the higher.
+    assert analysis.youden_cut(predicted([0.9, 0.5, 0.3, 0.1], [1, 0, 1, 0])) == 0.9
+    assert analysis.youden_cut(predicted([0.9, 0.1], [1, 1])) == 0.5  # of one class there is none
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]), st.booleans()), min_size=2, max_size=30))
+def test_no_other_cut_is_better(answers: list[tuple[float, bool]]) -> None:
+    probabilities, truth = [p for p, _ in answers], [int(is_one) for _, is_one in answers]
+    cut = analysis.youden_cut(predicted(probabilities, truth))
+    if 0 < sum(truth) < len(truth):
+
+        def gain(at: float) -> float:
+            said = [p >= at for p in probabilities]
+            hits = sum(says for says, one in zip(said, truth, strict=True) if one) / sum(truth)
+            false = sum(says for says, one in zip(said, truth, strict=True) if not one) / (len(truth) - sum(truth))
+            return hits - false
+
+        best = max(gain(at) for at in set(probabilities))
+        assert gain(cut) == pytest.approx(best)
+        assert not any(at > cut and gain(at) > gain(cut) - 1e-12 for at in set(probabilities))
+
+
+def study(root: Path, **changes: Any) -> StudyConfiguration:
+    for site in ("north", "south"):
+        (root / site).mkdir(exist_ok=True)
+    values: dict[str, Any] = {
+        "study": "by-hand",
+        "task": "rdr_classification",
+        "data": {"north": "north", "south": "south"},
+        "run": {"rounds": 1, "task_options": {"encoder": "plain", "weights": "random", "hidden": [8]}},
+        "ways": {"mean": {"method": "mean"}},
+    }
+    return StudyConfiguration.model_validate(values | changes)
+
+
+def finish(home: Path, cell: Cell, rows: list[dict[str, Any]]) -> None:
+    """Put a result where a cell leaves it."""
+    folder = folder_of(home, cell)
+    folder.mkdir(parents=True, exist_ok=True)
+    cost = {"bytes_to_site": 10, "bytes_from_site": 10, "answers": 2, "seconds": 1.0}
+    (folder / "result.json").write_text(json.dumps({"configuration": cell.digest, "rows": rows, "cost": cost}))
+
+
+def say(home: Path, cell: Cell, name: str, said: Predicted) -> None:
+    """Put predictions of north's model where a cell leaves them."""
+    path = folder_of(home, cell) / "predictions" / "north" / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "class", "severity", "uncertainty", "probability_0", "probability_1"])
+        for image, truth, severity, pair in zip(
+            said.images, said.truth, said.severities, said.probabilities, strict=True
+        ):
+            writer.writerow([image, truth, severity, 0.1, *pair])
+
+
+def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
+    cells = expand(study(tmp_path, folds={"outer": 3, "inner": 2}), tmp_path)
+    members = [cell for cell in cells if cell.turn is not None and cell.turn.outer == 0]
+    severities = ("0", "1", "2", "3")
+    truth = [0, 0, 1, 1]
+    said = [[0.1, 0.6, 0.4, 0.9], [0.3, 0.2, 0.7, 0.5]]  # together 0.2, 0.4, 0.55 and 0.7
+    cuts = [predicted([0.2, 0.4], [0, 1]), predicted([0.1, 0.7], [0, 1])]  # 0.4 and 0.7, so 0.55
+    for member, probabilities, validation in zip(members, said, cuts, strict=True):
+        assert not list(analysis.votes(tmp_path, cells))
+        say(tmp_path, member, "north.test", predicted(probabilities, truth, severities))
+        say(tmp_path, member, "north.validation", validation)
+        assert not list(analysis.votes(tmp_path, cells))  # what a cell has said before it ended may be cut off
+        finish(tmp_path, member, [])
+    (voted,) = analysis.votes(tmp_path, cells)
+    assert (voted.outer, voted.model_of, voted.tested_on) == (0, "north", "north")
+    assert voted.cut == pytest.approx(0.55)
+    assert voted.predicted.probabilities[:, 1] == pytest.approx([0.2, 0.4, 0.55, 0.7])
+    table = analysis.ensemble([voted])
+    scores = dict(zip(table.header[2:], table.rows[0][2:], strict=True))
+    assert {name: scores[name] for name in ("AUROC", "AUPRC", "accuracy")} == dict.fromkeys(
+        ("AUROC", "AUPRC", "accuracy"), pytest.approx(1.0)
+    )
+    assert [scores[name] for name in severities] == [1.0] * 4
+
+
+def test_what_votes_cannot_say_is_absent() -> None:
+    voted = analysis.Voted("a", 0, None, "n", "n", predicted([0.1, 0.2], [0, 0]), 0.15)
+    table = analysis.ensemble([voted])
+    scores = dict(zip(table.header[2:], table.rows[0][2:], strict=True))
+    assert {name for name, value in scores.items() if value is None} == {
+        *("AUROC", "AUPRC", "sensitivity", "specificity", "balanced accuracy")
+    }
+    assert (scores["accuracy"], scores["F1"]) == (0.5, 0.0)  # one image is wrongly said to be of class 1
+
+
+# --- the page --------------------------------------------------------------------------------------------------
+
+
+def result_row(tested_on: str, auroc: float | None, **scores: float | None) -> dict[str, Any]:
+    return {
+        **{"model_of": "north", "tested_on": tested_on, "split": "test", "images": 9, "loss": None},
+        **{"chosen_round": 1, "parameters": 7, "flops": 1e6, "scores": {"auroc": auroc, "accuracy": 0.5, **scores}},
+    }
+
+
+def page_of(home: Path, planned: StudyConfiguration, cells: list[Cell]) -> str:
+    return write_study_pages(planned, home, cells, list(table_rows(home, cells))).read_text()
+
+
+def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
+    ways = {HOSTILE: {"method": "mean"}, "never played": {"method": "fedavg"}}
+    planned = study(tmp_path, ways=ways, seeds=[1, 2], noise=[0.01])
+    cells = expand(planned, tmp_path)
+    finish(tmp_path, cells[0], [result_row("north", None), result_row("south", 0.25)])
+    page = page_of(tmp_path, planned, cells)
+    assert "1 of 4 cells are finished." in page
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    addresses = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", page)
+    assert addresses and all(address.startswith(("#", "data:image/svg+xml;base64,")) for address in addresses)
+    # North's AUROC is undefined: nothing of it is a number, and no figure has a point for it.
+    ((_, kind, *scores),) = [
+        line for line in csv.reader((tmp_path / "tables" / "comparison.csv").open()) if line[1] == "internal"
+    ]
+    assert (kind, scores[0]) == ("internal", "")
+    assert [line[1] for line in csv.reader((tmp_path / "tables" / "ways.csv").open())][1:] == ["0.25"]
+    assert "Not drawn: nobody has told a number yet." in page  # of noise
+    write_table(tmp_path, cells)
+    (north, south) = csv.DictReader((tmp_path / "results.csv").open())
+    assert (north["auroc"], south["auroc"], north["way"]) == ("", "0.25", HOSTILE)
+
+
+def test_a_score_that_no_run_has_is_refused(tmp_path: Path) -> None:
+    planned = study(tmp_path, scores=["auroc", "aurok"])
+    cells = expand(planned, tmp_path)
+    finish(tmp_path, cells[0], [result_row("north", 0.5)])
+    with pytest.raises(ConfigurationError, match=r"there is no aurok; .* accuracy, auroc"):
+        page_of(tmp_path, planned, cells)
+
+
+def test_the_same_results_give_the_same_page(tmp_path: Path) -> None:
+    planned = study(tmp_path)
+    cells = expand(planned, tmp_path)
+    finish(tmp_path, cells[0], [result_row("north", 0.5), result_row("south", 0.25)])
+    assert page_of(tmp_path, planned, cells) == page_of(tmp_path, planned, cells)
+
+
+def test_a_spread_is_told_in_tables_too() -> None:
+    rows = [row("a", "n", "n", seed=seed, auroc=value) for seed, value in enumerate((0.5, 0.7))]
+    table = analysis.comparison(rows, ["auroc"])
+    ((_, _, cell),) = table.rows
+    assert isinstance(cell, Spread)
+    assert next(csv.reader(io.StringIO(table.csv().decode().splitlines()[1])))[2] == "0.600 ± 0.141"
