@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from shared.audit.closing import Closing, tree_digest
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import Place, place_at
@@ -31,6 +32,7 @@ from shared.exchange.records import (
     Withdrawal,
 )
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
+from shared.exchange.tables import MetricsRow, undeclared
 from shared.exchange.trust import Correspondent
 from shared.learning.data import synthetic_fundus, synthetic_octa
 from shared.learning.objectives import CrossEntropy, Evidential, Objective
@@ -61,6 +63,13 @@ def test_the_example_manifest_is_accepted_and_is_what_the_code_writes() -> None:
     assert digest_of(content) == message.digest
     assert message.digest in DOCUMENT
     assert enrolment_code("cd" * 32, "retina", "north", KEY.public) in DOCUMENT
+
+
+def test_the_closing_digests_are_the_codes() -> None:
+    assert f"it is `{tree_digest([b'a', b'b', b'c'])}`" in DOCUMENT
+    assert f"alone\n`{tree_digest([example()])}`" in DOCUMENT
+    for field in (*Closing.model_fields, *Closing.OfSite.model_fields):
+        assert f"`{field}`" in DOCUMENT or f'"{field}"' in DOCUMENT, field
 
 
 def test_the_tree_names_every_message_with_its_files() -> None:
@@ -137,6 +146,7 @@ def test_every_column_of_a_table_is_described(name: str, objective: Objective, t
         first = re.sub(r"^accuracy_of_[0-9]+$", "accuracy_of_0", of_image)
         first = re.sub(r"^selective_accuracy_[0-9]+$", "selective_accuracy_10", first)
         assert f"`{first}`" in DOCUMENT, column
+        assert not undeclared([MetricsRow(1, 0, "validation", "1", 0.1, None, {column: None})]), column
 
 
 def test_the_encryption_is_the_codes(tmp_path: Path) -> None:

@@ -221,12 +221,12 @@ def digest(
         raise ConfigurationError(["--sign and --output: give both, the key and where the signed statement goes"])
     readings = _readings(archive, key)
     found = closing.closing(readings, run)
-    _show(found.model_dump(), closing.lines(found), as_json=as_json)
-    for site in closing.open_folders(readings, run):
-        click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
     if key_file is not None and output is not None:
         write_file(output, closing.sign(found, SigningKey.at(key_file)))
         click.echo(f"wrote {output}", err=True)
+    _show(found.model_dump(), closing.lines(found), as_json=as_json)
+    for site in closing.open_folders(readings, run):
+        click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
     if signed is not None:
         problems, signer, created = closing.check(signed.read_bytes(), found)
         click.echo(f"{signed}: {closing.signed_line(signer, created)}", err=True)

@@ -271,6 +271,28 @@ class Reading:
             pass  # it is the key of another folder, or none was shown here
         raise HiddenError(f"{place.path}/{name} is encrypted: name the key that opens it with --secret-key")
 
+    def digest(self, message: Message, name: str) -> str:
+        """SHA-256 of what a file of a message says, by its manifest alone: the file may have gone.
+
+        Raises:
+            HiddenError: it is encrypted, and no key opens it.
+            PoisonError: it is encrypted under another key than its run's.
+        """
+        said = self._said(message, name)
+        return message.manifest.files[name].sha256 if said is None else said.sha256
+
+    def hides(self, run: str) -> bool:
+        """Whether some file of a run is encrypted, and no key opens it."""
+        try:
+            for message in self.messages.values():
+                for name in message.manifest.files if message.place.run == run else ():
+                    self._said(message, name)
+        except HiddenError:
+            return True
+        except PoisonError:
+            return False  # which is found where the file is read
+        return False
+
     def hides_rules(self, run: str) -> bool:
         """Whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
         offer = self.messages.get(Place("offer", run))

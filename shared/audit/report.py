@@ -28,6 +28,7 @@ TEMPLATE = Path(__file__).with_name("report.html")
 
 LEAVES = {
     names.SITE_CARD: "the site's name, public key and software version",
+    f"{names.KEYS}/….json": "a new public key of the site, signed by the one before",
     names.STATUS: "what the site is doing now, without any image, name or path",
     names.CONSENT: "the site's yes or no with a reason, and how many images it has in each split",
     names.WITHDRAWAL: "that the site leaves the run, with a reason",
@@ -113,6 +114,7 @@ def _site(reading: Reading, audit: Audit) -> Document:
     return {
         "site": federation.site,
         "key": federation.site_key,
+        "later_keys": [{"key": each.key, "since": each.created} for each in reading.site.handovers],
         "joined": federation.created,
         "software": card.software if card else None,
         "last_seen": reading.status.time if reading.status else None,
@@ -120,6 +122,7 @@ def _site(reading: Reading, audit: Audit) -> Document:
         "files": audit.files,
         "bytes": audit.size_bytes,
         "findings": len(audit.findings),
+        "unopened": audit.encrypted - audit.opened,
     }
 
 

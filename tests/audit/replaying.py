@@ -13,7 +13,7 @@ from shared.audit.replay import Step, replay
 from shared.learning.compute import EXACT, prepare_compute
 
 
-def replayed(folders: Path, run: str, *, heldout: Path | None = None) -> list[Step]:
+def replayed(folders: Path, run: str, *, heldout: Path | None = None, secret_key: Path | None = None) -> list[Step]:
     """Every step, on one thread, as the aggregator computed it.
 
     Args:
@@ -21,7 +21,9 @@ def replayed(folders: Path, run: str, *, heldout: Path | None = None) -> list[St
     """
     prepare_compute(EXACT, 1)
     with threadpool_limits(1), tempfile.TemporaryDirectory() as scratch:
-        return replay(read_sites(open_archive([str(folders)])), run, scratch=Path(scratch), heldout=heldout)
+        return replay(
+            read_sites(open_archive([str(folders)], secret_key=secret_key)), run, scratch=Path(scratch), heldout=heldout
+        )
 
 
 def not_same(steps: list[Step]) -> list[Step]:

@@ -21,6 +21,7 @@ from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from site_client.configuration import Policy
 from site_client.offer import describe
+from tests.audit.replaying import not_same, replayed
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import RUN, TASK, Federation, own_logins, run_configuration, write_data
@@ -60,6 +61,11 @@ def assert_all_opens(root: Path, run_sites: list[str], aggregator: Path) -> None
         audit = verify(LocalFolder(root / site), secret_key=key)
         assert audit.findings == []
         assert audit.opened == audit.encrypted > 0
+    for folders, secret_key in ((root, aggregator / "encryption.key"), (aggregator, None)):
+        steps = replayed(folders, RUN, secret_key=secret_key)
+        assert not [step for step in not_same(steps) if not step.what.startswith("score of ")]
+    with pytest.raises(ConfigurationError, match="is encrypted: name a key"):
+        replayed(root, RUN)
 
 
 @pytest.mark.parametrize("encrypt", ["weights", "all"])

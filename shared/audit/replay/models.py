@@ -67,7 +67,7 @@ class Models(RunFiles):
             message = reading.messages.get(place)
             if message is None:
                 continue
-            sha256 = message.manifest.files[names.GLOBAL_MODEL].sha256
+            sha256 = reading.digest(message, names.GLOBAL_MODEL)
             if not common and self._decoded(reading, message, self.aggregate_path(number)):
                 common = sha256
             elif common != sha256:
@@ -82,18 +82,20 @@ class Models(RunFiles):
         message = reading.messages[Place("round", self.run, number)]
         for group in self._sharing.to_site:
             made = self.state_path(number - 1, group)
-            said = message.manifest.files.get(names.state_file(group))
-            if said is None or not made.exists() or entry_of(made).sha256 != said.sha256:
+            name = names.state_file(group)
+            if name not in message.manifest.files or not made.exists():
+                return False
+            if entry_of(made).sha256 != reading.digest(message, name):
                 return False
         return self._is_model_sent(reading, message)
 
     def _is_model_sent(self, reading: Reading, message: Message) -> bool:
-        site, number, said = reading.opened.site, message.place.round_no, message.manifest.files[names.GLOBAL_MODEL]
+        site, number, said = reading.opened.site, message.place.round_no, reading.digest(message, names.GLOBAL_MODEL)
         aggregate, wire = self.aggregate_for(number - 1, site), self._run.wire.of("round", names.GLOBAL_MODEL)
         if wire == PLAIN:
-            return entry_of(aggregate).sha256 == said.sha256
+            return entry_of(aggregate).sha256 == said
         encoded = self.home / "encoded.safetensors"
-        if encode(aggregate, encoded, self._sharing.shared, wire).sha256 == said.sha256:
+        if encode(aggregate, encoded, self._sharing.shared, wire).sha256 == said:
             return True
         if wire.compression == "none":
             return False

@@ -314,7 +314,7 @@ class Replayer:
         total = sum(float(verdict.weight or 0) for verdict in found.verdicts.values())
         if not absent or (abs(total - 1) < _ROUNDING and self._run.combination.rule != "krum"):
             return None
-        return f"the folder of {', '.join(absent)} is not here, which may have had a share"
+        return f"what {', '.join(absent)} sent cannot be read here, and may have had a share"
 
     def _why_not(self, found: Round, weights: Mapping[str, float], answers: Mapping[str, Answer]) -> str | None:
         """Why the next global model cannot be computed, or None."""
@@ -354,7 +354,7 @@ class Replayer:
 
     def _how_it_differs(self, next_round: Iterable[Reading], number: int) -> str:
         said = {
-            reading.messages[Place("round", self._run.run, number + 1)].manifest.files[names.GLOBAL_MODEL].sha256
+            reading.digest(reading.messages[Place("round", self._run.run, number + 1)], names.GLOBAL_MODEL)
             for reading in next_round
         }
         made = entry_of(self._models.aggregate_path(number)).sha256

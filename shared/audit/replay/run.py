@@ -60,6 +60,12 @@ def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout:
     offers = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
     if not offers:
         raise ConfigurationError([f"there is no run {run} in these folders"])
+    if all(reading.hides(run) for reading in offers.values()):
+        problem = (
+            f"run {run} is encrypted: name a key that opens it with --secret-key; the aggregator's opens every folder"
+        )
+        raise ConfigurationError([problem])
+    offers = {site: reading for site, reading in offers.items() if not reading.hides(run)}
     configuration, listed = (
         next((found for reading in offers.values() if (found := getattr(reading, part)(run)) is not None), None)
         for part in ("configuration", "sharing")
@@ -125,13 +131,13 @@ class _Replay:
 
     def _offers(self) -> Iterator[Step]:
         if missing := sorted(set(self._run.sites) - self._readings.keys()):
-            detail = f"no offer is here of {', '.join(missing)}: what they sent, if anything, cannot be looked at"
+            detail = f"because the folder of {', '.join(missing)} is not here, or encrypted, or never had an offer"
             yield Step(0, "folders", "not replayable", detail)
         for name in (names.RUN_CONFIGURATION, names.TENSORS):
             said: dict[str, list[str]] = {}
             for site, reading in self._readings.items():
-                entry = reading.messages[Place("offer", self._run.run)].manifest.files[name]
-                said.setdefault(entry.sha256, []).append(site)
+                offer = reading.messages[Place("offer", self._run.run)]
+                said.setdefault(reading.digest(offer, name), []).append(site)
             told = "; ".join(f"{', '.join(sites)}: {digest}" for digest, sites in said.items())
             yield Step(0, f"offer, {name}", "same" if len(said) == 1 else "differs", told)
 
@@ -192,7 +198,7 @@ class _Replay:
             message = self._readings[site].messages[final]
             yield self._compared(
                 f"final model of {site}",
-                message.manifest.files[names.FINAL_MODEL].sha256,
+                self._readings[site].digest(message, names.FINAL_MODEL),
                 self._models.digests.get((card.chosen_round, site)),
                 f"because aggregate {card.chosen_round} is not here",
             )
@@ -200,7 +206,7 @@ class _Replay:
                 made = self._models.settled_path(card.chosen_round + 1, group)
                 yield self._compared(
                     f"{names.state_file(group)} with the final model of {site}",
-                    message.manifest.files[names.state_file(group)].sha256,
+                    self._readings[site].digest(message, names.state_file(group)),
                     entry_of(made).sha256 if made.exists() else None,
                     f"because what was measured with aggregate {card.chosen_round} is not here",
                 )
@@ -214,7 +220,7 @@ class _Replay:
             mean = computed.validation.get(str(computed.chosen_round), "none")
             return Step(0, what, "same", f"aggregate {computed.chosen_round}, mean validation score {mean}")
         if absent := sorted(set(run.sites) - self._readings.keys()):
-            return Step(0, what, "not replayable", f"because the folder of {', '.join(absent)} is not here")
+            return Step(0, what, "not replayable", f"because what {', '.join(absent)} measured cannot be read here")
         if run.keep.startswith("last ") and _agree(
             in_time.model_copy(update={"chosen_round": card.chosen_round}), card
         ):
