@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
@@ -144,7 +145,7 @@ class _Verification:
         try:
             try:
                 with self._reading.file(message, name) as local:
-                    check_contents(self._reading, message, name, local)
+                    self._check_contents(message, name, local)
                 self._audit.opened += is_encrypted
             except HiddenError:
                 with self._reading.as_it_lies(message, name):
@@ -153,6 +154,13 @@ class _Verification:
             self._find(error.file, error.reason, created)
         except NotFoundError:
             self._find(path, "vanished while it was read", created)
+
+    def _check_contents(self, message: Message, name: str, local: Path) -> None:
+        """What was signed though it may not be there never was right."""
+        try:
+            check_contents(self._reading, message, name, local)
+        except PoisonError as error:
+            self._find(error.file, error.reason)
 
     def _check_form(self, message: Message) -> None:
         run = self._reading.configuration(message.place.run)
