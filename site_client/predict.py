@@ -20,7 +20,6 @@ from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
 from site_client.final import SiteModel
 
-REFER = "refer to an ophthalmologist"
 TABLE = "predictions.csv"
 
 
@@ -28,9 +27,9 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[s
     """Write what the model says about unlabelled images into ``out``.
 
     A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
-    u, and "refer to an ophthalmologist" where u >= θ. A segmentation gives ``masks/`` (the class of each pixel, spread
-    over 0 to 255) and ``uncertainty/`` (u from 0, black, to 1, white), and in the table each image's share of each
-    class, mean u, and the share of pixels with u >= θ.
+    u, and the task's advice where u >= θ, as "refer to an ophthalmologist". A segmentation gives ``masks/`` (the class
+    of each pixel, spread over 0 to 255) and ``uncertainty/`` (u from 0, black, to 1, white), and in the table each
+    image's share of each class, mean u, and the share of pixels with u >= θ.
 
     Returns:
         The table's path, how many images it speaks of, and a sentence for each file that is no readable image.
@@ -121,7 +120,7 @@ def _graded_row(kept: SiteModel, name: str, probabilities: NDArray[np.float64], 
         "grade_name": kept.card.classes[grade],
         **{f"probability_{index}": f"{value:.4f}" for index, value in enumerate(probabilities)},
         "uncertainty": f"{uncertainty:.4f}",
-        "advice": REFER if uncertainty >= kept.card.theta else "",
+        "advice": kept.task.advice if uncertainty >= kept.card.theta else "",
     }
 
 

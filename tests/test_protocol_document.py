@@ -40,7 +40,7 @@ from shared.learning.schedules import order_of_asking
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.training import evaluate
-from tests.learning.small_sites import write_small
+from tests.learning.small_sites import SIGNALS, write_small
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 KEY = SigningKey(b"\x01" * 32)
@@ -133,6 +133,9 @@ def test_every_column_of_a_table_is_described(name: str, objective: Objective, t
             tmp_path, style=synthetic_fundus.STYLES[0], images=10, size=32, seed=1, grades=4
         )
         options = task.options({"encoder": "small", "weights": "random", "image_size": 32})
+    elif name in SIGNALS:
+        options = task.options(SIGNALS[name])
+        write_small(name, tmp_path, images=12, size=32)
     elif name in {"rdr_classification", "fundus_disease"}:
         options = task.options({"encoder": "plain", "weights": "random", "image_size": 32, "hidden": [4]})
         write_small(name, tmp_path, images=10, size=32)

@@ -28,7 +28,7 @@ class ModelCost:
 
 
 def model_cost(model: nn.Module, image: Tensor) -> ModelCost:
-    """What a model costs that is asked about an image (1, C, H, W)."""
+    """What a model costs that is asked about an image (1, C, H, W), or a time series (1, C, T)."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     statistics = [each for norm in batch_norms(model) for each in (norm.running_mean, norm.running_var)]
     with_statistics = parameters + sum(each.numel() for each in statistics if each is not None)
@@ -42,7 +42,7 @@ def flops(model: nn.Module, image: Tensor) -> int:
     next to nothing beside them (biases, norms, activations, pooling) is not.
 
     Args:
-        image: (1, C, H, W), the batch of one image.
+        image: (1, C, ...), the batch of one image or time series.
     """
     was_training = model.training
     model.eval()

@@ -5,17 +5,28 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from shared.learning.data import synthetic_fundus, synthetic_octa
+from shared.learning.data import synthetic_fundus, synthetic_octa, synthetic_signals
 from shared.learning.data.synthetic_scans import write_scans
 
 SEVERITIES = ("normal", "mild", "moderate", "severe", "proliferative")
 LABELS = ("normal", "glaucoma", "cataract")
+SIGNALS: dict[str, dict[str, object]] = {
+    "time_series": {
+        "labels": ["resting", "walking", "running"],
+        "channels": ["x", "y"],
+        "rate_hz": 20.0,
+        "window": 32,
+        "stride": 16,
+    },
+    "spectrograms": {"encoder": "small", "segment_seconds": 2.0, "image_size": 32},
+}
+"""Task options for these folders."""
 
 
 def write_small(
     task: str, folder: Path, *, images: int, size: int, seed: int = 1, site: int = 0, grades: int = 4
 ) -> None:
-    """Write a site's data folder for a task.
+    """Write a site's data folder for a task; of recordings so many, each of ``size`` rows or sixteenths of a second.
 
     Args:
         site: decides its device or camera.
@@ -32,6 +43,22 @@ def write_small(
             synthetic_fundus.write_graded_site(folder, style=camera, images=images, size=size, seed=seed, grades=grades)
             if task == "fundus_disease":
                 _name_diseases(folder / "labels.csv")
+        case "time_series":
+            synthetic_signals.write_time_series(
+                folder,
+                recordings=images,
+                rows=size,
+                seed=seed,
+                labels=("resting", "walking", "running"),
+                channels=("x", "y"),
+                rate_hz=20.0,
+                gain=1.0 + site,
+            )
+        case "spectrograms":
+            labels, gain = ("normal", "abnormal"), 0.3 + 0.2 * site
+            synthetic_signals.write_sounds(
+                folder, recordings=images, seconds=size / 16, seed=seed, labels=labels, gain=gain
+            )
         case _:
             raise ValueError(f"there are no small sites of {task}")
 

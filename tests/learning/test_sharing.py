@@ -14,8 +14,11 @@ OPTIONS = {
     "octa_segmentation": {"widths": (4, 8)},
     "rdr_classification": {"encoder": "plain", "hidden": (8,)},
     "fundus_disease": {"encoder": "plain", "hidden": (8, 8)},
+    "spectrograms": {"encoder": "small"},
+    "time_series": {"channels": ("x", "y")},
 }
-WITH_BATCH_NORM = ("dr_staging", "octa_segmentation")
+WITH_BATCH_NORM = ("dr_staging", "octa_segmentation", "spectrograms", "time_series")
+WHOLE = ("octa_segmentation", "spectrograms", "time_series")
 FROZEN_BASE = ("fundus_disease", "rdr_classification")
 METHODS = ("fedavg", "fedbn", "feduaa", "mean")
 COUNTER = "num_batches_tracked"
@@ -138,8 +141,7 @@ def test_a_whole_model_travels_only_where_nothing_stays():
         (task, method): parts(task, method, model_of(task)).has_whole_model for task in TASK_NAMES for method in METHODS
     }
     assert {pair for pair, is_whole in whole.items() if is_whole} == {
-        ("octa_segmentation", "mean"),
-        ("octa_segmentation", "fedavg"),
+        *((task, method) for task in WHOLE for method in ("mean", "fedavg")),
         *((task, method) for task in FROZEN_BASE for method in METHODS),
     }
 

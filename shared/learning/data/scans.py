@@ -18,7 +18,7 @@ from PIL import Image
 from shared.errors import DataError
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.images import SMALLEST_SIDE, read_image
-from shared.learning.data.tables import read_table
+from shared.learning.data.tables import path_within, read_table
 from shared.visible import visible
 
 SCANS_FILE = "scans.csv"
@@ -100,8 +100,8 @@ def _read(root: Path, where: str, paths: Sequence[str], side: int) -> NDArray[np
     problems: list[str] = []
     pictures = []
     for text in paths:
-        path = (root / text).resolve()
-        if not text or not path.is_relative_to(root.resolve()):
+        path = path_within(root, text)
+        if path is None:
             problems.append(f"{where}: {visible(text)!r} is no path within the data folder; correct it.")
             continue
         try:

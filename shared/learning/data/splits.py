@@ -2,6 +2,9 @@
 
 Either the site says so in a file, ``split.csv``, or seeded fractions decide, or folds for cross-validation. Images
 that belong together (patches of one scan, both eyes of one person) form a group, and a group is never divided.
+
+What is cut from one recording is called ``RECORDING/0001``, ``RECORDING/0002``, ...: lists and patterns speak of the
+recording, and it is never divided either.
 """
 
 from __future__ import annotations
@@ -52,6 +55,11 @@ class Folds(BaseModel):
         return "validation" if fold == (self.outer + self.inner + 1) % self.count else "train"
 
 
+def unit_of(sample_id: str) -> str:
+    """What ``split.csv`` calls a sample by: an image's own id, or that of the recording it is cut from."""
+    return sample_id.partition("/")[0]
+
+
 class SplitPlan(BaseModel):
     """How a site's images are divided. The fractions, of images, add up to 1."""
 
@@ -87,11 +95,11 @@ class SplitFile:
 
 
 def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
-    """Reads ``split.csv``: a column ``id``, the image's stem, and one or both of ``split`` and ``group``.
+    """Reads ``split.csv``: a column ``id``, see ``unit_of``, and one or both of ``split`` and ``group``.
 
     Args:
         path: the file.
-        ids: the stems of all images that are there.
+        ids: of all images, or recordings, that are there.
 
     Raises:
         DataError: names every line that is wrong, every image that is missing in the file and the reverse.
@@ -122,8 +130,10 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
             if not cells["group"]:
                 problems.append(f"{path.name}, line {line}: the group of '{image}' is empty; name one for each image.")
             group[image] = cells["group"]
-    problems += [f"{path.name}: no image is called '{image}'; remove the line." for image in sorted(seen - set(ids))]
-    problems += [f"{path.name}: the image '{image}' has no line; add one." for image in sorted(set(ids) - seen)]
+    problems += [
+        f"{path.name}: nothing here is called '{image}'; remove the line." for image in sorted(seen - set(ids))
+    ]
+    problems += [f"{path.name}: '{image}' has no line; add one." for image in sorted(set(ids) - seen)]
     if problems:
         raise DataError(problems)
     return SplitFile(split=split, group=group)
@@ -214,36 +224,48 @@ def folds_of(groups: Mapping[str, str], classes: Mapping[str, int], count: int, 
 
 
 def split_images(
-    classes: Mapping[str, int], root: Path, plan: SplitPlan, seed: int, group_pattern: str | None = None
+    classes: Mapping[str, int],
+    root: Path,
+    plan: SplitPlan,
+    seed: int,
+    group_pattern: str | None = None,
+    *,
+    groups: Mapping[str, str] | None = None,
 ) -> dict[SplitName, tuple[str, ...]]:
     """The images of each split, sorted by name.
 
     Args:
-        classes: the class of every image by its stem, which folds are stratified by; all alike where there are none.
+        classes: the class of every image by its id, which folds are stratified by; all alike where there are none.
         root: the site's data folder, where ``split.csv`` may be.
         plan: the fractions, and whether the file counts.
         seed: decides the division where the file does not.
         group_pattern: see ``groups_by_pattern``; a ``group`` column in the file goes before it.
+        groups: the group of each by ``unit_of``, where the data folder says it elsewhere.
 
     Raises:
-        DataError: the file is wrong, a group is in two splits, a split is empty, or the file says one for each image
-            where folds are asked for.
+        DataError: the file is wrong, or says the groups a second time, a group is in two splits, a split is empty, or
+            the file says one for each image where folds are asked for.
     """
     ids = list(classes)
+    units = list(dict.fromkeys(map(unit_of, ids)))
     path = root / SPLIT_FILE
-    listed = read_split_file(path, ids) if plan.file and path.exists() else SplitFile(split={}, group={})
-    groups = listed.group or groups_by_pattern(ids, group_pattern)
+    listed = read_split_file(path, units) if plan.file and path.exists() else SplitFile(split={}, group={})
+    if listed.group and groups:
+        raise DataError([f"{SPLIT_FILE}: the groups are said elsewhere already; take the column group out of it."])
+    of_unit = groups or listed.group or groups_by_pattern(units, group_pattern)
+    group_of = {image: of_unit[unit_of(image)] for image in ids}
     if plan.folds is None:
-        split = listed.split or divide(groups, plan, seed)
+        said = {image: listed.split[unit_of(image)] for image in ids} if listed.split else {}
+        split = said or divide(group_of, plan, seed)
     elif listed.split:
         raise DataError([f"{SPLIT_FILE}: the run divides the images into folds; take the column split out of it."])
     else:
-        dealt = folds_of(groups, classes, plan.folds.count, seed)
+        dealt = folds_of(group_of, classes, plan.folds.count, seed)
         split = {image: plan.folds.split_of(fold) for image, fold in dealt.items()}
 
     problems: list[str] = []
     splits_of_group: dict[str, set[str]] = {}
-    for image, group in groups.items():
+    for image, group in group_of.items():
         splits_of_group.setdefault(group, set()).add(split[image])
     for group, names in sorted(splits_of_group.items()):
         if len(names) > 1:

@@ -44,7 +44,7 @@ class FedEE(Over):
         network = super().network(build)
         if not isinstance(network, GradingNetwork):
             raise ConfigurationError(
-                ["method: fedee puts exits into an encoder, and this task's network has none; use dr_staging"]
+                ["method: fedee puts exits into an encoder, and this task's network has none; take another"]
             )
         return EarlyExits(network)
 

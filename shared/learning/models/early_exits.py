@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from shared.learning.models.encoders import over_positions
 from shared.learning.models.grading_network import GradingNetwork
 
 
@@ -18,10 +19,18 @@ def hidden_widths(exits: int, width: int) -> list[int]:
     return [int((1.2**0.5) ** (exits - number) * width) for number in range(exits)]
 
 
+class OverPositions(nn.Module):
+    """The mean over all positions, of an image or of a time series."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, c, ...) -> (B, c)."""
+        return over_positions(values)
+
+
 def exit_block(channels: int, hidden: int, classes: int) -> nn.Sequential:
-    """(B, channels, h, w) -> (B, classes)."""
+    """(B, channels, ...) -> (B, classes)."""
     return nn.Sequential(
-        nn.AdaptiveAvgPool2d(1),
+        OverPositions(),
         nn.Flatten(),
         nn.Linear(channels, hidden),
         nn.ReLU(),
@@ -51,12 +60,12 @@ class EarlyExits(nn.Module):
         """What turns the encoder's features into logits; the exits do not see these."""
         return self.network.heads
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits: (B, 3, H, W) -> (B, M, classes)."""
-        *early, features = self.network.encoder.stages(images)
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits: (B, C, ...) -> (B, M, classes)."""
+        *early, features = self.network.encoder.stages(inputs)
         members = [leave(seen) for leave, seen in zip(self.exits, early, strict=True)]
         return torch.stack([*members, self.network.head(features)], dim=1)
 
-    def features(self, images: Tensor) -> Tensor:
-        """What the head sees: (B, 3, H, W) -> (B, encoder.width)."""
-        return self.network.features(images)
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the head sees: (B, C, ...) -> (B, encoder.width)."""
+        return self.network.features(inputs)

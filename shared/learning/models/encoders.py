@@ -57,10 +57,10 @@ _CLASSIFIERS = ("fc.", "classifier.")
 
 
 class Encoder(nn.Module):
-    """Layers in a row, then the average over all positions.
+    """Layers in a row, then the average over all positions, of an image or of a time series.
 
     Args:
-        layers: by name, in order; the last yields (B, width, h, w).
+        layers: by name, in order; the last yields (B, width, ...).
         width: how many features there are.
         exits: the paths of the layers that an early exit follows, in order, and the channels c of each.
     """
@@ -72,34 +72,51 @@ class Encoder(nn.Module):
         for name, layer in layers.items():
             self.add_module(name, layer)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Features of each image.
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features of each input.
 
         Args:
-            images: (B, 3, H, W), H and W at least 32; ImageNet's weights expect its mean and deviation, or near them.
+            inputs: (B, 3, H, W), H and W at least 32, for the encoders of images; ImageNet's weights expect its mean
+                and deviation, or near them.
 
         Returns:
             (B, width).
         """
-        for values in self.stages(images):
+        for values in self.stages(inputs):
             features = values  # the last; what came before it is let go
         return features
 
-    def stages(self, images: Tensor) -> Iterator[Tensor]:
-        """What each of the layers before an exit yields, (B, c, h, w), and last the features, (B, width)."""
+    def stages(self, inputs: Tensor) -> Iterator[Tensor]:
+        """What each of the layers before an exit yields, (B, c, ...), and last the features, (B, width)."""
         followed = {self.get_submodule(path) for path in self.exits}
-        values = images
+        values = inputs
         for layer in _in_a_row(self):
             values = layer(values)
             if layer in followed:
                 yield values
-        yield values.mean(dim=(2, 3))  # (B, width, h, w) -> (B, width)
+        yield over_positions(values)
+
+
+def over_positions(values: Tensor) -> Tensor:
+    """The mean over all positions: (B, c, ...) -> (B, c)."""
+    return values.mean(dim=tuple(range(2, values.ndim)))
 
 
 def _in_a_row(layers: nn.Module) -> Iterator[nn.Module]:
     """Layers in the order in which they are passed, those of a row within the row too."""
     for layer in layers.children():
         yield from _in_a_row(layer) if isinstance(layer, nn.Sequential) else (layer,)
+
+
+def valid_encoder(name: str) -> str:
+    """The name of an encoder, of an option, for a validator.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if name not in ENCODERS:
+        raise ValueError(f"must be one of {', '.join(ENCODERS)}")
+    return name
 
 
 def build_encoder(name: str) -> Encoder:

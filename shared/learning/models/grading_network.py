@@ -1,4 +1,4 @@
-"""The network that grades an image: an encoder, and a head with one logit per grade."""
+"""The network that grades an image, or a time series: an encoder, and a head with one logit per grade."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class EncoderAndHead(nn.Module):
         """What turns features into logits."""
         return (self.head,)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits: (B, 3, H, W) -> (B, K)."""
-        logits: Tensor = self.head(self.features(images))
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits: (B, C, ...) -> (B, K)."""
+        logits: Tensor = self.head(self.features(inputs))
         return logits
 
-    def features(self, images: Tensor) -> Tensor:
-        """What the head sees: (B, 3, H, W) -> (B, encoder.width)."""
-        features: Tensor = self.encoder(images)
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the head sees: (B, C, ...) -> (B, encoder.width)."""
+        features: Tensor = self.encoder(inputs)
         return features
 
 
@@ -48,7 +48,7 @@ class GradingNetwork(EncoderAndHead):
     Weights are random and decided by torch's global generator alone: the encoder's first, then the head's.
 
     Args:
-        encoder_name: one of ``ENCODERS``.
+        encoder: one of ``ENCODERS`` by its name, or one that is made already.
         grades: how many grades there are, >= 2.
         head: ``released`` is that of FedUAA's published code: linear to 512, BatchNorm, ReLU, linear to the grades;
             while training it needs batches of two images or more. ``linear`` is the paper's one linear layer.
@@ -58,8 +58,8 @@ class GradingNetwork(EncoderAndHead):
         DropfedError: torchvision cannot be imported.
     """
 
-    def __init__(self, encoder_name: str, grades: int, head: HeadName = "released") -> None:
-        encoder = build_encoder(encoder_name)
+    def __init__(self, encoder: str | Encoder, grades: int, head: HeadName = "released") -> None:
+        encoder = build_encoder(encoder) if isinstance(encoder, str) else encoder
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         width = encoder.width
         if head == "released":

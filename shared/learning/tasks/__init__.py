@@ -15,6 +15,8 @@ _CLASSES = {
     "fundus_disease": ("shared.learning.tasks.fundus_disease", "FundusDisease"),
     "octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation"),
     "rdr_classification": ("shared.learning.tasks.rdr_classification", "RdrClassification"),
+    "spectrograms": ("shared.learning.tasks.spectrograms", "Spectrograms"),
+    "time_series": ("shared.learning.tasks.time_series", "TimeSeries"),
 }
 
 SELECTION_SCORES = {
@@ -22,6 +24,8 @@ SELECTION_SCORES = {
     "fundus_disease": "auroc",
     "octa_segmentation": "dice_mean",
     "rdr_classification": "auroc",
+    "spectrograms": "auroc",
+    "time_series": "auroc",
 }
 """By task, the validation score by which the best aggregate is chosen: each class's ``selection_score``."""
 

@@ -16,6 +16,7 @@ from shared.learning.data.augmentation import Augmentation, augment_photograph
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.metrics import Score, grading_scores
 from shared.learning.objectives import Objective
+from shared.learning.tasks.contract import REFER, SampleT
 
 FLIPPED_AND_TURNED: Mapping[str, object] = {
     "copies": 1,
@@ -37,15 +38,27 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ImageT = TypeVar("ImageT", bound=GradedImage)
 
 
-class Classification:
-    """The part of ``contract.Task`` that these tasks share: from an image of three channels to scores.
+class OneClassEach:
+    """The part of ``contract.Task`` that is the same whatever has a class: batches, and scores."""
+
+    selection_score = "auroc"
+    tolerance_score = "balanced_accuracy"
+
+    def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:
+        return [*even_parts(list(samples), _EVALUATION_BATCH)]
+
+    def scoring(self, objective: Objective) -> ClassScoring:
+        return ClassScoring(objective)
+
+
+class Classification(OneClassEach):
+    """The part of ``contract.Task`` that tasks of images share: from an image of three channels to scores.
 
     Attributes:
         mean, std: of each channel on the range 0 to 1, taken off and divided by.
     """
 
-    selection_score = "auroc"
-    tolerance_score = "balanced_accuracy"
+    advice = REFER
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
@@ -53,18 +66,23 @@ class Classification:
         return replace(sample, image=augment_photograph(sample.image, augmentation, seed))
 
     def collate(self, samples: Sequence[GradedImage]) -> tuple[Tensor, Tensor]:
-        levels = torch.from_numpy(np.stack([sample.image for sample in samples]))  # (B, S, S, 3) uint8
-        # Row by row, channels repeated along it: with three numbers at a time it takes five times as long.
-        rows, width = levels.float().flatten(2).div_(255), levels.shape[2]  # (B, S, S, 3) -> (B, S, 3 S)
-        mean, std = torch.tensor(self.mean).repeat(width), torch.tensor(self.std).repeat(width)
-        images = rows.sub_(mean).div_(std).view(levels.shape)
-        return images.movedim(3, 1), torch.tensor([sample.grade for sample in samples])  # (B, S, S, 3) -> (B, 3, S, S)
+        return collate_levels(samples, self.mean, self.std)
 
-    def batches(self, samples: Sequence[ImageT]) -> list[Sequence[ImageT]]:
-        return [*even_parts(list(samples), _EVALUATION_BATCH)]
 
-    def scoring(self, objective: Objective) -> ClassScoring:
-        return ClassScoring(objective)
+def collate_levels(
+    samples: Sequence[GradedImage], of_mean: Sequence[float], of_std: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """One batch: (B, 3, S, S) float32 and (B,) int64.
+
+    Args:
+        of_mean, of_std: of each channel on the range 0 to 1, taken off and divided by.
+    """
+    levels = torch.from_numpy(np.stack([sample.image for sample in samples]))  # (B, S, S, 3) uint8
+    # Row by row, channels repeated along it: with three numbers at a time it takes five times as long.
+    rows, width = levels.float().flatten(2).div_(255), levels.shape[2]  # (B, S, S, 3) -> (B, S, 3 S)
+    mean, std = torch.tensor(of_mean).repeat(width), torch.tensor(of_std).repeat(width)
+    images = rows.sub_(mean).div_(std).view(levels.shape)
+    return images.movedim(3, 1), torch.tensor([sample.grade for sample in samples])  # (B, S, S, 3) -> (B, 3, S, S)
 
 
 class ClassScoring:

@@ -25,6 +25,8 @@ from shared.learning.data.splits import SPLITS, SplitPlan, split_images
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
 
+REFER = "refer to an ophthalmologist"
+
 
 class Options(BaseModel):
     """Base of every task's options: frozen, and an unknown key is an error."""
@@ -51,12 +53,27 @@ def valid_pattern(pattern: str | None) -> str | None:
     return pattern
 
 
+def valid_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of an option's classes, for a validator.
+
+    Raises:
+        ValueError: one is there twice, or cannot be a name.
+    """
+    if len(set(labels)) < len(labels):
+        raise ValueError("one is named twice; name each once")
+    if not all(name == name.strip() and name.isprintable() and 0 < len(name) <= 40 for name in labels):
+        raise ValueError("each must be 1 to 40 characters that can be printed")
+    if any(set(name) & set("/\\,") or name.startswith(".") for name in labels):
+        raise ValueError("each must do as a folder's name: no slash, no comma, no dot at its beginning")
+    return labels
+
+
 class Sample(Protocol):
     """One image and what the model should say about it; each task has its own class."""
 
     @property
     def id(self) -> str:
-        """The file's stem, unique within its folder."""
+        """The file's stem, unique within its folder; of a part of a recording ``RECORDING/0001``."""
 
     @property
     def image(self) -> NDArray[Any]:
@@ -105,17 +122,20 @@ def divided(
     group_pattern: str | None,
     *,
     class_of: Callable[[SampleT], int] = lambda _: 0,
+    groups: Mapping[str, str] | None = None,
 ) -> Dataset[SampleT]:
     """A site's images, divided; see ``splits.split_images``.
 
     Args:
         class_of: what folds are stratified by.
+        groups: where the folder says them; see ``splits.split_images``.
 
     Raises:
         DataError: names every problem of the split.
     """
     samples = {sample.id: sample for sample in found.samples}
-    parts = split_images({name: class_of(sample) for name, sample in samples.items()}, root, split, seed, group_pattern)
+    classes = {name: class_of(sample) for name, sample in samples.items()}
+    parts = split_images(classes, root, split, seed, group_pattern, groups=groups)
     train, validation, test = (tuple(samples[image] for image in parts[name]) for name in SPLITS)
     return Dataset(train, validation, test, found.classes)
 
@@ -181,6 +201,10 @@ class Task(Protocol[OptionsT, SampleT]):
     @property
     def tolerance_score(self) -> str:
         """The score of a whole model that the tolerance is compared with, in [0, 1]."""
+
+    @property
+    def advice(self) -> str:
+        """What is said beside an answer that is less sure than θ."""
 
     @property
     def head_is_local(self) -> bool:
@@ -253,7 +277,7 @@ class Task(Protocol[OptionsT, SampleT]):
         """An augmented copy of a sample, decided by the seed alone."""
 
     def collate(self, samples: Sequence[SampleT]) -> tuple[Tensor, Tensor]:
-        """One batch: (B, C, H, W) float32 inputs and (B, ...) int64 targets, each a class or ``objectives.IGNORED``."""
+        """One batch: (B, C, ...) float32 inputs and (B, ...) int64 targets, each a class or ``objectives.IGNORED``."""
 
     def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:
         """The samples in order, in batches for evaluation; no batch is one sample if there are more."""

@@ -21,7 +21,7 @@ from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour, read_graded
 from shared.learning.data.images import list_images
 from shared.learning.data.splits import SplitPlan
-from shared.learning.models.encoders import ENCODERS, load_imagenet_weights
+from shared.learning.models.encoders import load_imagenet_weights, valid_encoder
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import FLIPPED_AND_TURNED, Classification
@@ -47,9 +47,7 @@ class DrOptions(Options):
     @field_validator("encoder")
     @classmethod
     def _encoder_is_known(cls, encoder: str) -> str:
-        if encoder not in ENCODERS:
-            raise ValueError(f"must be one of {', '.join(ENCODERS)}")
-        return encoder
+        return valid_encoder(encoder)
 
     @field_validator("group_pattern")
     @classmethod

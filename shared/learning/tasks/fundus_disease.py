@@ -17,7 +17,7 @@ from shared.exchange.reading import check_record
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage
 from shared.learning.data.images import list_images
 from shared.learning.data.labelled_photographs import read_labelled, read_retina
-from shared.learning.tasks.contract import Collection
+from shared.learning.tasks.contract import Collection, valid_labels
 from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions
 
 
@@ -36,13 +36,7 @@ class FundusOptions(FrozenOptions):
     @field_validator("labels")
     @classmethod
     def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(labels)) < len(labels):
-            raise ValueError("one is named twice; name each once")
-        if not all(name == name.strip() and name.isprintable() and 0 < len(name) <= 40 for name in labels):
-            raise ValueError("each must be 1 to 40 characters that can be printed")
-        if any(set(name) & set("/\\,") or name.startswith(".") for name in labels):
-            raise ValueError("each must do as a folder's name: no slash, no comma, no dot at its beginning")
-        return labels
+        return valid_labels(labels)
 
 
 class FundusDisease(FrozenClassification[FundusOptions, GradedImage]):

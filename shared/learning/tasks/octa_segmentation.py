@@ -26,7 +26,7 @@ from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import SELECTION_SCORES
-from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
+from shared.learning.tasks.contract import REFER, Collection, Dataset, Options, divided, valid_pattern
 
 _MOMENTUM = 0.9
 _CLASSES = ("background", "vessel")
@@ -78,6 +78,7 @@ class OctaSegmentation:
     name = "octa_segmentation"
     selection_score = SELECTION_SCORES["octa_segmentation"]
     tolerance_score = "accuracy_mean"
+    advice = REFER
     head_is_local = False
 
     def options(self, raw: Mapping[str, object]) -> OctaOptions:

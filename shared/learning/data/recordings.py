@@ -1,0 +1,138 @@
+"""Recordings with one class each, listed in a table, from which the samples are cut.
+
+A data folder holds ``recordings.csv`` with the columns ``id``, ``file`` (a path within the folder), ``label`` and, if
+several recordings belong together, ``group``: the person, say. What a file holds is each task's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from shared.errors import DataError
+from shared.learning.data.images import list_images
+from shared.learning.data.tables import path_within, read_table
+from shared.service import alive
+from shared.visible import visible
+
+RECORDINGS_FILE = "recordings.csv"
+_COLUMNS = ("id", "file", "label")
+_GROUP = "group"
+
+Cut = Callable[[Path], Sequence[NDArray[Any]]]
+"""The excerpts of one file, one or more; raises DataError."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What the table says of a recording.
+
+    Args:
+        file: within the data folder, resolved.
+        label: the number of its class.
+        group: None where the table has no such column.
+    """
+
+    id: str
+    file: Path
+    label: int
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording and what was cut from it, in order."""
+
+    listed: Listed
+    excerpts: Sequence[NDArray[Any]]
+
+
+def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recording]:
+    """Reads every recording of a folder, sorted by id.
+
+    Args:
+        labels: the names of the classes.
+        cut: reads a file.
+
+    Raises:
+        DataError: names every line that is wrong and every file that is missing or unreadable.
+    """
+    problems: list[str] = []
+    recordings = []
+    for line, listed in list_recordings(root, labels, problems):
+        try:
+            recordings.append(Recording(listed, _excerpts(listed.file, cut)))
+        except DataError as error:
+            problems += [f"{RECORDINGS_FILE}, line {line}: {problem}" for problem in error.problems]
+    if problems:
+        raise DataError(problems)
+    return sorted(recordings, key=lambda recording: recording.listed.id)
+
+
+def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[NDArray[Any]]]:
+    """The excerpts of one file, or of each file of a folder, by the file's stem.
+
+    Raises:
+        DataError: names every file that is none, or unreadable.
+    """
+    problems: list[str] = []
+    found: dict[str, Sequence[NDArray[Any]]] = {}
+    for file in list_images(path, (extension,), extension[1:].upper()):
+        try:
+            found[file.stem] = _excerpts(file, cut)
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return found
+
+
+def list_recordings(root: Path, labels: Sequence[str], problems: list[str]) -> list[tuple[int, Listed]]:
+    """The table's lines that are right, each with its number.
+
+    Args:
+        problems: a sentence is added for each line that is not.
+
+    Raises:
+        DataError: the table cannot be read, or its columns are others.
+    """
+    columns, rows = read_table(root / RECORDINGS_FILE)
+    if sorted(set(columns) - {_GROUP}) != sorted(_COLUMNS) or len(set(columns)) < len(columns):
+        found = ", ".join(visible(str(column)) for column in columns) or "none"
+        raise DataError(
+            [f"{RECORDINGS_FILE}: the columns must be {', '.join(_COLUMNS)}, and {_GROUP} if wanted; found: {found}."]
+        )
+    listed: list[tuple[int, Listed]] = []
+    ids: set[str] = set()
+    files: set[Path] = set()
+    for line, row in rows:
+        where = f"{RECORDINGS_FILE}, line {line}"
+        name, text, label, group = ((row.get(column) or "").strip() for column in (*_COLUMNS, _GROUP))
+        file = path_within(root, text)
+        if not name or name in ids or set(name) & set("/\\"):
+            problems.append(f"{where}: id {visible(name)!r} is empty, there twice, or has a slash; correct it.")
+        elif file is None:
+            problems.append(f"{where}: {visible(text)!r} is no path within the data folder; correct it.")
+        elif file in files:
+            problems.append(f"{where}: {visible(text)} is listed twice; keep one line.")
+        elif label not in labels:
+            problems.append(f"{where}: label must be one of {', '.join(labels)}, not {visible(label)!r}.")
+        elif _GROUP in columns and not group:
+            problems.append(f"{where}: the group is empty; name one for each recording, or leave the column out.")
+        else:
+            listed.append((line, Listed(name, file, labels.index(label), group if _GROUP in columns else None)))
+        ids.add(name)
+        if file is not None:
+            files.add(file)
+    if not rows:
+        problems.append(f"{RECORDINGS_FILE}: lists no recording; write a line for each.")
+    return listed
+
+
+def _excerpts(file: Path, cut: Cut) -> Sequence[NDArray[Any]]:
+    alive()
+    return cut(file)

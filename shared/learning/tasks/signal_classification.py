@@ -1,0 +1,123 @@
+"""What the tasks have in common that classify stretches of recordings, with a network that travels whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal
+
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+from torch import nn
+from typing_extensions import TypeVar
+
+from shared.errors import ConfigurationError, DataError
+from shared.exchange.reading import check_record
+from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.recordings import Recording, read_recordings, read_unlisted
+from shared.learning.data.splits import SplitPlan
+from shared.learning.data.time_series import Window
+from shared.learning.tasks.classification import OneClassEach
+from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_labels
+
+AS_THEY_ARE: Mapping[str, object] = {
+    "copies": 0,
+    "originals": True,
+    "pixel_dropout": (0.0, 0.0),
+    "contrast": (1.0, 1.0),
+    "gamma": (1.0, 1.0),
+    "rotation_degrees": (0.0, 0.0),
+    "horizontal_flip": 0.0,
+    "vertical_flip": 0.0,
+}
+"""What is done to pictures makes of time and frequency something that nobody could record."""
+
+
+class SignalOptions(Options):
+    """What a run may choose about such a task."""
+
+    labels: tuple[str, ...] = Field(min_length=2, max_length=20)
+    """What the classes are called, the same at every site."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """Both without weight decay; SGD without momentum."""
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return valid_labels(labels)
+
+
+OptionsT = TypeVar("OptionsT", bound=SignalOptions)
+ExcerptT = TypeVar("ExcerptT", GradedImage, Window)
+
+
+class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
+    """A part of ``contract.Task``: recordings, cut and divided, the optimizer, and no augmentation.
+
+    Attributes:
+        name: the task's.
+        extension: of its files, in small letters.
+    """
+
+    name: str
+    extension: str
+    advice = "have a person decide"
+    head_is_local = False
+
+    def excerpts(self, path: Path, options: OptionsT) -> Sequence[NDArray[Any]]:
+        """What is cut from one file, one or more.
+
+        Raises:
+            DataError: it cannot be read, or is too short.
+        """
+        raise NotImplementedError
+
+    def sample(self, name: str, excerpt: NDArray[Any], label: int) -> ExcerptT:
+        """One excerpt as a sample."""
+        raise NotImplementedError
+
+    def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
+        asked = check_record({**AS_THEY_ARE, **raw}, Augmentation, "augmentation")
+        if asked != Augmentation.model_validate(AS_THEY_ARE):
+            raise ConfigurationError([f"augmentation: {self.name} takes recordings as they are; leave it out"])
+        return asked
+
+    def vary(self, sample: ExcerptT, augmentation: Augmentation, seed: int) -> ExcerptT:
+        return sample
+
+    def open_dataset(self, root: Path, options: OptionsT, split: SplitPlan, seed: int) -> Dataset[ExcerptT]:
+        recordings = self._read(root, options)
+        groups = {each.listed.id: each.listed.group for each in recordings if each.listed.group is not None}
+        found = self._collected(recordings, options)
+        dataset = divided(found, root, split, seed, None, class_of=lambda sample: sample.grade, groups=groups)
+        if len(dataset.train) < 2:
+            raise DataError(["the train split has a single excerpt; training needs two or more: add recordings."])
+        return dataset
+
+    def open_images(self, root: Path, options: OptionsT) -> Collection[ExcerptT]:
+        return self._collected(self._read(root, options), options)
+
+    def open_unlabelled(self, path: Path, options: OptionsT) -> Sequence[ExcerptT]:
+        found = read_unlisted(path, self.extension, lambda file: self.excerpts(file, options))
+        return [sample for name, excerpts in found.items() for sample in self._numbered(name, excerpts, 0)]
+
+    def load_initial_weights(self, model: nn.Module, options: OptionsT, folders: Sequence[Path]) -> str | None:
+        return None  # random weights
+
+    def optimizer(self, model: nn.Module, options: OptionsT, learning_rate: float) -> torch.optim.Optimizer:
+        kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD
+        return kind(model.parameters(), lr=learning_rate)
+
+    def _read(self, root: Path, options: OptionsT) -> list[Recording]:
+        return read_recordings(root, options.labels, lambda file: self.excerpts(file, options))
+
+    def _collected(self, recordings: Sequence[Recording], options: OptionsT) -> Collection[ExcerptT]:
+        samples = [
+            sample for each in recordings for sample in self._numbered(each.listed.id, each.excerpts, each.listed.label)
+        ]
+        return Collection(samples, options.labels)
+
+    def _numbered(self, name: str, excerpts: Sequence[NDArray[Any]], label: int) -> list[ExcerptT]:
+        return [self.sample(f"{name}/{number:04d}", excerpt, label) for number, excerpt in enumerate(excerpts, 1)]
