@@ -37,7 +37,7 @@ from shared.exchange.records import (
     Withdrawal,
     sentence,
 )
-from shared.exchange.signing import canonical, digest_of
+from shared.exchange.signing import canonical
 from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors
 from shared.folder.contract import Folder
@@ -65,6 +65,8 @@ from site_client.trouble import TROUBLES, as_trouble
 logger = logging.getLogger(__name__)
 
 REST_S = 30.0  # between two looks at the clock outside the hours for training
+TAKING_BACK = "taking-back"
+"""Name of the file that is in the work directory while the answers of a lost disk come back from the folder."""
 
 
 class Daemon:
@@ -267,8 +269,11 @@ class Daemon:
         return True
 
     def _publish_card(self) -> None:
-        """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held."""
-        path = self._channel.mirror / names.SITE_CARD
+        """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held.
+
+        While ``TAKING_BACK`` is there not every answer may be: a daemon that was killed meanwhile goes on with it.
+        """
+        path, taking_back = self._channel.mirror / names.SITE_CARD, self._work / TAKING_BACK
         if path.exists():
             try:
                 self._folder.create(names.SITE_CARD, path.read_bytes())
@@ -278,14 +283,16 @@ class Daemon:
             content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
             configuration = self._configuration
             open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
+            write_file(taking_back, b"")
             write_file(path, content)
         self._channel.publish_keys()
         if not (self._channel.mirror / names.FEDERATION).exists():
             self._read_federation()  # with keys that open what a lost disk held
-        if self._channel.own_head.seq == 0:
+        if taking_back.exists() or self._channel.own_head.seq == 0:
             for run in self._inbox.runs():
                 updates = [Place("update", run, place.round_no) for place in self._inbox.rounds_of(run)]
                 self._channel.adopt([Place("consent", run), *updates, Place("withdrawal", run)])
+        taking_back.unlink(missing_ok=True)
         if (last := self._channel.last_from_peer()) is not None:
             self._channel.prune(last.place.run)
         self._card_published = True
@@ -298,11 +305,10 @@ class Daemon:
         except NotFoundError:
             return True
         federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
-        own_card = (self._channel.mirror / names.SITE_CARD).read_bytes()
         if federation.site_key != first_key(self._work):
             raise StandingError(f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite")
         write_file(self._channel.mirror / names.FEDERATION, content)
-        logger.info("enrolled in %s; our card is %s", federation.federation, digest_of(own_card)[:16])
+        logger.info("enrolled in %s", federation.federation)
         self._looked = False
         return True
 

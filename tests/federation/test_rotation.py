@@ -285,3 +285,31 @@ def test_check_knows_the_new_key(hospital: Hospital) -> None:
     write_file(hospital.work / KEY_FILE, old, private=True)
     with pytest.raises(StandingError, match="put that back"):
         shown_key(hospital.work)
+
+
+@pytest.mark.parametrize("step", range(7))
+def test_a_daemon_killed_while_a_lost_disks_answers_come_back_goes_on_with_them(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Else it would take its next number for one that the folder has, and its own chain would fork."""
+    answer(hospital, "two")
+    for name in ("mirror", "quarantine", "status.json"):
+        path = hospital.work / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    written = 0
+
+    def dies(path: Path, content: bytes, **options: bool) -> None:
+        nonlocal written
+        if written == step:
+            raise Killed
+        written += 1
+        write_file(path, content, **options)
+
+    with monkeypatch.context() as patched:
+        for module in ("site_client.daemon", "shared.exchange.channel"):
+            patched.setattr(f"{module}.write_file", dies)
+        with pytest.raises(Killed):
+            hospital.live()
+    answer(hospital, "three")
+    assert [hospital.is_sealed(Place("consent", run)) for run in ("one", "two", "three")] == [True] * 3
+    assert verify(LocalFolder(hospital.drop)).findings == []
