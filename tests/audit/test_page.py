@@ -1,0 +1,82 @@
+"""The page for an ethics board: it says what the folders say, loads nothing, and obeys nothing that a folder holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from shared.audit.cli import main
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Consent, Withdrawal
+from shared.exchange.signing import canonical, fingerprint, in_groups
+from tests.played import RUN, Played
+
+GUIDE = Path(__file__).parents[2] / "docs" / "for-auditors.md"
+
+
+def page_of(folder: Path, target: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["report", "--html", str(target), str(folder)])
+    assert "Traceback" not in result.output
+    return result.exit_code, target.read_text(encoding="utf-8")
+
+
+def test_it_tells_who_what_and_under_which_key(played: Played, tmp_path: Path) -> None:
+    code, page = page_of(played.drop, tmp_path / "page.html")
+    assert (code, "No finding" in page) == (0, True)
+    federation = json.loads((played.drop / names.FEDERATION).read_bytes())["body"]
+    for key in (federation["aggregator_key"], federation["site_key"]):
+        assert key in page
+        assert fingerprint(key) in page
+    digest = CliRunner().invoke(main, ["digest", RUN, str(played.drop), "--json"])
+    root = json.loads(digest.stdout)["root"]
+    assert in_groups(root[:32]) in page
+    for told in ("octa_segmentation", "accepted", "Aggregate 1 was chosen", names.METRICS, "no differential privacy"):
+        assert told in page, told
+
+
+def test_it_loads_nothing(played: Played, tmp_path: Path) -> None:
+    page = page_of(played.drop, tmp_path / "page.html")[1]
+    assert "default-src 'none'" in page
+    assert not re.findall(r"<(?:script|link|img|iframe|object)|src=|https?://|url\(", page)
+
+
+def test_what_a_site_writes_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer()
+    reason = "<script>alert(1)</script> {{ 7 * 7 }} \u202e"
+    consent = Consent(run=RUN, agrees=True, reason=reason, images={"train": "12"})
+    run.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
+    withdrawal = Withdrawal(run=RUN, reason="<b>enough</b>")
+    run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(withdrawal.model_dump())}, "offer")
+    code, page = page_of(run.drop, tmp_path / "page.html")
+    assert code == 0
+    assert "<script" not in page and "<b>" not in page and "\u202e" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; {{ 7 * 7 }}" in page
+    assert "&lt;b&gt;enough&lt;/b&gt;" in page
+    assert "No final model was sent" in page
+
+
+def test_findings_stand_at_its_top(played: Played, tmp_path: Path) -> None:
+    copy = tmp_path / "north"
+    shutil.copytree(played.drop, copy)
+    (copy / Place("update", RUN, 1).path / names.METRICS).write_bytes(b"names of patients")
+    code, page = page_of(copy, tmp_path / "page.html")
+    assert code == 1
+    assert page.index("1 finding") < page.index('id="who"')
+    assert f"{Place('update', RUN, 1).path}/{names.METRICS}" in page
+    assert "No finding" not in page
+    assert "what follows is not proven" in page
+
+
+def test_every_command_of_the_guide_is_there_and_every_command_is_in_the_guide() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    told = set(re.findall(r"^    \$ dropfed-audit ([a-z-]+)", text, re.MULTILINE))
+    assert told == set(main.commands)
+    for command, options in re.findall(r"^    \$ dropfed-audit ([a-z-]+)(.*)$", text, re.MULTILINE):
+        known = {option for parameter in main.commands[command].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", options)) <= known, command
