@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from aggregator.configuration import AggregatorConfiguration
+from aggregator.studies.configuration import StudyConfiguration
+from aggregator.studies.matrix import expand
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import PLAIN, Falling, Line, RunConfiguration, Wire
 from shared.learning.data.augmentation import Augmentation
@@ -16,6 +19,7 @@ from shared.learning.objectives import CrossEntropy, Ensemble, Evidential
 from shared.learning.tasks import TASK_NAMES, task_named
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.policy import judge
+from tests.study_smoke import TEMPLATES, small
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PAPERS = {
@@ -124,3 +128,19 @@ def test_the_site_may_take_part_in_either_run(name: str) -> None:
     run = run_of(name)
     assert judge(site.policy, run, None).answer == "ask"
     assert set(run.sites) <= set(aggregator.sites)
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_a_study_is_of_runs_that_can_be_played(template: Path, tmp_path: Path) -> None:
+    study = parse_yaml(template.read_bytes(), StudyConfiguration, template.name)
+    assert study.study.replace("-", "_") == template.stem
+    task = task_named(study.task)
+    task.options(study.run["task_options"])
+    task.augmentation(study.run.get("augmentation", {}))
+    check_record(study.run.get("split", {}), SplitPlan, "split")
+    # Its ways are checked with a network that needs no published weights.
+    lowered = StudyConfiguration.model_validate(small(yaml.safe_load(template.read_text(encoding="utf-8"))))
+    for folder in (*lowered.data.values(), *([lowered.foreign] if lowered.foreign else [])):
+        (tmp_path / folder).mkdir(parents=True)
+    turns = lowered.folds.outer * lowered.folds.inner if lowered.folds else 1
+    assert len({cell.digest for cell in expand(lowered, tmp_path)}) == len(study.ways) * turns

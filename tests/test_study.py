@@ -60,8 +60,8 @@ def written(root, name="small", **changes):
     return path
 
 
-def command(path):
-    return [sys.executable, "-m", "aggregator.cli", "study", str(path), "--at-a-time", "2"]
+def command(path, *options):
+    return [sys.executable, "-m", "aggregator.cli", "study", str(path), "--at-a-time", "2", *options]
 
 
 def cells_of(path):
@@ -130,6 +130,32 @@ def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_pa
     run = cell.configuration.run.model_copy(update={"rounds": 2})
     outcome = run_rounds(run, {site: tmp_path / site for site in SITES}, tmp_path / "home")
     assert set(outcome.chosen.values()) == {2}
+
+
+def test_ray_plays_the_same_cells(data):
+    pytest.importorskip("ray", reason="ray is not installed; `pip install 'dropfed[ray]'` brings it")
+    ways = {"too many": {"method": "centralised", "images_per_site": 1000}, "internal": {"method": "single_site"}}
+    path = written(data, "by-ray", ways=ways, noise=[])
+    found = subprocess.run(command(path, "--engine", "ray"), capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "too many, seed 0 failed: images_per_site: north has" in found.stdout
+    assert "Traceback" not in found.stdout + found.stderr
+    by_ray = [result_of(data / "by-ray", cell) for cell in cells_of(path)]
+    assert by_ray[0] is None
+    # The same cell, played by processes, comes to the same figures.
+    again = subprocess.run([*command(path), "--output", str(data / "by-processes")], capture_output=True, check=False)
+    assert again.returncode == 1
+    assert result_of(data / "by-processes", cells_of(path)[1])["rows"] == by_ray[1]["rows"]
+
+
+def test_without_ray_its_engine_says_what_to_do(data):
+    path = written(data, "no-ray", ways={"internal": {"method": "single_site"}}, noise=[])
+    hidden = "import sys; sys.modules['ray'] = None; from aggregator.cli import main; main()"
+    arguments = [*command(path)[3:], "--engine", "ray"]
+    found = subprocess.run([sys.executable, "-c", hidden, *arguments], capture_output=True, text=True, check=False)
+    assert found.returncode != 0
+    assert "pip install 'dropfed[ray]'" in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_folds_and_seeds_multiply_and_every_cell_has_a_name_of_its_own(data):
