@@ -179,7 +179,8 @@ class Channel:
             wire: the form that the run wants its rounds' weights in, and in which they are given here.
 
         Raises:
-            ConfigurationError, StandingError: it is to be encrypted, and we have not the keys (``demand_keys``).
+            ConfigurationError, StandingError: it is to be encrypted, and we have not the keys (``demand_keys``); or
+                nobody can tell, for the run's offer is not in the mirror as it was accepted.
         """
         if (sealed := self.message(place)) is not None:
             return sealed
@@ -189,6 +190,11 @@ class Channel:
         for name, content in files.items():
             _place_file(self.path(place, name), content)
         configuration = self._configuration(place.run)
+        if configuration is None and place.kind != "offer":
+            raise StandingError(
+                f"{self.path(Place('offer', place.run), RUN_CONFIGURATION)} says what is encrypted, and is missing or "
+                "damaged; nothing is sent until it is back, from the folder or a backup"
+            )
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
             path = self.path(place, name)

@@ -10,13 +10,16 @@ from shared.errors import NotFoundError, PassingError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
 
 KEYS = {AGGREGATOR: SigningKey(b"\x01" * 32), "north": SigningKey(b"\x02" * 32)}
 OFFER, CONSENT = Place("offer", "r"), Place("consent", "r")
-FILES: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: b"run: r\n", names.TENSORS: b"tensors: {}\n"}
+OFFERED = dump_yaml(RunConfiguration(run="r", task="t", method="mean", sites=["north"], rounds=2))
+FILES: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: OFFERED, names.TENSORS: b"tensors: {}\n"}
 
 
 class Flaky(LocalFolder):
@@ -226,8 +229,10 @@ def test_tensor_files_may_not_be_larger_together_than_what_a_run_sends(tmp_path:
     files: dict[str, bytes | Path] = {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: bytes(60)}
     more: dict[str, bytes | Path] = {names.state_file(group): bytes(30) for group in ("control", "patients")}
     place = Place("round", "r", 1)
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
     aggregator.seal(place, files | more, in_reply_to=None)
     aggregator.publish()
+    assert receive(north, OFFER) is not None
     with pytest.raises(PoisonError, match=r"state-patients\.safetensors: has 30 bytes, at most 10 are expected"):
         receive(north, place)
     assert not north.path(place, names.state_file("patients")).exists()

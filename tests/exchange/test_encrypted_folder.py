@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from shared.audit.cli import main
 from shared.audit.verify import verify
-from shared.errors import NotFoundError, PassingError, PoisonError
+from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
 from shared.exchange import channel, ciphertexts, names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import Ciphertext, EncryptionKey, encrypt
@@ -283,6 +283,25 @@ def test_a_site_that_lost_its_disk_reads_its_own_messages_again(tmp_path: Path) 
     site.adopt([Place("consent", RUN), UPDATE, Place("update", RUN, 2)])
     assert site.path(Place("consent", RUN), names.CONSENT).read_bytes() == before
     assert site.own_head == run.site.own_head
+
+
+@pytest.mark.parametrize("damaged", [None, b""])
+def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(
+    tmp_path: Path, damaged: bytes | None
+) -> None:
+    run = answering(tmp_path, "all")
+    asked = run.site.message(Place("round", RUN, 1))
+    assert asked is not None
+    offered = run.site.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+    offered.unlink()
+    if damaged is not None:
+        offered.write_bytes(damaged)
+    site = another(run, LocalFolder(run.drop))
+    with pytest.raises(StandingError, match="says what is encrypted"):
+        site.seal(UPDATE, {names.METRICS: TABLE, names.SITE_MODEL: run.model(1.0)}, in_reply_to=asked.digest)
+    site.publish()
+    assert site.message(UPDATE) is None
+    assert not (run.drop / UPDATE.path).exists()
 
 
 def test_keys_that_are_neither_sides_stop_the_work_and_decide_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from shared.errors import NotFoundError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent
+from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
 from tests.folder.owncloud import OwnCloud
 
@@ -25,6 +28,8 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
         folder = WebDavFolder(f"{cloud.url}/remote.php/dav/files/{AGGREGATOR}", AGGREGATOR, "secret")
         peer = Correspondent("retina", "north", "north", SigningKey(b"\x02" * 32).public)
         channel = Channel(tmp_path / "home", folder, me=AGGREGATOR, key=SigningKey(b"\x01" * 32), peer=peer)
+        offered = RunConfiguration(run="r", task="t", method="mean", sites=["north"], rounds=2)
+        write_file(channel.path(Place("offer", "r"), names.RUN_CONFIGURATION), dump_yaml(offered))
         first, second = (Place("round", "r", round_no) for round_no in (1, 2))
         (tmp_path / "model").write_bytes(os.urandom(2 * MB))
         files: dict[str, bytes | Path] = {

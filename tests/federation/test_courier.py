@@ -21,9 +21,11 @@ from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Consent, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.trust import Correspondent
+from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.learning.methods import open_method
 from site_client.setup import join
@@ -51,14 +53,16 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     )
     assert site._work()  # enrols
     assert site.channel is not None
+    offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
     offer = site.channel.seal(
-        Place("offer", "r"), {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest
+        Place("offer", "r"), {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=site.card_digest
     )
     assert site._work()  # publishes
 
     peer = Correspondent("retina", "north", AGGREGATOR, key.public)
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
     hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer)
+    write_file(hospital.path(Place("offer", "r"), names.RUN_CONFIGURATION), offered)
     place = Place("consent", "r")
     consent = Consent(run="r", agrees=True, reason="yes", images={"train": "12"})
     hospital.seal(place, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
@@ -284,7 +288,8 @@ def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> 
     run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
     late = run.seal_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
     offer = Place("offer", "octa-2")
-    files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}
+    offered = dump_yaml(run_configuration(run="octa-2", sites=["north"], quorum=1))
+    files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}
     run.aggregator.seal(offer, files, in_reply_to=run.card_digest)
     run.aggregator.publish()
     for place, answers in ((Place("verdict", RUN, 1), None), (offer, run.card_digest)):
