@@ -70,9 +70,8 @@ def sentences() -> Iterator[tuple[str, list[str]]]:
             yield where, fragments(arguments[-1] if name in WITH_A_FILE else arguments[0])
         elif name in FINDINGS and len(arguments) > 1 and "audit" in path.parts:
             yield where, fragments(arguments[1])
-        elif name == "Finding" and isinstance(arguments[0], ast.Constant) and len(arguments) > 1:
-            if arguments[0].value in ("warning", "problem"):
-                yield where, fragments(arguments[1])
+        elif name == "Finding" and len(arguments) > 1 and isinstance(arguments[0], ast.Constant):
+            yield where, fragments(arguments[1]) if arguments[0].value in ("warning", "problem") else []
     for node in ast.walk(ast.parse((ROOT / "shared" / "audit" / "verify.py").read_text())):
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "what":
             yield f"shared/audit/verify.py:{node.lineno}", fragments(node.value)

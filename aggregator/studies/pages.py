@@ -18,7 +18,7 @@ from aggregator.report.tables import Cell as TableCell
 from aggregator.report.tables import Spread, Table
 from aggregator.studies import analysis
 from aggregator.studies.analysis import Row, Voted
-from aggregator.studies.configuration import StudyConfiguration
+from aggregator.studies.configuration import POOLED, StudyConfiguration
 from aggregator.studies.matrix import Cell
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
@@ -183,7 +183,7 @@ def _histograms(voted: Sequence[Voted]) -> list[Figure]:
     edges = np.linspace(0, 1, 11)
     by_way: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in voted:
-        if each.model_of in (each.tested_on, analysis.POOLED):
+        if each.model_of in (each.tested_on, POOLED):
             predicted = each.predicted
             for name, of_image in zip(predicted.severities, predicted.probabilities, strict=True):
                 by_way[each.way][name or "all"].append(float(of_image[1]))

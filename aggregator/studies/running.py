@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from aggregator.studies.matrix import Cell
 from aggregator.studies.results import CONFIGURATION, folder_of, result_of
 from shared.errors import ConfigurationError
 from shared.folder.durable import write_file
 from shared.folder.lock import work_lock
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 Engine = Literal["local", "ray"]
 LOG = "log.txt"
@@ -84,10 +87,16 @@ def run_cells(
         return failed
 
 
+def _context() -> ForkServerContext | SpawnContext:
+    """How a process begins: with all libraries in it, where the system can fork."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("forkserver")
+    return multiprocessing.get_context("spawn")
+
+
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
     """A process for each cell, so that one that fails takes nothing with it; libraries are loaded once, before."""
-    can_fork = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if can_fork else "spawn")
+    context = _context()
     context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
     processes: set[BaseProcess] = set()
     stopping = threading.Event()

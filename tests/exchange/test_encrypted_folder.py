@@ -286,9 +286,7 @@ def test_a_site_that_lost_its_disk_reads_its_own_messages_again(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("damaged", [None, b""])
-def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(
-    tmp_path: Path, damaged: bytes | None
-) -> None:
+def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(tmp_path: Path, damaged: bytes | None) -> None:
     run = answering(tmp_path, "all")
     asked = run.site.message(Place("round", RUN, 1))
     assert asked is not None
