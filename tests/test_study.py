@@ -1,22 +1,26 @@
 """Studies: a matrix is expanded, played in processes, resumed without repeating anything, and tabled."""
 
 import csv
+import hashlib
 import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
 from aggregator.studies.results import result_of
-from deploy.local.rounds import run_rounds
+from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.learning.data import synthetic_fundus
+from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
 
 SITES = ("north", "south")
 STUDY = {
@@ -100,6 +104,12 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
             each for each in result["rows"] if all(each[key] == row[key] for key in ("model_of", "tested_on", "split"))
         ]
         assert float(row["auroc"]) == found["scores"]["auroc"]
+    for site in SITES:  # whoever trained, and on how many: all are tested on the same images
+        tested_on = {
+            tuple(row["image"] for row in csv.DictReader(predicted.open()))
+            for predicted in home.glob(f"cells/*/predictions/*/{site}.test.csv")
+        }
+        assert len(tested_on) == 1
     predictions = home / "cells" / next(cell for cell in cells_of(path) if cell.way == "internal").name / "predictions"
     for row in csv.DictReader((predictions / "north" / "south.test.csv").open()):
         assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
@@ -130,6 +140,52 @@ def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_pa
     run = cell.configuration.run.model_copy(update={"rounds": 2})
     outcome = run_rounds(run, {site: tmp_path / site for site in SITES}, tmp_path / "home")
     assert set(outcome.chosen.values()) == {2}
+
+
+def test_as_many_images_of_each_site_as_the_smallest_has(data, tmp_path):
+    (cell,) = cells_of(written(data, ways={"combined": {"method": "centralised", "images_per_site": "fewest"}}))
+    run = cell.configuration.run
+    small = tmp_path / "south"
+    synthetic_fundus.write_graded_site(
+        small, style=synthetic_fundus.STYLES[1], images=20, size=48, seed=1, grades=4, label_noise=0.0
+    )
+    folders = {"north": data / "data" / "north", "south": small}
+    _, whole = open_sites(run, folders, tmp_path)
+    _, equal = open_sites(run, folders, tmp_path, images_per_site=cell.configuration.images_per_site)
+    fewest = len(whole["south"].dataset.train)
+    assert fewest < len(whole["north"].dataset.train)
+    assert [len(site.dataset.train) for site in equal.values()] == [fewest, fewest]
+    for name, site in equal.items():
+        ids = {sample.id for sample in whole[name].dataset.train}
+        assert {sample.id for sample in site.dataset.train} <= ids
+        for split in ("validation", "test"):
+            kept = [[sample.id for sample in getattr(of[name].dataset, split)] for of in (whole, equal)]
+            assert kept[0] == kept[1]
+
+
+def test_published_weights_that_are_missing_are_told_before_any_cell(data):
+    options = {"encoder": "resnet18", "weights": "imagenet", "image_size": 48}
+    path = written(data, "weights", run=STUDY["run"] | {"task_options": options}, weights="nowhere")
+    with pytest.raises(ConfigurationError, match=r"resnet18-f37072fd\.pth is in none of .*nowhere") as found:
+        cells_of(path)
+    assert len(found.value.problems) == 1
+
+
+def test_a_run_begins_with_published_weights(data, tmp_path, monkeypatch):
+    """Of a ResNet-18 whose file is made here."""
+    encoder = build_encoder("resnet18")
+    made = tmp_path / "made.pth"
+    torch.save(encoder.state_dict(), made)
+    name = f"resnet18-{hashlib.sha256(made.read_bytes()).hexdigest()[:8]}.pth"
+    made.rename(tmp_path / name)
+    monkeypatch.setitem(IMAGENET_FILES, "resnet18", name)
+    options = {"encoder": "resnet18", "weights": "imagenet", "image_size": 48}
+    ways = {"FedAvg": {"method": "fedavg"}}
+    run = STUDY["run"] | {"task_options": options}
+    (cell,) = cells_of(written(data, "begun", run=run, ways=ways, weights=str(tmp_path)))
+    folders = {site: data / "data" / site for site in SITES}
+    network, _ = open_sites(cell.configuration.run, folders, tmp_path, weights=Path(cell.configuration.weights))
+    assert all(torch.equal(network.encoder.state_dict()[key], tensor) for key, tensor in encoder.state_dict().items())
 
 
 def test_ray_plays_the_same_cells(data):

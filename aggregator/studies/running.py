@@ -87,16 +87,13 @@ def run_cells(
         return failed
 
 
-def _context() -> ForkServerContext | SpawnContext:
-    """How a process begins: with all libraries in it, where the system can fork."""
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("forkserver")
-    return multiprocessing.get_context("spawn")
-
-
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
     """A process for each cell, so that one that fails takes nothing with it; libraries are loaded once, before."""
-    context = _context()
+    context: ForkServerContext | SpawnContext
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context("forkserver")
+    else:  # Windows: each process loads them itself
+        context = multiprocessing.get_context("spawn")
     context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
     processes: set[BaseProcess] = set()
     stopping = threading.Event()
@@ -149,7 +146,10 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
         return time.monotonic() - began
 
     try:
-        waiting = {play.remote(str(folder_of(home, cell))): cell for cell in cells}
+        waiting = {
+            play.options(num_gpus=int(cell.configuration.device == "cuda")).remote(str(folder_of(home, cell))): cell
+            for cell in cells
+        }
         while waiting:
             (done,), _ = ray.wait([*waiting], num_returns=1)
             yield finished_of(waiting.pop(done), home, ray.get(done))
