@@ -187,7 +187,7 @@ def _is_tagged(kind: Any, tag: int | str) -> bool:
 def _found(key: str, value: object) -> str:
     """What stands there, unless a secret may be part of it: addresses are written with passwords in them."""
     text = repr(value)
-    if "secret" in key or "url" in key or "@" in text:
+    if any(secret in key for secret in ("secret", "password", "url")) or "@" in text:
         return ""
     return f" (found {text if len(text) <= 60 else text[:57] + '...'})"
 

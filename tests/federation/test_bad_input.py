@@ -232,6 +232,10 @@ def test_join_names_every_problem_of_an_invite(tmp_path: Path) -> None:
     shown = run(site, "join", invite, "--work", tmp_path / "w", password="x").output
     assert f"{invite}: enrolment_secret: " in shown
     assert "cut-off-secr" not in shown
+    invite.write_text(json.dumps({"password": 31415926}))
+    shown = run(site, "join", invite, "--work", tmp_path / "w", password="x").output
+    assert f"{invite}: password: " in shown
+    assert "31415926" not in shown
 
 
 def test_join_refuses_two_folders_for_one_task(federation: Federation, tmp_path: Path) -> None:
