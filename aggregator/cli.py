@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from shared.commands import Commands, show_status, status_options, values_by_name, work_option
+from shared.commands import AS_JSON, Commands, show_status, status_options, values_by_name, work_option
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ def _password(file: Path | None, variable: str, user: str) -> str:
 
 @main.command()
 @WORK
-def check(work: Path) -> None:
+@AS_JSON
+def check(work: Path, as_json: bool) -> None:
     """Look at every site's folder, its server, the invites and the held-out images; say what is wrong.
 
     In each folder a scratch folder, check-…, is made and removed again; nothing else is changed.
@@ -181,7 +182,7 @@ def check(work: Path) -> None:
     from aggregator.doctor import examine  # noqa: PLC0415
     from shared.check import report  # noqa: PLC0415
 
-    report(examine(work, read_configuration(work)))
+    report(examine(work, read_configuration(work)), as_json=as_json)
 
 
 @main.command("new-run")
@@ -237,18 +238,19 @@ def _asked(what: str, usual: Answer, defaults: bool, kind: click.ParamType[Any] 
 @main.command()
 @click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @WORK
-def validate(run_yaml: Path, work: Path) -> None:
+@AS_JSON
+def validate(run_yaml: Path, work: Path, as_json: bool) -> None:
     """Say everything for which `launch` would refuse RUN_YAML, and what to think of first; nothing is sent or written.
 
     The initial model is made and scored on the held-out images, as `launch` does it, which may take a minute.
     """
     from aggregator.preparation import prepare, remarks  # noqa: PLC0415  (keeps --help instant)
+    from shared.check import Finding, report  # noqa: PLC0415
 
     prepared = prepare(work, run_yaml)
     run = prepared.run
-    click.echo(f"ok       {run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {run.rounds} rounds")
-    for remark in remarks(prepared):
-        click.echo(f"{remark.grade:8} {remark.text}")
+    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {run.rounds} rounds"
+    report([Finding("ok", what), *remarks(prepared)], as_json=as_json)
 
 
 @main.command()
@@ -351,7 +353,7 @@ def report(run: str, work: Path, as_json: bool, output: Path | None, pages: Path
 @main.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
 @WORK
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@AS_JSON
 def compare(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
     """Show runs side by side: settings that differ, scores of the chosen models, verdicts, cost."""
     from aggregator.comparison import compare_runs, comparison_text  # noqa: PLC0415  (keeps --help instant)

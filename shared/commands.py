@@ -17,6 +17,7 @@ from shared.errors import ConfigurationError, DropfedError
 from shared.folder.durable import disk_trouble
 
 WATCHED_EVERY_S = 2.0
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
 class Commands(click.Group):
@@ -77,8 +78,7 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
 
 def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options ``--json`` and ``--watch``."""
-    watched = click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command)
-    return click.option("--json", "as_json", is_flag=True, help="For scripts.")(watched)
+    return AS_JSON(click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command))
 
 
 def show_status(

@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from shared.commands import Commands, show_status, status_options, values_by_name, work_option
+from shared.commands import AS_JSON, Commands, show_status, status_options, values_by_name, work_option
 from shared.errors import ConfigurationError
 from shared.learning.tasks import TASK_NAMES
 
@@ -89,7 +89,7 @@ def join(
 @main.command()
 @WORK
 @click.option("--quick", is_flag=True, help="Leave out the round trip of 16 MB and the images.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@AS_JSON
 def check(work: Path, quick: bool, as_json: bool) -> None:
     """Look at this machine, the way to the folder, its server, the keys and the data; say what is wrong and what to do.
 
@@ -227,7 +227,7 @@ def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @WORK
 @MODEL
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@AS_JSON
 def evaluate(folder: Path, work: Path, model: Path | None, as_json: bool) -> None:
     """Show how the final model does on FOLDER, labelled like this site's data. Nothing leaves this machine."""
     from site_client.final import FINAL, open_final  # noqa: PLC0415  (keeps --help instant)

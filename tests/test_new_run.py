@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 
@@ -91,6 +92,8 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "weights: each round sends 0.0 MB to a site and 0.0 MB back as float32; keep: all of 3" in result.output
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
+    told = json.loads(command("validate", output, "--work", prepared, "--json").output)
+    assert (told["problems"], told["findings"][0]["grade"]) == (0, "ok")
 
 
 def test_flags_alone_ask_nothing_and_nothing_is_written_over(prepared: Path, tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ def test_the_aggregator_is_told_what_is_wrong(federation: Federation, work: Path
     assert result.exit_code == 1
     assert "wrong-password" not in result.output
     password, invite, *images = of_grade("problem", result)
+    told = json.loads(CliRunner().invoke(aggregator, ["check", "--work", str(work), "--json"]).output)
+    assert told["problems"] == len(of_grade("problem", result))
+    assert {"grade": "problem", "text": password} in told["findings"]
     assert "north: " in password and "refuses user 'aggregator' or the password" in password
     assert "south: " in invite and "south.json is missing" in invite
     assert images and all(line.startswith("octa_segmentation: ") for line in images)
