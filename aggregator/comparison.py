@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.report import Document, run_report
+from aggregator.report.text import megabytes, short, table_lines
 from aggregator.store import RunStore
+from shared.audit.difference import flat
 from shared.exchange.tables import Split
-from shared.visible import visible
 
 _SPLITS: tuple[Split, ...] = ("validation", "test")
 
@@ -25,20 +26,11 @@ def compare_runs(work: Path, stores: Sequence[RunStore]) -> Document:
         DropfedError: as ``run_report``.
     """
     reports = [run_report(work, store) for store in stores]
-    settings = {report["run"]: dict(flat(report["configuration"])) for report in reports}
+    settings = {report["run"]: dict(flat("", report["configuration"])) for report in reports}
     return {
         "differing": _differing(settings),
         "runs": {report["run"]: summary_of(report) for report in reports},
     }
-
-
-def flat(settings: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
-    """Every setting, by a key with dots."""
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _differing(settings: Mapping[str, Mapping[str, Any]]) -> Document:
@@ -107,8 +99,8 @@ def comparison_text(comparison: Document) -> str:
     lines += _table("Verdicts", runs, counts)
     cost = {
         "rounds of training": [str(run["rounds"]) for run in runs.values()],
-        "MB to the sites": [_megabytes(run["bytes"]["down"]) for run in runs.values()],
-        "MB from the sites": [_megabytes(run["bytes"]["up"]) for run in runs.values()],
+        "MB to the sites": [megabytes(run["bytes"]["down"]) for run in runs.values()],
+        "MB from the sites": [megabytes(run["bytes"]["up"]) for run in runs.values()],
         "seconds in rounds": ["" if run["seconds"] is None else str(run["seconds"]) for run in runs.values()],
     }
     return "\n".join([*lines, *_table("Cost", runs, cost)]).lstrip("\n") + "\n"
@@ -122,31 +114,16 @@ def _score_rows(runs: Mapping[str, Document]) -> dict[str, list[str]]:
     }
     for split in _SPLITS:
         for site in sites:
-            rows[f"{split}, {site}"] = [_score(run[split]["sites"].get(site)) for run in runs.values()]
-        rows[f"{split}, mean over sites"] = [_score(run[split]["mean"]) for run in runs.values()]
+            rows[f"{split}, {site}"] = [short(run[split]["sites"].get(site)) for run in runs.values()]
+        rows[f"{split}, mean over sites"] = [short(run[split]["mean"]) for run in runs.values()]
     return rows
 
 
 def _table(title: str, runs: Iterable[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """A Markdown table, its columns as wide as they must be."""
-    cells = [["", *runs], *([name, *values] for name, values in rows.items())]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return [*(["", f"## {title}", ""] if title else []), *lines]
+    head = ["", f"## {title}", ""] if title else []
+    return [*head, *table_lines(["", *runs], [[name, *values] for name, values in rows.items()])]
 
 
 def _shown(value: Any) -> str:
     """A setting in a cell."""
-    text = ", ".join(map(str, value)) if isinstance(value, list) else "null" if value is None else str(value)
-    return visible(text).replace("|", r"\|")
-
-
-def _score(score: float | None) -> str:
-    return "" if score is None else f"{score:.3f}"
-
-
-def _megabytes(size: int | None) -> str:
-    return "" if size is None else f"{size / 1e6:.3f}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else "null" if value is None else str(value)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aggregator.report import Document
+from aggregator.report.text import table_lines
 from shared.visible import visible
 
 NOT_TOLD = "not told"
@@ -88,13 +89,12 @@ def _inputs(card: Document) -> list[str]:
     return _table(("", "SHA-256"), rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    return lines + ["| " + " | ".join(map(_told, row)) + " |" for row in rows]
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    return table_lines(head, ([_told(value) for value in row] for row in rows))
 
 
-def _told(value: Any) -> str:
-    return NOT_TOLD if value is None else visible(str(value)).replace("|", r"\|")
+def _told(value: Any) -> Any:
+    return NOT_TOLD if value is None else value
 
 
 def _score(score: float | None) -> str | None:

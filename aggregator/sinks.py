@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from aggregator.comparison import flat
 from aggregator.store import RunStore
+from shared.audit.difference import flat
 from shared.exchange import names
 from shared.folder.durable import hash_file, write_file
 
@@ -103,7 +103,7 @@ class Mlflow:
         found = self._client.search_runs([number], filter_string=f"tags.`{tag}` = '{sha256}'", max_results=1)
         run = found[0] if found else self._client.create_run(number, run_name=store.run, tags={tag: sha256})
         self._id: str = run.info.run_id
-        settings = flat(store.configuration().model_dump(mode="json"))
+        settings = flat("", store.configuration().model_dump(mode="json"))
         parameters = [Param(key, str(value)[:_LONGEST_PARAMETER]) for key, value in settings]
         for start in range(0, len(parameters), _PARAMETERS_AT_ONCE):
             self._client.log_batch(self._id, params=parameters[start : start + _PARAMETERS_AT_ONCE])

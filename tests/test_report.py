@@ -122,9 +122,9 @@ def test_what_is_told_is_in_the_report(run: Played, store: RunStore) -> None:
     assert {name: north[name] for name in WITHHELD} == {"status": "omitted", "reason": verdict.reason} | numbers
     mean = {"sites": 1, "alike": 0.25, "by_images": 0.25}
     assert of_round["means"]["test"]["dice_mean"] == mean
-    text = report(run).output
-    assert "| 0 | 0.250 ± 0.000 |  |" in text
-    assert r"| 1 | north | omitted | 0.250 | 0.500 |  | 0.25 is not above \| 0.3 |" in text
+    text = " ".join(report(run).output.split())
+    assert "| 0 | 0.250 ± 0.000 | |" in text
+    assert r"| 1 | north | omitted | 0.250 | 0.500 | | 0.25 is not above \| 0.3 |" in text
 
 
 def test_a_table_that_is_none_is_null(run: Played, store: RunStore) -> None:

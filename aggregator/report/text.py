@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+from typing import Any
 
 from aggregator.report.document import RECEIVED_SPLITS, Document
+from shared.visible import visible
 
 
 def report_text(report: Document, score: str, title: str) -> str:
@@ -23,20 +25,22 @@ def report_text(report: Document, score: str, title: str) -> str:
         lines += [f"Given up: {report['given_up']}.", ""]
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
-        lines += ["| aggregate of round | " + " | ".join(run["sites"]) + " |", "|---" * (len(run["sites"]) + 1) + "|"]
-        for of_round in report["rounds"]:
-            rows = [of_round["sites"].get(site, {}).get(split) for site in run["sites"]]
-            if any(rows):
-                cells = " | ".join(_cell(row, score) for row in rows)
-                lines.append(f"| {of_round['received_aggregate']} | {cells} |")
-        lines.append("")
-    lines += ["## Verdicts", "", "| round | site | status | score | θ | weight | reason |", "|---" * 7 + "|"]
-    for of_round in report["rounds"]:
-        for site, found in of_round["sites"].items():
-            if found["status"]:
-                numbers = " | ".join(_short(found[name]) for name in ("score", "theta", "weight"))
-                reason = found["reason"].replace("|", r"\|")
-                lines.append(f"| {of_round['round']} | {site} | {found['status']} | {numbers} | {reason} |")
+        told = [
+            (of_round["received_aggregate"], [of_round["sites"].get(site, {}).get(split) for site in run["sites"]])
+            for of_round in report["rounds"]
+        ]
+        rows = [[aggregate, *(_cell(row, score) for row in found)] for aggregate, found in told if any(found)]
+        lines += [*table_lines(["aggregate of round", *run["sites"]], rows), ""]
+    verdicts = [
+        [of_round["round"], site, found["status"]]
+        + [short(found[name]) for name in ("score", "theta", "weight")]
+        + [found["reason"]]
+        for of_round in report["rounds"]
+        for site, found in of_round["sites"].items()
+        if found["status"]
+    ]
+    head = ("round", "site", "status", "score", "θ", "weight", "reason")
+    lines += ["## Verdicts", "", *table_lines(head, verdicts)]
     return "\n".join([*lines, "", *_cost_lines(report)]) + "\n"
 
 
@@ -51,24 +55,20 @@ def _cost_lines(report: Document) -> list[str]:
         )
     else:
         lines.append(f"The model's own cost is not known: {cost['why_no_model']}.")
-    lines += ["", "| site | MB to it | MB from it | in a training round: MB to it | MB from it | seconds |"]
-    lines.append("|---" * 6 + "|")
+    rows = []
     for site, total in cost["bytes"].items():
         trained = [each["sites"][site] for each in report["rounds"] if each["trains"] and site in each["sites"]]
-        cells = [_megabytes(total["down"]), _megabytes(total["up"])]
-        cells += [_megabytes(_mean(each["bytes"][way] for each in trained)) for way in ("down", "up")]
+        cells = [megabytes(total["down"]), megabytes(total["up"])]
+        cells += [megabytes(_mean(each["bytes"][way] for each in trained)) for way in ("down", "up")]
         seconds = _mean(each["seconds"] for each in trained)
-        lines.append(f"| {site} | " + " | ".join([*cells, "" if seconds is None else f"{seconds:.0f}"]) + " |")
-    return lines
+        rows.append([site, *cells, "" if seconds is None else f"{seconds:.0f}"])
+    head = ("site", "MB to it", "MB from it", "in a training round: MB to it", "MB from it", "seconds")
+    return [*lines, "", *table_lines(head, rows)]
 
 
 def _mean(numbers: Iterable[int | None]) -> float | None:
     known = [number for number in numbers if number is not None]
     return fmean(known) if known else None
-
-
-def _megabytes(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e6:.3f}"
 
 
 def _cell(row: Document | None, score: str) -> str:
@@ -81,5 +81,22 @@ def _cell(row: Document | None, score: str) -> str:
     return f"{value:.3f} ± {spread:.3f}" if score.endswith("_mean") and spread is not None else f"{value:.3f}"
 
 
-def _short(number: float | None) -> str:
+# --- what all that is written for people has in common -----------------------------------------------------
+
+
+def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """A Markdown table, its columns as wide as they must be; texts from elsewhere cannot leave their cells."""
+    cells = [[visible(str(cell)).replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"| {' | '.join(f'{cell:{width}}' for cell, width in zip(row, widths, strict=True))} |" for row in cells]
+    return [lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]]
+
+
+def megabytes(size: float | None) -> str:
+    """A size in MB; nothing where it is not known."""
+    return "" if size is None else f"{size / 1e6:.3f}"
+
+
+def short(number: float | None) -> str:
+    """A score to three places; nothing where it is not known."""
     return "" if number is None else f"{number:.3f}"
