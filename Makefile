@@ -10,7 +10,7 @@ MINUTES = 60
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
-.PHONY: help demo test study-smoke soak lint servers coverage bundle setup lock clean
+.PHONY: help demo test study-smoke soak lint servers coverage bundle docs setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -43,6 +43,9 @@ coverage: $(READY)      ## all tests, and the lines they never reach
 
 bundle: $(READY)      ## what installs dropfed on a machine without internet, signed; OUT= KEY= change where
 	@$(BIN)/python -m deploy.bundle.make $(if $(OUT),--out '$(OUT)') $(if $(KEY),--key '$(KEY)')
+
+docs: $(READY)      ## write docs/commands.md anew, from the commands' own help
+	@$(BIN)/python -m deploy.local.commands
 
 setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
 	@:

@@ -1,0 +1,92 @@
+"""What README.md and docs/ tell people to type is there, and docs/commands.md is what --help prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from deploy.local.commands import PAGE, PROGRAMS, commands, page, program
+
+ROOT = Path(__file__).parent.parent
+GUIDES = ("for-it.md", "for-pis.md", "for-auditors.md")
+PAGES = [ROOT / "README.md", *sorted(path for path in PAGE.parent.glob("*.md") if path != PAGE)]
+CODE = re.compile(r"`([^`]+)`|^ {4,}(.+)$", re.MULTILINE)
+TYPED = re.compile(rf"\b({'|'.join(PROGRAMS)})[ ]+([a-z][a-z-]*)\b(.*)")
+OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
+
+OPTIONS = {
+    typed: {option for parameter in (*program(typed.split()[0]).params, *command.params) for option in parameter.opts}
+    for name in PROGRAMS
+    for typed, command in commands(name)
+}
+
+
+def told(text: str) -> Iterator[tuple[str, set[str]]]:
+    """The commands in the code of a page, each with the options behind it."""
+    for found in CODE.finditer(text.replace("\\\n", " ")):
+        for typed in TYPED.finditer(found[1] or found[2]):
+            yield f"{typed[1]} {typed[2]}", set(OPTION.findall(typed[3]))
+
+
+def test_the_page_of_commands_is_what_help_prints() -> None:
+    assert PAGE.read_text() == page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_to_be_typed_is_there(path: Path) -> None:
+    for typed, options in told(path.read_text()):
+        assert typed in OPTIONS, f"{path.name}: there is no {typed}"
+        assert options - {"--help"} <= OPTIONS[typed], f"{path.name}: {typed} has no {options - OPTIONS[typed]}"
+
+
+def test_a_command_or_an_option_that_is_not_there_is_noticed() -> None:
+    text = "Type `dropfed-site joyn X`, then\n\n    .venv/bin/dropfed-audit verify FOLDER \\\n        --colour red --json\n"
+    assert list(told(text)) == [("dropfed-site joyn", set()), ("dropfed-audit verify", {"--colour", "--json"})]
+    assert "dropfed-site joyn" not in OPTIONS
+    assert "--colour" not in OPTIONS["dropfed-audit verify"]
+
+
+def test_the_guides_tell_of_every_command() -> None:
+    guides = "".join((PAGE.parent / name).read_text() for name in (*GUIDES, "several-gpus.md", "studies.md"))
+    assert not set(OPTIONS) - {typed for typed, _ in told(guides)}
+
+
+def test_every_option_has_a_help_text() -> None:
+    silent = [
+        f"{typed} {parameter.name}"
+        for name in PROGRAMS
+        for typed, command in commands(name)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.help
+    ]
+    assert not silent
+
+
+def anchors(path: Path) -> set[str]:
+    """What may follow ``#`` in a link to a page, as GitHub makes it from headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.exists(), f"{path.name}: {target} is not there"
+        assert not anchor or anchor in anchors(there), f"{path.name}: {target} names no heading"
+
+
+def test_the_security_page_names_code_and_tests_that_are_there() -> None:
+    text = (PAGE.parent / "security.md").read_text()
+    named = re.findall(r"`((?:shared|aggregator|site_client|deploy|tests)/[\w/.]*)(?:::(\w+))?`", text)
+    assert len(named) > 50
+    for path, test in named:
+        assert (ROOT / path).exists(), path
+        assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
