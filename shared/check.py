@@ -21,7 +21,7 @@ from shared.folder.capabilities import Capabilities
 from shared.folder.durable import disk_trouble
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
-from shared.learning.data.splits import SPLIT_FILE, read_split_file
+from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
 from shared.learning.tasks import TASK_NAMES, task_named
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     try:
         found = task.open_images(root, task.options({}))
         if (root / SPLIT_FILE).exists():
-            read_split_file(root / SPLIT_FILE, [sample.id for sample in found.samples])
+            read_split_file(root / SPLIT_FILE, [*dict.fromkeys(unit_of(sample.id) for sample in found.samples)])
     except DataError as error:
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     classes = ", ".join(found.classes)

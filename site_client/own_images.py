@@ -17,7 +17,7 @@ from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
-from shared.learning.data.headers import BURNT_IN, fields_that_may_name
+from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
 from shared.learning.data.images import short_name
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.objectives import IGNORED
@@ -59,8 +59,9 @@ def look_at_own_images(
 
 
 def image_files(root: Path) -> list[Path]:
-    """Every image file of a data folder, whatever the task makes of it."""
-    return sorted(path for path in root.rglob("*") if path.suffix.lower() in GRADED_EXTENSIONS and path.is_file())
+    """Every image and sound of a data folder, whatever the task makes of it."""
+    kinds = {*GRADED_EXTENSIONS, SOUND}
+    return sorted(path for path in root.rglob("*") if path.suffix.lower() in kinds and path.is_file())
 
 
 def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan]:
@@ -126,7 +127,10 @@ def _copies(task_name: str, parts: Parts) -> Finding:
 
 
 def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
-    """See what the files say beside their pixels."""
+    """See what the files say beside their pixels, or sounds."""
+    if not files:
+        yield Finding("note", f"{task_name}: its files are tables, which are not looked through for what names people")
+        return
     found = {path: fields for path in files if (fields := fields_that_may_name(path))}
     naming = {path: [field for field in fields if field != BURNT_IN] for path, fields in found.items()}
     naming = {path: fields for path, fields in naming.items() if fields}

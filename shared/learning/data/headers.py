@@ -1,4 +1,4 @@
-"""What image files say beside their pixels that may name people.
+"""What image files say beside their pixels, and WAV files beside their sound, that may name people.
 
 Training never reads it. Here it is looked for so that the hospital learns that it is there: the fields are named, and
 what they hold is shown to nobody.
@@ -6,6 +6,7 @@ what they hold is shown to nobody.
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -27,6 +28,13 @@ _PATIENT = (
     "OtherPatientNames",
     "ReferringPhysicianName",
 )
+SOUND = ".wav"
+_TECHNICAL_OF_SOUND = {"ISFT", "ICRD"}
+"""Texts of WAV that name no one: the software, and the date."""
+_BLOCKS_OF_SOUND = {"bext", "iXML", "id3", "ID3"}
+"""Blocks of WAV that hold text about a recording, by their names without blanks."""
+_LONGEST_TEXTS = 1 << 20  # in bytes
+
 BURNT_IN = "BurnedInAnnotation"
 """The DICOM field by which a file says that text is part of its pixels."""
 
@@ -39,7 +47,7 @@ def fields_that_may_name(path: Path) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about values that nobody here shall see
-            return _of_dicom(path) if path.suffix.lower() == ".dcm" else _of_picture(path)
+            return _BY_ENDING.get(path.suffix.lower(), _of_picture)(path)
     except Exception:  # Pillow and pydicom let through whatever their readers raise over wrong bytes
         return []
 
@@ -66,6 +74,41 @@ def _of_dicom(path: Path) -> list[str]:
     is_removed = str(header.get("PatientIdentityRemoved") or "").upper() == "YES"
     found = [] if is_removed else [field for field in _PATIENT if _holds(header.get(field))]
     return found + ([BURNT_IN] if str(header.get(BURNT_IN) or "").upper() == "YES" else [])
+
+
+def _of_wave(path: Path) -> list[str]:
+    """RIFF: blocks of a name of four letters, a length, and a content filled up to an even length."""
+    found = set()
+    with path.open("rb") as file:
+        file.seek(12)
+        while len(head := file.read(8)) == 8:
+            name, length = _block(head)
+            if name == "LIST":
+                found |= _texts(file.read(min(length, _LONGEST_TEXTS)))
+                file.seek(max(0, length - _LONGEST_TEXTS) + length % 2, os.SEEK_CUR)
+                continue
+            if name in _BLOCKS_OF_SOUND and length:
+                found.add(name)
+            file.seek(length + length % 2, os.SEEK_CUR)
+    return sorted(found)
+
+
+def _texts(content: bytes) -> set[str]:
+    """The names of the texts of a list, where it is one of texts."""
+    found, place = set(), 4
+    while content[:4] == b"INFO" and place + 8 <= len(content):
+        name, length = _block(content[place : place + 8])
+        if name not in _TECHNICAL_OF_SOUND and _holds(content[place + 8 : place + 8 + length]):
+            found.add(name)
+        place += 8 + length + length % 2
+    return found
+
+
+def _block(head: bytes) -> tuple[str, int]:
+    return head[:4].decode("latin-1").strip(), int.from_bytes(head[4:], "little")
+
+
+_BY_ENDING = {".dcm": _of_dicom, SOUND: _of_wave}
 
 
 def _holds(value: object) -> bool:
