@@ -44,7 +44,8 @@ def test_what_is_to_be_typed_is_there(path: Path) -> None:
 
 
 def test_a_command_or_an_option_that_is_not_there_is_noticed() -> None:
-    text = "Type `dropfed-site joyn X`, then\n\n    .venv/bin/dropfed-audit verify FOLDER \\\n        --colour red --json\n"
+    text = "Type `dropfed-site joyn X`, then\n\n    .venv/bin/dropfed-audit verify FOLDER \\\n"
+    text += "        --colour red --json\n"
     assert list(told(text)) == [("dropfed-site joyn", set()), ("dropfed-audit verify", {"--colour", "--json"})]
     assert "dropfed-site joyn" not in OPTIONS
     assert "--colour" not in OPTIONS["dropfed-audit verify"]

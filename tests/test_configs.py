@@ -103,7 +103,7 @@ def test_a_run_is_complete_and_has_the_papers_defaults(name: str) -> None:
     assert run.method_options.keys() == type(method.options).model_fields.keys()
     assert found == PAPERS[name]
     assert options.model_copy(update={"image_size": None}) == task.options({}).model_copy(update={"image_size": None})
-    assert method.options == open_method(run.method, {}).options
+    assert method.options.model_dump() == open_method(run.method, {}).options.model_dump()
     assert task.augmentation(run.augmentation) == task.augmentation({})
     assert run.augmentation.keys() == Augmentation.model_fields.keys()
     assert check_record(run.split, SplitPlan, "split") == SplitPlan()
