@@ -34,7 +34,6 @@ COMPARATORS = {
     "internal and external": {"method": "single_site"},
     "sequential": {"method": "sequential"},
     "combined": {"method": "centralised"},
-    "combined, equal": {"method": "centralised"},
 }
 VESSELS = {
     "task": "octa_segmentation",
