@@ -50,7 +50,7 @@ from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
 from shared.trouble import Trouble
 from site_client import rounds, store
-from site_client.configuration import SiteConfiguration
+from site_client.configuration import FILE, SiteConfiguration
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.inbox import Inbox
@@ -298,13 +298,19 @@ class Daemon:
         self._card_published = True
 
     def _read_federation(self) -> bool:
-        """Accept the aggregator's list of keys once it is there, if it names ours."""
+        """Accept the aggregator's list of keys once it is there, if it is this folder's and names ours."""
         self._looked = True
         try:
             content = self._folder.read(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)
         except NotFoundError:
             return True
         federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
+        us = (self._configuration.federation, self._configuration.site)
+        if (federation.federation, federation.site) != us:
+            raise StandingError(
+                f"{names.FEDERATION} was written for {federation.federation}/{federation.site}: this is another site's "
+                f"folder, or somebody put its file here; correct url in {FILE}, or tell the aggregator's people"
+            )
         if federation.site_key != first_key(self._work):
             raise StandingError(f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite")
         write_file(self._channel.mirror / names.FEDERATION, content)

@@ -227,6 +227,18 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
 
 
 @pytest.mark.parametrize("change", [{"federation": "other"}, {"site": "south"}])
+def test_a_site_believes_no_federation_that_was_written_for_another(
+    federation: Federation, north: Path, change: dict[str, str]
+) -> None:
+    enrol(federation, north)
+    path, key = federation.folder("north") / "federation.json", SigningKey.at(federation.aggregator / "signing.key")
+    path.write_bytes(key.sign(json.loads(path.read_bytes())["body"] | change))
+    with pytest.raises(StandingError, match=r"federation\.json was written for (other/north|retina/south)"):
+        daemon(federation, north).run(once=True)
+    assert not (north / "mirror" / "federation.json").exists()
+
+
+@pytest.mark.parametrize("change", [{"federation": "other"}, {"site": "south"}])
 @pytest.mark.parametrize("where", ["here", "in the folder", "enrolled"])
 def test_a_site_is_told_that_it_is_another(
     federation: Federation, north: Path, change: dict[str, str], where: str
