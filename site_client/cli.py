@@ -306,8 +306,8 @@ def rotate_key(work: Path, yes: bool) -> None:
         handover = rotate(work)
     click.echo(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
-        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {work}`; put "
-        f"{work / KEY_FILE} into the backup in place of the old one"
+        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {work}`; then, not "
+        f"before, put {work / KEY_FILE} into the backup in place of the old one"
     )
 
 

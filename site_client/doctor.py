@@ -23,7 +23,7 @@ from shared.learning.tasks import TASK_NAMES
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
-from site_client.rotation import shown_key
+from site_client.rotation import shown_key, shown_key_by
 from site_client.setup import KEY_FILE
 
 
@@ -76,6 +76,8 @@ def _folder(
     yield from look_at_server(folder)
     if speed is not None:
         yield from with_problems(partial(speed, folder))
+    if key is not None:
+        key = shown_key_by(work, folder, key)
     _look_at_cards(work, folder, configuration, key)
     yield _aggregator(work, folder, configuration, key)
 

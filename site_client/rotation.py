@@ -10,13 +10,14 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
 from shared.exchange.channel import Channel
-from shared.exchange.handovers import followed
-from shared.exchange.names import AGGREGATOR, FEDERATION, handover_path
+from shared.exchange.handovers import followed, shown
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records import Handover, now_text
 from shared.exchange.signing import SigningKey
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Correspondent, open_site_card
+from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration
@@ -55,6 +56,31 @@ def shown_key(work: Path) -> str:
         ourselves = _ourselves(work)
     except StandingError:  # a card that is not ours is told of where cards are looked at
         return key
+    return _as_shown(work, key, ourselves)
+
+
+def shown_key_by(work: Path, folder: Folder, key: str) -> str:
+    """The same where a lost disk held card and hand-overs: then those in the folder tell it, if they are this site's.
+
+    Args:
+        key: what ``shown_key`` says.
+
+    Raises:
+        StandingError: it is not the one that was handed over to last.
+        PoisonError: what lies in the folder is no hand-over by the site's key.
+    """
+    if (work / "mirror" / SITE_CARD).exists():
+        return key
+    us = read_configuration(work)
+    try:
+        content = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+        card = open_site_card(content, federation=us.federation, site=us.site, secret=None)
+    except (NotFoundError, PoisonError):  # told of where cards are looked at
+        return key
+    return _as_shown(work, key, shown(Correspondent(us.federation, us.site, us.site, card.key), folder))
+
+
+def _as_shown(work: Path, key: str, ourselves: Correspondent) -> str:
     if not ourselves.handovers:
         return key
     if key != ourselves.newest_key:

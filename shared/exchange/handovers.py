@@ -8,6 +8,7 @@ accepted is kept in the mirror.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,15 +49,10 @@ def learn(site: Correspondent, folder: Folder, mirror: Path, *, accepted: Head) 
     Raises:
         PoisonError: what lies in the folder is no hand-over by the site's key.
     """
-    while True:
-        path = handover_path(site.next_key_number)
-        try:
-            content = folder.read(path, max_bytes=MAX_RECORD_BYTES)
-        except NotFoundError:
-            return site
-        site = site.hand_over(content, accepted=accepted)
+    for known, content in _shown(site, folder, accepted):
+        site, newest = known, known.handovers[-1]
+        path = handover_path(newest.number)
         write_file(mirror / path, content)
-        newest = site.handovers[-1]
         logger.warning(
             "%s: from its message %d on it signs with another key, %s…, handed over to in %s; see that its people know",
             site.site,
@@ -64,6 +60,29 @@ def learn(site: Correspondent, folder: Folder, mirror: Path, *, accepted: Head) 
             newest.key[:16],
             path,
         )
+    return site
+
+
+def shown(site: Correspondent, folder: Folder) -> Correspondent:
+    """A site with all its keys that the folder shows, from the one that it has here on.
+
+    Raises:
+        PoisonError: what lies in the folder is no hand-over by the site's key.
+    """
+    for known, _ in _shown(site, folder):
+        site = known
+    return site
+
+
+def _shown(site: Correspondent, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Correspondent, bytes]]:
+    """The site with one key more at each step, and the record that hands over to that."""
+    while True:
+        try:
+            content = folder.read(handover_path(site.next_key_number), max_bytes=MAX_RECORD_BYTES)
+        except NotFoundError:
+            return
+        site = site.hand_over(content, accepted=accepted)
+        yield site, content
 
 
 def publish(folder: Folder, mirror: Path) -> None:

@@ -21,7 +21,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import work_lock
 from site_client import rotation
 from site_client.cli import main
-from site_client.rotation import NEW_KEY_FILE, first_key, own_key, rotate, shown_key
+from site_client.rotation import NEW_KEY_FILE, first_key, own_key, rotate, shown_key, shown_key_by
 from site_client.setup import KEY_FILE
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
@@ -285,6 +285,19 @@ def test_check_knows_the_new_key(hospital: Hospital) -> None:
     write_file(hospital.work / KEY_FILE, old, private=True)
     with pytest.raises(StandingError, match="put that back"):
         shown_key(hospital.work)
+
+
+def test_check_knows_the_new_key_after_the_disk_was_lost(hospital: Hospital) -> None:
+    first, old = first_key(hospital.work), (hospital.work / KEY_FILE).read_bytes()
+    rotate(hospital.work)
+    answer(hospital, "two")
+    shutil.rmtree(hospital.work / "mirror")
+    folder = LocalFolder(hospital.drop)
+    assert shown_key(hospital.work) != first
+    assert shown_key_by(hospital.work, folder, shown_key(hospital.work)) == first
+    write_file(hospital.work / KEY_FILE, old, private=True)
+    with pytest.raises(StandingError, match="put that back"):
+        shown_key_by(hospital.work, folder, shown_key(hospital.work))
 
 
 @pytest.mark.parametrize("step", range(7))
