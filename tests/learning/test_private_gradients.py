@@ -16,9 +16,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from shared.errors import StandingError
 from shared.learning.batch_norm import replace_batch_norm
+from shared.learning.models.early_exits import EarlyExits
 from shared.learning.models.encoders import ENCODERS
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.residual_unet import ResidualUNet
+from shared.learning.models.signal_encoder import build_signal_encoder
 from shared.learning.opacus_import import import_opacus
 from shared.learning.privacy import Mechanism
 from shared.learning.private_gradients import PrivateGradients, Secret, sampled_batches
@@ -26,7 +28,7 @@ from shared.learning.private_gradients import PrivateGradients, Secret, sampled_
 SECRET = Secret(bytes(range(32)))
 OTHER = Secret(bytes(range(1, 33)))
 SILENT = 1e-12  # a noise multiplier that leaves the clipped sums to be seen
-NETWORKS = (*ENCODERS, "unet")
+NETWORKS = (*ENCODERS, "unet", "signal")
 
 
 def how(noise=SILENT, *, greatest=1.0, images=12, batch_size=4):
@@ -34,8 +36,10 @@ def how(noise=SILENT, *, greatest=1.0, images=12, batch_size=4):
 
 
 def network(name):
-    """A network of the product without anything random in it, and three images for it."""
+    """A network of the product without anything random in it, and three images, or time series, for it."""
     torch.manual_seed(1)
+    if name == "signal":
+        return EarlyExits(GradingNetwork(build_signal_encoder(2), 3, "linear")).train(), torch.rand(3, 2, 32)
     model = ResidualUNet(widths=(8, 16, 32)) if name == "unet" else GradingNetwork(name, 3)
     for module in model.modules():
         if type(module).__name__ in ("Dropout", "StochasticDepth"):
