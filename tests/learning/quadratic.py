@@ -99,6 +99,9 @@ class Quadratic:
     def build_model(self, options: QuadraticOptions, classes: int, seed: int) -> nn.Module:
         return QuadraticNetwork(options.w0)
 
+    def load_initial_weights(self, model: nn.Module, options: QuadraticOptions, folders: Sequence[Path]) -> None:
+        return None  # w0
+
     def open_dataset(self, root: Path, options: QuadraticOptions, split: SplitPlan, seed: int) -> Dataset[Point]:
         told = json.loads((root / SITE_FILE).read_text())
         train, *others = (
