@@ -89,6 +89,7 @@ class Daemon:
         self._entries: dict[Path, FileEntry] = {}
         self._ciphertexts: dict[Path, Ciphertext] = {}
         self._left_out: set[str] = set()
+        self._looks_at_stop: dict[str, int] | None = None
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
@@ -158,9 +159,20 @@ class Daemon:
             aggregated=store.aggregate_path(round_no).exists(),
             waited_s=self._waiting.seconds(round_no, passes=not paused),
             paused=paused,
-            stop_requested=store.stop_requested,
+            stop_requested=store.stop_requested and self._has_looked_since_the_stop(),
             final_chosen=store.card() is not None,
         )
+
+    def _has_looked_since_the_stop(self) -> bool:
+        """Whether each folder that can be reached was looked into since the PI asked to stop.
+
+        An answer that lies there already counts: nobody is told that it never came.
+        """
+        if self._looks_at_stop is None:
+            self._looks_at_stop = {site.name: site.looks for site in self._sites.values()}
+            for site in self._sites.values():
+                site.look_soon()
+        return all(site.looks > self._looks_at_stop[site.name] or site.is_in_trouble for site in self._sites.values())
 
     def _site_facts(self, site: Site, round_no: int, participants: tuple[str, ...]) -> rounds.SiteFacts:
         channel, run = site.channel, self._run.run

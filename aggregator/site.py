@@ -73,6 +73,8 @@ class Site:
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
+        self._looks = 0
+        self._is_in_trouble = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
         self._open_channel()
@@ -102,6 +104,20 @@ class Site:
         except ConfigurationError as error:
             return str(error)
         return None
+
+    @property
+    def looks(self) -> int:
+        """How often the folder was looked into for what is awaited."""
+        return self._looks
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether something stands in the way of looking into the folder now."""
+        return self._is_in_trouble
+
+    def look_soon(self) -> None:
+        """Have the courier look into the folder without waiting for its next turn."""
+        self._wake.set()
 
     # --- the courier's thread ------------------------------------------------------------------------------
 
@@ -139,7 +155,9 @@ class Site:
 
     def _step(self) -> bool:
         if self.channel is None:
-            return self._enrol()
+            happened = self._enrol()
+            self._looks += 1
+            return happened
         if self.channel.has_unpublished:
             if not self._is_newest:
                 self._demand_newest(self.channel)
@@ -153,7 +171,9 @@ class Site:
             for message in self.channel.own_messages()[-1:]:
                 self.channel.prune(message.place.run)
             self._has_pruned = True
-        return self._receive(self.channel)
+        happened = self._receive(self.channel)
+        self._looks += 1
+        return happened
 
     def _demand_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
@@ -290,6 +310,7 @@ class Site:
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Keep the present trouble where ``status`` finds it."""
+        self._is_in_trouble = error is not None
         path = self._home / "trouble.txt"
         if error is None:
             path.unlink(missing_ok=True)
