@@ -10,6 +10,7 @@ import click
 import pytest
 
 from deploy.local.commands import PAGE, PROGRAMS, commands, page, program
+from shared.learning.tasks import TASK_NAMES
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ("for-it.md", "for-pis.md", "for-auditors.md")
@@ -65,6 +66,11 @@ def test_every_option_has_a_help_text() -> None:
         if isinstance(parameter, click.Option) and not parameter.help
     ]
     assert not silent
+
+
+def test_the_readme_says_how_the_data_of_every_task_look() -> None:
+    section = (ROOT / "README.md").read_text().partition("## How a data folder looks")[2].partition("\n## ")[0]
+    assert not [task for task in TASK_NAMES if f"`{task}`" not in section]
 
 
 def anchors(path: Path) -> set[str]:
