@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from shared.commands import AS_JSON, Commands, show_status, status_options, values_by_name, work_option
+from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _password(file: Path | None, variable: str, user: str) -> str:
 
     if file is not None:
         return read_password(file)
-    return os.environ.get(variable) or click.prompt(f"password of {user}", hide_input=True, err=True)
+    return os.environ.get(variable) or ask_password(user)
 
 
 @main.command()

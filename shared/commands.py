@@ -76,6 +76,12 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
     return values
 
 
+def ask_password(user: str) -> str:
+    """A password from the keyboard, without echo; what is asked does not get into the output."""
+    answer: str = click.prompt(f"password of {user}", hide_input=True, err=True)
+    return answer
+
+
 def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options ``--json`` and ``--watch``."""
     return AS_JSON(click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command))

@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from shared.commands import AS_JSON, Commands, show_status, status_options, values_by_name, work_option
+from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
 from shared.errors import ConfigurationError
 from shared.learning.tasks import TASK_NAMES
 
@@ -79,7 +79,7 @@ def join(
         password = password_text(password_file)
     elif not has_password_elsewhere():
         is_told = content.password is not None and user in (None, content.user)
-        password = content.password if is_told else click.prompt(f"password of {user or content.user}", hide_input=True)
+        password = content.password if is_told else ask_password(user or content.user)
     make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
     click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
     click.echo(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")

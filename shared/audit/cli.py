@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shared.commands import Commands
+from shared.commands import Commands, ask_password
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigurationError(
                 ["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"]
             )
-        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=_ask_password, secret_key=secret_key)
+        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=ask_password, secret_key=secret_key)
         return command(archive=archive, key=key, **options)
 
     for decorate in (
@@ -68,11 +68,6 @@ def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         opened = decorate(opened)
     return opened
-
-
-def _ask_password(user: str) -> str:
-    answer: str = click.prompt(f"password of {user}", hide_input=True, err=True)
-    return answer
 
 
 @main.command()
