@@ -9,7 +9,7 @@ from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
-from shared.exchange.signing import digest_of, fingerprint
+from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, layout_of
 from shared.visible import visible
@@ -46,7 +46,7 @@ class SentFile:
 
 @dataclass(frozen=True)
 class Sent:
-    """One message that left, or a file of the folder's root: then ``run`` is empty."""
+    """One message that left, or a record that is part of none: then ``run`` is empty."""
 
     path: str
     created: str
@@ -63,13 +63,22 @@ class Sent:
 
 def sent(reading: Reading) -> list[Sent]:
     """Everything that the site of this folder wrote, in its order: its card first, the newest heartbeat last."""
-    federation = reading.opened
+    card, status = reading.site_card, reading.status
     found = [
-        Sent(message.place.path, event.created, event.run, event.answers, event.key, event.digest, files)
-        for message in reading.sent_by(federation.site)
+        (
+            message.manifest.seq,
+            Sent(message.place.path, event.created, event.run, event.answers, event.key, event.digest, files),
+        )
+        for message in reading.sent_by(reading.opened.site)
         for event, files in [(event_of(reading, message), tuple(_files(reading, message)))]
     ]
-    return [*_of_root(reading, names.SITE_CARD), *found, *_of_root(reading, names.STATUS)]
+    for path, handover in zip(reading.handovers, reading.site.handovers, strict=True):
+        found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
+    return [
+        *_record(reading, names.SITE_CARD, card.created if card else UNKNOWN),
+        *(each for _, each in sorted(found, key=lambda each: each[0])),
+        *_record(reading, names.STATUS, status.time if status else UNKNOWN),
+    ]
 
 
 def lines(sent: list[Sent]) -> Iterator[str]:
@@ -77,7 +86,8 @@ def lines(sent: list[Sent]) -> Iterator[str]:
     total = 0
     for each in sent:
         answers = f", answers {each.answers}" if each.answers else ""
-        yield visible(f"{each.path}  {each.created}{answers}  key {fingerprint(each.key)}")
+        key = each.key if each.key == UNKNOWN else fingerprint(each.key)
+        yield visible(f"{each.path}  {each.created}{answers}  key {key}")
         for file in each.files:
             total += file.size_bytes
             state = "" if file.state == "there" else f"  ({file.state})"
@@ -105,14 +115,14 @@ def _files(reading: Reading, message: Message) -> Iterator[SentFile]:
     yield SentFile(names.MANIFEST, reading.sizes[manifest], message.digest, "there")
 
 
-def _of_root(reading: Reading, name: str) -> Iterator[Sent]:
-    """The card or the heartbeat, if it is there; its time is what it says itself."""
-    if name not in reading.sizes:
+def _record(reading: Reading, path: str, created: str) -> Iterator[Sent]:
+    """A record that is part of no message, if it is there; ``created`` is what it says itself."""
+    if path not in reading.sizes:
         return
-    content = reading.folder.read(name, max_bytes=names.MAX_RECORD_BYTES)
+    content = reading.folder.read(path, max_bytes=names.MAX_RECORD_BYTES)
     digest = digest_of(content)
-    says = reading.site_card.created if reading.site_card and name == names.SITE_CARD else ""
-    says = reading.status.time if reading.status and name == names.STATUS else says
-    file = SentFile(name, len(content), digest, "there")
-    key = reading.site.newest_key if name == names.STATUS else reading.site.key
-    yield Sent(name, says or UNKNOWN, "", None, key, digest, (file,))
+    try:
+        _, key = open_signed(content)
+    except ValueError:  # a finding already
+        key = UNKNOWN
+    yield Sent(path, created, "", None, key, digest, (SentFile(path, len(content), digest, "there"),))

@@ -16,6 +16,7 @@ from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Verdict
 from shared.exchange.signing import SigningKey, canonical, digest_of
+from site_client.rotation import rotate
 from tests.played import RUN, TENSORS, Played
 
 
@@ -117,6 +118,24 @@ def test_what_was_sent_is_every_file_with_its_tensors(copy: Path) -> None:
 
 def _bytes(found: list[dict[str, Any]]) -> int:
     return sum(file["bytes"] for each in found for file in each["files"])
+
+
+def test_new_keys_are_among_what_was_sent_each_with_the_key_that_signed_it(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    keys = [SigningKey.at(tmp_path / "north" / "signing.key").public]
+    keys += [rotate(tmp_path / "north").key for _ in range(2)]
+    shutil.copytree(tmp_path / "north" / "mirror" / names.KEYS, run.drop / names.KEYS)
+    found = told("sent", "north", run.drop)
+    assert [each["path"] for each in found] == [
+        names.SITE_CARD,
+        Place("consent", RUN).path,
+        "keys/0002.json",
+        "keys/0003.json",
+        names.STATUS,
+    ]
+    assert [each["key"] for each in found] == [keys[0], keys[0], keys[0], keys[1], keys[0]]  # the heart beat before
+    assert found[3]["digest"] == digest_of((run.drop / "keys" / "0003.json").read_bytes())
 
 
 def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
