@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,8 +79,18 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
 
 
 def ask_password(user: str) -> str:
-    """A password from the keyboard, without echo; what is asked does not get into the output."""
-    answer: str = click.prompt(f"password of {user}", hide_input=True, err=True)
+    """A password from the keyboard, without echo; what is asked does not get into the output.
+
+    Raises:
+        ConfigurationError: there is no terminal to ask at.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            answer: str = click.prompt(f"password of {user}", hide_input=True, err=True)
+    except getpass.GetPassWarning:
+        remedy = "give it by a file or an environment variable, as --help says"
+        raise ConfigurationError([f"the password of {user} cannot be asked for without a terminal; {remedy}"]) from None
     return answer
 
 

@@ -66,7 +66,7 @@ def join(
     from shared.settings import password_text  # noqa: PLC0415  (keeps --help instant)
     from site_client.configuration import has_password_elsewhere  # noqa: PLC0415
     from site_client.setup import join as make_site  # noqa: PLC0415
-    from site_client.setup import read_invite  # noqa: PLC0415
+    from site_client.setup import joined, read_invite  # noqa: PLC0415
 
     content = read_invite(invite)
     folders = values_by_name("--data", data, "TASK=DIR, as in dr_staging=/data/fundus")
@@ -74,6 +74,7 @@ def join(
         tasks = ", ".join(TASK_NAMES)
         raise ConfigurationError([f"--data {task}: there is no such task; the tasks are {tasks}" for task in strange])
     folders = {task: str(Path(folder).resolve()) for task, folder in folders.items()}
+    known = joined(work, content)
     password = None
     if password_file is not None:
         password = password_text(password_file)
@@ -81,7 +82,10 @@ def join(
         is_told = content.password is not None and user in (None, content.user)
         password = content.password if is_told else ask_password(user or content.user)
     make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
-    click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
+    if known is None:
+        click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
+    else:
+        click.echo(f"this was site {content.site} already: {work / 'site.yaml'} and the keys stay as they are")
     click.echo(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")
     _check(work)
 
@@ -319,9 +323,9 @@ def pause(work: Path) -> None:
     A training or a transfer that is going on is broken off, and repeated or resumed later.
     """
     from site_client import store  # noqa: PLC0415  (keeps --help instant)
-    from site_client.configuration import read_configuration  # noqa: PLC0415
+    from site_client.configuration import demand_site  # noqa: PLC0415
 
-    read_configuration(work)
+    demand_site(work)
     store.pause(work)
     click.echo(f"paused; go on with `dropfed-site resume --work {work}`")
 
@@ -331,9 +335,9 @@ def pause(work: Path) -> None:
 def resume(work: Path) -> None:
     """Go on after `pause`."""
     from site_client import store  # noqa: PLC0415  (keeps --help instant)
-    from site_client.configuration import read_configuration  # noqa: PLC0415
+    from site_client.configuration import demand_site  # noqa: PLC0415
 
-    read_configuration(work)
+    demand_site(work)
     was_paused = store.is_paused(work)
     store.resume(work)
     click.echo(f"the daemon goes on {_when_told(work)}" if was_paused else "it was not paused; nothing was changed")

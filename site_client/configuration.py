@@ -98,6 +98,16 @@ class SiteConfiguration(Record):
         return self
 
 
+def demand_site(work: Path) -> None:
+    """Demand that a directory is a site's; settings that are just being edited stand in nobody's way.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if not (work / FILE).exists():
+        read_configuration(work)
+
+
 def read_configuration(work: Path) -> SiteConfiguration:
     """Read ``site.yaml`` in the work directory.
 

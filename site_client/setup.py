@@ -12,7 +12,7 @@ from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
 from shared.folder.durable import write_file
-from site_client.configuration import FILE, SiteConfiguration
+from site_client.configuration import FILE, SiteConfiguration, read_configuration
 
 KEY_FILE = "signing.key"
 
@@ -38,6 +38,22 @@ def read_invite(path: Path) -> Invite:
     return parse_json(content, Invite, str(path))
 
 
+def joined(work: Path, invite: Invite) -> SiteConfiguration | None:
+    """The settings of a directory that was set up from this invite before; None of a new one.
+
+    Raises:
+        ConfigurationError: it belongs to another site, or its settings are wrong.
+    """
+    if not (work / FILE).exists():
+        return None
+    known = read_configuration(work)
+    told = (invite.federation, invite.site, invite.aggregator_key)
+    if (known.federation, known.site, known.aggregator_key) != told:
+        another = f"{known.site} of {known.federation}"
+        raise ConfigurationError([f"{work / FILE}: belongs to {another}; join in another directory with --work"])
+    return known
+
+
 def join(
     work: Path,
     invite: Invite,
@@ -48,7 +64,7 @@ def join(
     user: str | None = None,
     ca_file: Path | None = None,
 ) -> SiteConfiguration:
-    """Make the work directory; what exists already is kept, so a repeated join changes nothing.
+    """Make the work directory; what exists already is kept, so a repeated join changes nothing but the password.
 
     Args:
         data: the hospital's folders by task; more can be filled in by hand.
@@ -71,8 +87,10 @@ def join(
         "data": data,
     }
     configuration = check_record(values, SiteConfiguration, "join")
-    if path.exists():
-        raise ConfigurationError([f"{path}: is there already; edit it, or join in another directory with --work"])
+    if known := joined(work, invite):
+        if password is not None:
+            write_file(work / known.password_file, password.encode(), private=True)
+        return known
     key = SigningKey.made_at(work / KEY_FILE)
     encryption_key = EncryptionKey.made_at(work / ENCRYPTION_KEY_FILE)
     card = SiteCard(

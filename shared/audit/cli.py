@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shared.commands import Commands, ask_password
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, StandingError
 
 if TYPE_CHECKING:
     from shared.audit.archive import Archive
@@ -217,6 +217,12 @@ def digest(
     readings = _readings(archive, key)
     found = closing.closing(readings, run)
     if key_file is not None and output is not None:
+        if count := _findings(readings):
+            raise StandingError(
+                f"nothing was signed: there is {count} on these folders; see what by `dropfed-audit verify`"
+            )
+        if output.exists():
+            raise ConfigurationError([f"{output}: is there already; name another file with --output"])
         write_file(output, closing.sign(found, SigningKey.at(key_file)))
         click.echo(f"wrote {output}", err=True)
     _show(found.model_dump(), closing.lines(found), as_json=as_json)
@@ -255,7 +261,8 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
     if as_json:
         click.echo(json.dumps(document, indent=2))
     if document["findings"]:
-        click.echo(f"{len(document['findings'])} findings: the page shows them", err=True)
+        count = len(document["findings"])
+        click.echo(f"{count} finding{'s' if count > 1 else ''}: the page shows them", err=True)
         raise SystemExit(1)
 
 
@@ -286,10 +293,17 @@ def _show(document: object, lines: Iterable[str], *, as_json: bool) -> None:
 
 def _end(readings: Mapping[str, Reading]) -> None:
     """Say that something of these folders does not hold, though it was not what was asked for."""
-    count = sum(len(reading.findings) for reading in readings.values())
-    if count:
-        click.echo(f"{count} findings beside this: run `dropfed-audit verify` on these folders", err=True)
+    if count := _findings(readings):
+        click.echo(f"{count} beside this: run `dropfed-audit verify` on these folders", err=True)
         raise SystemExit(1)
+
+
+def _findings(readings: Mapping[str, Reading]) -> str:
+    """How many findings ``verify`` has on these folders, as text; "" if there is none."""
+    from shared.audit.verify import verified  # noqa: PLC0415  (keeps --help instant)
+
+    count = sum(len(verified(reading).findings) for reading in readings.values())
+    return f"{count} finding{'s' if count > 1 else ''}" if count else ""
 
 
 if __name__ == "__main__":

@@ -80,11 +80,14 @@ def choose(
         if verdicts
         else "no site took part: this is the untrained model"
     )
+    chosen = best_of(kept, {} if in_turn else means)
+    if chosen == 0 and verdicts:
+        reason += ": that of round 0, the untrained model; no aggregate that was validated did better"
     return FinalCard(
         run=run.run,
         task=run.task,
         method=run.method,
-        chosen_round=best_of(kept, {} if in_turn else means),
+        chosen_round=chosen,
         score_name=score_name,
         validation={str(aggregate): decimal_text(mean) for aggregate, mean in sorted(means.items())},
         took_part={

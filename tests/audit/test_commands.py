@@ -152,7 +152,27 @@ def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
     ]
     assert {file["state"] for file in of_second["files"]} == {"there"}
     (run.drop / Place("update", RUN, 2).path / names.SITE_MODEL).unlink()
-    assert told("sent", "north", run.drop)[3]["files"][1]["state"] == "missing"
+    code, output = cli("sent", "north", run.drop, "--json")
+    assert (code, json.loads(output)[3]["files"][1]["state"]) == (1, "missing")
+
+
+@pytest.mark.parametrize("lost", [f"runs/{RUN}/rounds/0002", f"runs/{RUN}/rounds/0001/verdict", "status.json"])
+def test_no_command_passes_over_a_gap_and_nothing_is_signed_that_does_not_hold(
+    copy: Path, tmp_path: Path, lost: str
+) -> None:
+    broken = tmp_path / "north"
+    shutil.copytree(copy, broken)
+    shutil.rmtree(broken / lost) if (broken / lost).is_dir() else (broken / lost).unlink()
+    for command in (["timeline"], ["show", "1"], ["sent", "north"], ["diff", RUN, RUN], ["digest", RUN]):
+        assert cli(*command, broken)[0] == 1, command
+    SigningKey.made_at(tmp_path / "auditor.key")
+    signed = tmp_path / "signed.json"
+    assert cli("digest", RUN, broken, "--sign", tmp_path / "auditor.key", "--output", signed)[0] == 1
+    assert not signed.exists()
+    assert cli("digest", RUN, copy, "--sign", tmp_path / "auditor.key", "--output", signed)[0] == 0
+    before = signed.read_bytes()
+    assert cli("digest", RUN, copy, "--sign", tmp_path / "auditor.key", "--output", signed)[0] == 2
+    assert signed.read_bytes() == before
 
 
 def test_runs_differ_in_what_they_say(tmp_path: Path) -> None:

@@ -714,6 +714,6 @@ def _photograph(
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or not sys.argv[1].endswith(".png"):
         sys.exit("usage: python -m shared.learning.data.synthetic_fundus OUT.png")
     contact_sheet().save(sys.argv[1], optimize=True)

@@ -419,6 +419,6 @@ def _average(canvas: Field, fold: int) -> Field:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or not sys.argv[1].endswith(".png"):
         sys.exit("usage: python -m shared.learning.data.synthetic_octa OUT.png")
     contact_sheet().save(sys.argv[1], optimize=True)
