@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DropfedError
 from shared.learning.tasks import TASK_NAMES
 
 WORK = work_option()
@@ -130,15 +133,26 @@ def run(work: Path, once: bool, duration: str | None) -> None:
         stop = _stop_event(duration)
         configuration = read_configuration(work)
         log_to(work / "log.txt", configuration.log)
-        prepare_compute(computing_of(configuration), configuration.threads)
-        be_nice(configuration.limits.nice)
-        folder = open_folder(
-            work,
-            configuration,
-            lambda direction: daemon.permit(direction),  # noqa: PLW0108  (it is made after its folder)
-        )
-        daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
-        daemon.run(once=once)
+        with _end_logged():
+            prepare_compute(computing_of(configuration), configuration.threads)
+            be_nice(configuration.limits.nice)
+            folder = open_folder(
+                work,
+                configuration,
+                lambda direction: daemon.permit(direction),  # noqa: PLW0108  (it is made after its folder)
+            )
+            daemon = Daemon(work, configuration, folder, stop=stop, give_up_after_s=60.0 if once else None)
+            daemon.run(once=once)
+
+
+@contextmanager
+def _end_logged() -> Iterator[None]:
+    """Have the log say why the daemon ends: what a batch job prints is soon lost."""
+    try:
+        yield
+    except DropfedError as error:
+        logging.getLogger("site_client").error("the daemon ends: %s", error)
+        raise
 
 
 @main.command()

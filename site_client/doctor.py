@@ -50,6 +50,9 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         tasks = " or ".join(TASK_NAMES)
         yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
     if quick:
+        for task, folder in configuration.data.items():
+            if not (work / folder).is_dir():
+                yield Finding("problem", f"{FILE}: data: {task}: there is no folder {work / folder}; correct the path")
         yield Finding("note", "left out, as --quick says: the round trip of 16 MB, and the images")
         return
     run = offered[0] if offered else None

@@ -70,7 +70,7 @@ def sent(reading: Reading) -> list[Sent]:
             Sent(message.place.path, event.created, event.run, event.answers, event.key, event.digest, files),
         )
         for message in reading.sent_by(reading.opened.site)
-        for event, files in [(event_of(reading, message), tuple(_files(reading, message)))]
+        for event, files in [(event_of(reading, message), tuple(files_of(reading, message)))]
     ]
     for path, handover in zip(reading.handovers, reading.site.handovers, strict=True):
         found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
@@ -97,7 +97,8 @@ def lines(sent: list[Sent]) -> Iterator[str]:
     yield f"{len(sent)} messages and records, {sum(len(each.files) for each in sent)} files, {total:,} bytes"
 
 
-def _files(reading: Reading, message: Message) -> Iterator[SentFile]:
+def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:
+    """The files of a message, held against its manifest; the manifest comes last."""
     for name, entry in sorted(message.manifest.files.items()):
         state, tensors = "there", None
         try:

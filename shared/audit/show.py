@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shared.audit.reading import Reading
+from shared.audit.sent import files_of
 from shared.audit.timeline import verdict_text
 from shared.errors import ConfigurationError, NotFoundError, PoisonError
 from shared.exchange import names
@@ -136,21 +137,16 @@ def _message(reading: Reading, place: Place) -> Document | None:
     if message is None:
         return None
     files = {
-        name: {
-            "bytes": entry.size,
-            "sha256": entry.sha256,
-            "form": str(entry.wire),
-            "state": _state(reading, place, name),
+        each.name: {
+            "bytes": each.size_bytes,
+            "sha256": each.sha256,
+            "form": str(message.manifest.files[each.name].wire),
+            "state": each.state,
         }
-        for name, entry in sorted(message.manifest.files.items())
+        for each in files_of(reading, message)
+        if each.name in message.manifest.files
     }
     return {"created": message.manifest.created, "digest": message.digest, "files": files}
-
-
-def _state(reading: Reading, place: Place, name: str) -> str:
-    if reading.has(place, name):
-        return "there"
-    return "removed by the run's own rule" if reading.was_let_go(place, name) else "missing"
 
 
 def _row(row: MetricsRow) -> Document:

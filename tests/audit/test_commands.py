@@ -156,6 +156,21 @@ def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
     assert (code, json.loads(output)[3]["files"][1]["state"]) == (1, "missing")
 
 
+def test_a_file_that_was_changed_is_called_so_by_show_as_by_sent(copy: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "north"
+    shutil.copytree(copy, broken)
+    with (broken / Place("update", RUN, 1).path / names.SITE_MODEL).open("ab") as file:
+        file.write(b"x")
+    code, output = cli("show", "1", broken, "--json")
+    of_show = json.loads(output)["sites"]["north"]["answered"]["files"]
+    _, output = cli("sent", "north", broken, "--json")
+    answer = next(each for each in json.loads(output) if each["path"] == Place("update", RUN, 1).path)
+    of_sent = {file["name"]: file["state"] for file in answer["files"]}
+    assert code == 1
+    assert of_show[names.SITE_MODEL]["state"] == of_sent[names.SITE_MODEL] != "there"
+    assert of_show[names.METRICS]["state"] == "there"
+
+
 @pytest.mark.parametrize("lost", [f"runs/{RUN}/rounds/0002", f"runs/{RUN}/rounds/0001/verdict", "status.json"])
 def test_no_command_passes_over_a_gap_and_nothing_is_signed_that_does_not_hold(
     copy: Path, tmp_path: Path, lost: str

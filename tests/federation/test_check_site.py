@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from filelock import FileLock
 from PIL import Image
@@ -27,7 +28,7 @@ from shared.learning.data.synthetic_scans import write_scans
 from shared.learning.tasks.rdr_classification import RdrOptions
 from site_client.cli import main
 from site_client.machine import unit_of
-from tests.federation.running import Federation, staging_run, write_data
+from tests.federation.running import TASK, Federation, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
 from tests.played import RUN, Played
 
@@ -79,6 +80,21 @@ def test_a_quick_check_says_what_it_leaves_out(north: Path) -> None:
     texts = [finding.text for finding in lines(north, "--quick")]
     assert "left out, as --quick says: the round trip of 16 MB, and the images" in texts
     assert not [text for text in texts if text.startswith(("round trip", "octa_segmentation"))]
+
+
+def test_a_folder_of_images_that_is_not_there_is_told_quickly_too_and_why_the_daemon_ends_is_logged(
+    north: Path,
+) -> None:
+    settings = yaml.safe_load((north / "site.yaml").read_bytes())
+    (north / "site.yaml").write_text(yaml.safe_dump(settings | {"data": {TASK: "/nowhere"}}))
+    found = check(north, "--quick")
+    assert found.exit_code == 1
+    assert f"data: {TASK}: there is no folder /nowhere; correct the path" in found.output
+    (north / "signing.key").unlink()
+    ended = CliRunner().invoke(main, ["run", "--once", "--work", str(north)])
+    assert ended.exit_code == 1
+    assert "the daemon ends: " in (north / "log.txt").read_text()
+    assert "signing.key" in (north / "log.txt").read_text()
 
 
 def test_a_daemon_that_works_in_the_directory_is_told(north: Path) -> None:
