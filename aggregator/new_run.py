@@ -62,7 +62,8 @@ def template(task: str) -> str:
 def suggested(work: Path, configuration: AggregatorConfiguration, task: str) -> Answers:
     """What the template of a task says, over all sites, by a name that was not used here yet."""
     run = parse_yaml(template(task).encode(), RunConfiguration, f"configs/run.{task}.yaml")
-    stem, used = run.run.partition("-")[0], {store.run for store in runs_in(work)}
+    stem = run.run.partition("-")[0]
+    used = {store.run for store in runs_in(work)} | {path.stem for path in work.glob("*.yaml")}
     numbers = (f"{stem}-{datetime.now(UTC).year}-{number:02d}" for number in range(1, len(used) + 2))
     name = next(name for name in numbers if name not in used)
     return Answers(name, task, run.method, sorted(configuration.sites), run.rounds)

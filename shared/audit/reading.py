@@ -469,7 +469,7 @@ class Reading:
                 continue
             self.messages[place] = message
             for name in found - message.manifest.files.keys() - {MANIFEST}:
-                self.find(f"{place.path}/{name}", "is not named by its manifest", message.manifest.created)
+                self.find(f"{place.path}/{name}", "is not named by its manifest")
 
     def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
         """A record's bytes; a missing or oversized one becomes a finding."""
