@@ -15,10 +15,11 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MANIFEST, Place, place_at
 from shared.exchange.records import Head
 from shared.exchange.signing import open_signed
+from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
 from tests.canary import password_of
-from tests.exchange.test_channel import FILES, OFFER, channel, receive
+from tests.exchange.test_channel import FILES, OFFER, OFFERED, channel, receive
 from tests.faults.exchange import Exchange, Fault
 from tests.faults.faults import HTML, PAGE
 from tests.folder.faulty import FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, says
@@ -57,6 +58,11 @@ def ends(drop: LocalFolder, tmp_path: Path) -> tuple[Channel, Channel]:
 def over(server: FaultyServer, home: Path, me: str) -> Channel:
     """One end of the folder on a server."""
     return channel(home, me, WebDavFolder(server.url, me, password_of(me)))
+
+
+def offered_before(aggregator: Channel) -> None:
+    """The aggregator has the run's configuration: without it nobody can tell what is to be encrypted."""
+    write_file(aggregator.path(OFFER, names.RUN_CONFIGURATION), OFFERED)
 
 
 def set_times(folder: LocalFolder, second: int) -> None:
@@ -113,6 +119,7 @@ def test_substring_matching_that_takes_files_of_another_run(
 ) -> None:
     """An id anywhere in a name was a match, so octa-1 got what was octa-10's; here run and round must be equal."""
     aggregator, north = ends
+    offered_before(aggregator)
     aggregator.seal(theirs, FILES if theirs.kind == "offer" else round_files(theirs.round_no), in_reply_to=None)
     aggregator.publish()
     assert north.notice(ours) is None
@@ -155,6 +162,7 @@ FAILED_UPLOADS: dict[str, list[Fault]] = {
 def test_upload_results_ignored(faulty: FaultyServer, tmp_path: Path, faults: list[Fault]) -> None:
     """An upload was done whatever the server said; here nothing is published before the server has confirmed it all."""
     aggregator, place = over(faulty, tmp_path, AGGREGATOR), Place("round", "r", 1)
+    offered_before(aggregator)
     aggregator.seal(place, round_files(1), in_reply_to=None)
     faulty.fail("PUT", *faults)
     with pytest.raises(DropfedError):
@@ -172,6 +180,7 @@ def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Pat
     """A site saw a round before its model was there; here the manifest goes last, and until then there is no round."""
     aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
     place = Place("round", "r", 1)
+    offered_before(aggregator)
     aggregator.seal(place, round_files(1), in_reply_to=None)
     faulty.fail("PUT", keeps(1), says(503))
     with pytest.raises(PassingError):
@@ -191,6 +200,7 @@ def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Pat
 def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, played: Played) -> None:
     """Each round's files took the names of the last round's; here every name has run and round, and is written once."""
     aggregator = over(faulty, tmp_path, AGGREGATOR)
+    offered_before(aggregator)
     for round_no in (1, 2, 3):
         aggregator.seal(Place("round", "r", round_no), round_files(round_no), in_reply_to=None)
         aggregator.publish()
