@@ -58,6 +58,8 @@ class Site:
         self.name = invite.site
         self.channel: Channel | None = None
         self.failure: BaseException | None = None
+        self.looks = 0
+        """How often the folder was looked into for what is awaited."""
         self._home = home
         self._folder = RetryingFolder(folder, name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._invite = invite
@@ -73,8 +75,6 @@ class Site:
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
-        self._looks = 0
-        self._is_in_trouble = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
         self._open_channel()
@@ -106,14 +106,9 @@ class Site:
         return None
 
     @property
-    def looks(self) -> int:
-        """How often the folder was looked into for what is awaited."""
-        return self._looks
-
-    @property
     def is_in_trouble(self) -> bool:
         """Whether something stands in the way of looking into the folder now."""
-        return self._is_in_trouble
+        return (self._home / "trouble.txt").exists()
 
     def look_soon(self) -> None:
         """Have the courier look into the folder without waiting for its next turn."""
@@ -156,7 +151,7 @@ class Site:
     def _step(self) -> bool:
         if self.channel is None:
             happened = self._enrol()
-            self._looks += 1
+            self.looks += 1
             return happened
         if self.channel.has_unpublished:
             if not self._is_newest:
@@ -172,7 +167,7 @@ class Site:
                 self.channel.prune(message.place.run)
             self._has_pruned = True
         happened = self._receive(self.channel)
-        self._looks += 1
+        self.looks += 1
         return happened
 
     def _demand_newest(self, channel: Channel) -> None:
@@ -310,7 +305,6 @@ class Site:
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Keep the present trouble where ``status`` finds it."""
-        self._is_in_trouble = error is not None
         path = self._home / "trouble.txt"
         if error is None:
             path.unlink(missing_ok=True)

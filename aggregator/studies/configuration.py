@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from shared.errors import ConfigurationError
 from shared.exchange.names import Name
@@ -48,10 +48,6 @@ class EqualSteps(Record):
     steps_per_round: Annotated[int, Field(ge=1)]
 
 
-def _with_text_keys(ways: Any) -> Any:
-    return {str(label): way for label, way in ways.items()} if isinstance(ways, dict) else ways
-
-
 class StudyConfiguration(Record):
     """One study. Paths are relative to the file's folder."""
 
@@ -69,7 +65,6 @@ class StudyConfiguration(Record):
     rounds_as: EqualSteps | None = None
     ways: Annotated[
         dict[Label, dict[str, Any]],
-        BeforeValidator(_with_text_keys),
         Field(min_length=1, description="what is compared: by its name in the tables, what its runs say besides"),
     ]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=1000)] = [0]

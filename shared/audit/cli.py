@@ -111,7 +111,7 @@ def timeline(archive: Archive, key: str | None, as_json: bool) -> None:
     readings = _readings(archive, key)
     events = timeline_of(readings)
     _show([event.as_json() for event in events], lines(events), as_json=as_json)
-    _end(readings)
+    _end(_findings(readings))
 
 
 @main.command()
@@ -129,7 +129,7 @@ def show(which: str, run: str | None, archive: Archive, key: str | None, as_json
     readings = _readings(archive, key)
     document = show_round(readings, the_run(readings, named or run), int(number))
     _show(document, lines(document), as_json=as_json)
-    _end(readings)
+    _end(_findings(readings))
 
 
 @main.command()
@@ -145,7 +145,7 @@ def sent(site: str, archive: Archive, key: str | None, as_json: bool) -> None:
         raise ConfigurationError([f"{site}: these folders are of {', '.join(readings)}; name one of them"])
     found = sent_by(readings[site])
     _show([each.as_json() for each in found], lines(found), as_json=as_json)
-    _end({site: readings[site]})
+    _end(_findings({site: readings[site]}))
 
 
 @main.command()
@@ -160,7 +160,7 @@ def diff(first: str, second: str, archive: Archive, key: str | None, as_json: bo
     readings = _readings(archive, key)
     found = difference(readings, the_run(readings, first), the_run(readings, second))
     _show({name: list(pair) for name, pair in found.items()}, lines(found, first, second), as_json=as_json)
-    _end(readings)
+    _end(_findings(readings))
 
 
 @main.command()
@@ -188,7 +188,7 @@ def replay(*, run: str, heldout: Path | None, threads: int, archive: Archive, ke
     _show(document, lines(steps), as_json=as_json)
     if counts(steps)["differs"]:
         raise SystemExit(1)
-    _end(readings)
+    _end(_findings(readings))
 
 
 @main.command()
@@ -215,11 +215,11 @@ def digest(
     if (key_file is None) != (output is None):
         raise ConfigurationError(["--sign and --output: give both, the key and where the signed statement goes"])
     readings = _readings(archive, key)
-    found = closing.closing(readings, run)
+    found, findings = closing.closing(readings, run), _findings(readings)
     if key_file is not None and output is not None:
-        if count := _findings(readings):
+        if findings:
             raise StandingError(
-                f"nothing was signed: there is {count} on these folders; see what by `dropfed-audit verify`"
+                f"nothing was signed: there is {findings} on these folders; see what by `dropfed-audit verify`"
             )
         if output.exists():
             raise ConfigurationError([f"{output}: is there already; name another file with --output"])
@@ -236,7 +236,7 @@ def digest(
         if problems:
             raise SystemExit(1)
         click.echo(f"{signed}: is of these very manifests", err=True)
-    _end(readings)
+    _end(findings)
 
 
 @main.command()
@@ -291,10 +291,10 @@ def _show(document: object, lines: Iterable[str], *, as_json: bool) -> None:
         click.echo(line)
 
 
-def _end(readings: Mapping[str, Reading]) -> None:
+def _end(findings: str) -> None:
     """Say that something of these folders does not hold, though it was not what was asked for."""
-    if count := _findings(readings):
-        click.echo(f"{count} beside this: run `dropfed-audit verify` on these folders", err=True)
+    if findings:
+        click.echo(f"{findings} beside this: run `dropfed-audit verify` on these folders", err=True)
         raise SystemExit(1)
 
 
