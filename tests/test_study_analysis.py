@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -198,6 +198,7 @@ def test_the_cut_of_youden_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]), st.booleans()), min_size=2, max_size=30))
+@example([(0.1, False)] * 2 + [(0.1, True)] * 2 + [(0.3, False)] + [(0.3, True)] * 3 + [(0.5, True)] * 4)  # a tie
 def test_no_other_cut_is_better(answers: list[tuple[float, bool]]) -> None:
     probabilities, truth = [p for p, _ in answers], [int(is_one) for _, is_one in answers]
     cut = analysis.youden_cut(predicted(probabilities, truth))

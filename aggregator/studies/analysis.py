@@ -260,7 +260,8 @@ def youden_cut(predicted: Predicted) -> float:
     found = ranking(predicted.probabilities[:, 1], predicted.truth == 1)
     if not found.positives[-1] or not found.negatives[-1]:
         return 0.5
-    gain = found.positives / found.positives[-1] - found.negatives / found.negatives[-1]
+    # In whole numbers: equals stay equal, which two rounded shares need not.
+    gain = found.positives * found.negatives[-1] - found.negatives * found.positives[-1]
     return float(found.scores[int(np.argmax(gain))])
 
 
