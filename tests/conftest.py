@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from aggregator.store import RunStore
+from shared.exchange.records import Sharing
 from tests.canary import without_secrets
+from tests.federation.running import run_configuration
 from tests.folder.faulty import FaultyServer
-from tests.played import Played
+from tests.played import RUN, TENSORS, Played
 
 settings.register_profile("any machine", deadline=None)  # how long a test takes depends on what else runs
 settings.load_profile("any machine")
@@ -29,6 +33,21 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     run.round(2, trains=False)
     run.finish()
     return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Played:
+    """A run of one round that is not played yet, and its site north."""
+    return Played(tmp_path)
+
+
+@pytest.fixture
+def store(run: Played) -> RunStore:
+    """What the aggregator keeps of that run, which it has just begun."""
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
+    store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+    return store
 
 
 @pytest.fixture

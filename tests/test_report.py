@@ -6,33 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Sharing, Verdict
+from shared.exchange.records import Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.cost import ModelCost
-from tests.federation.running import run_configuration
-from tests.played import RUN, TENSORS, Played
+from tests.played import RUN, Played
 
 WITHHELD = dict.fromkeys(("status", "reason", "score", "tolerance", "theta", "weight", "epsilon"))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Played:
-    return Played(tmp_path)
-
-
-@pytest.fixture
-def store(run: Played) -> RunStore:
-    store = RunStore(run.drop.parent / "aggregator", RUN)
-    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
-    store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
-    return store
 
 
 def report(run: Played, *options: str) -> Result:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from PIL import Image
 
 from aggregator.cli import main
@@ -38,28 +38,12 @@ from shared.learning.sharing import sharing
 from shared.learning.training import evaluate
 from tests.federation.running import run_configuration, staging_run, write_data
 from tests.played import RUN, TENSORS, Played
+from tests.test_report import report
 
 SECTIONS = ("curves", "scores", "sites-doubt", "heldout", "decisions", "time", "sites", "configuration")
 ALWAYS = {"scores", "all-scores-test", "all-scores-validation", "verdicts", "bytes", "sites"}
 HOSTILE = "=HYPERLINK(1) <script>alert('x')</script> <img src=http://evil.example/x onerror=alert(1)>"
 NOON = "2026-01-01T12:00:"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Played:
-    return Played(tmp_path)
-
-
-@pytest.fixture
-def store(run: Played) -> RunStore:
-    store = RunStore(run.drop.parent / "aggregator", RUN)
-    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
-    store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
-    return store
-
-
-def report(run: Played, *options: str) -> Result:
-    return CliRunner().invoke(main, ["report", RUN, "--work", str(run.drop.parent / "aggregator"), *options])
 
 
 def pages(run: Played, name: str = "pages") -> Path:

@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,21 +27,7 @@ from shared.learning.methods import open_method
 from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
-from tests.federation.running import run_configuration
 from tests.played import RUN, Played
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Played:
-    return Played(tmp_path)
-
-
-@pytest.fixture
-def store(run: Played) -> RunStore:
-    store = RunStore(run.drop.parent / "aggregator", RUN)
-    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
-    store.begin(configuration, Sharing(tensors={}, start={}, personal=[]))
-    return store
 
 
 def aggregator_says(run: Played) -> str:
