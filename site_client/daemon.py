@@ -51,6 +51,7 @@ from shared.polling import Polling
 from shared.trouble import Trouble
 from site_client import rounds, store
 from site_client.configuration import FILE, SiteConfiguration
+from site_client.disclosure import split_counts
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.inbox import Inbox
@@ -59,7 +60,7 @@ from site_client.policy import judge
 from site_client.received import received_state
 from site_client.rotation import first_key, own_key
 from site_client.torchrun import IsTime, work_together
-from site_client.train import Files, OnProgress, Trainer, Worked, split_counts, trainer_at
+from site_client.train import Files, OnProgress, Trainer, Worked, trainer_at
 from site_client.trouble import TROUBLES, as_trouble
 
 logger = logging.getLogger(__name__)

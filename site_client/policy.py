@@ -48,8 +48,3 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
     if policy.consent == "ask":
         return Judgement("ask", "a person at the hospital must decide")
     return Judgement("yes", "the hospital's policy allows it")
-
-
-def count_text(images: int, policy: Policy) -> str:
-    """A number of images as it may leave the hospital."""
-    return str(images) if images >= policy.minimum_count else f"fewer than {policy.minimum_count}"

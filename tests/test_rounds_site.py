@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from shared.exchange.names import Place
 from shared.exchange.records import RunConfiguration
 from site_client.configuration import Policy
-from site_client.policy import count_text, judge
+from site_client.disclosure import count_text
+from site_client.policy import judge
 from site_client.rounds import (
     AnswerOffer,
     AnswerRound,

@@ -31,7 +31,8 @@ from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation import SegmentedImage
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
-from site_client.train import Files, Trainer, reliability
+from site_client.disclosure import reliability
+from site_client.train import Files, Trainer
 
 GRADING, SEGMENTING = task_named("dr_staging"), task_named("octa_segmentation")
 EVIDENTIAL = Evidential(temperature=0.05, kl_weight=0.0)
