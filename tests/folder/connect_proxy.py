@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+
+from tests.folder.listener import Listener, join_ends
 
 
-class ConnectProxy:
+class ConnectProxy(Listener):
     """Listens on loopback.
 
     Args:
@@ -22,37 +23,22 @@ class ConnectProxy:
         self._known = known
         self._answer = answer
         self._login = login
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, suppress(OSError):
-            head = b""
-            while b"\r\n\r\n" not in head and (block := client.recv(1)):
-                head += block
-            request, *headers = head.decode("latin-1").split("\r\n")
-            target = request.split(" ")[1]
-            self.asked.append(request)
-            said = self._refusal(target, headers)
-            if said is not None:
-                client.sendall(f"{said}\r\nContent-Length: 0\r\n\r\n".encode("latin-1"))
-                return
-            with socket.create_connection(("127.0.0.1", self._known[target])) as server:
-                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
-                back.start()
-                _pass_on(client, server)
-                back.join()
+    def serve(self, client: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head and (block := client.recv(1)):
+            head += block
+        request, *headers = head.decode("latin-1").split("\r\n")
+        target = request.split(" ")[1]
+        self.asked.append(request)
+        said = self._refusal(target, headers)
+        if said is not None:
+            client.sendall(f"{said}\r\nContent-Length: 0\r\n\r\n".encode("latin-1"))
+            return
+        with socket.create_connection(("127.0.0.1", self._known[target])) as server:
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            join_ends(client, server)
 
     def _refusal(self, target: str, headers: list[str]) -> str | None:
         if self._answer is not None:
@@ -60,15 +46,6 @@ class ConnectProxy:
         if self._login is not None and f"Proxy-Authorization: {self._login}" not in headers:
             return 'HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm="x"'
         return None if target in self._known else "HTTP/1.1 502 Bad Gateway"
-
-
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while block := source.recv(1 << 16):
-            sink.sendall(block)
-    for end in (source, sink):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
