@@ -21,7 +21,7 @@ settings.load_profile("any machine")
 
 
 def pytest_collection_finish() -> None:
-    """Leave what lives until the end, torch above all, out of every later collection: each took a quarter of a second."""
+    """Leave what lives to the end, torch above all, out of all later collections: each took a quarter of a second."""
     gc.collect()
     gc.freeze()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -62,7 +63,7 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
         ConfigurationError: every problem, each with file, key and what is expected.
     """
     try:
-        value = yaml.load(content, _PlainLoader)  # noqa: S506  (a SafeLoader made stricter)
+        value = _plain(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigurationError([f"{file}: {_where(error)}is not plain YAML: {_first_line(error)}"]) from None
     if not isinstance(value, dict):
@@ -70,6 +71,12 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
     return check_record(value, kind, file)
 
 
+@lru_cache(maxsize=16)  # the same records lie in every site's folder, and an audit comes by each more than once
+def _plain(content: bytes) -> Any:
+    return yaml.load(content, _PlainLoader)  # noqa: S506  (a SafeLoader made stricter)
+
+
+@lru_cache(maxsize=16)
 def beside_values(content: bytes) -> str | None:
     """What a YAML text holds that is neither key nor value, where something could be hidden; None if nothing is.
 

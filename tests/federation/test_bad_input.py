@@ -459,7 +459,7 @@ def test_a_missing_mask_holds_the_site_up_until_it_is_there(tmp_path: Path) -> N
 def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
     """The site's disk is too small for the model: nothing is lost, and the run goes on once there is room."""
     run = run_configuration(sites=["north"], quorum=1, task_options={"image_size": 32})  # a model of 32 MB
-    with Federation(tmp_path, run) as federation:
+    with Federation(tmp_path, run, runner=("tests.faults.hurried",)) as federation:
         disk = federation.site("north")
         kept = tmp_path / "kept"
         shutil.copytree(disk, kept)

@@ -408,8 +408,12 @@ def test_who_withdraws_from_a_private_run_keeps_no_secret_of_its_noise(hospital:
 
 
 def test_a_private_run_that_so_few_images_cannot_be_is_declined_at_once(tmp_path: Path) -> None:
-    write_data(TASK, tmp_path / "many", 0, 204, seed=1)
-    hospital = Hospital(tmp_path / "home", tmp_path / "many")
+    many = tmp_path / "many"
+    write_data(TASK, many, 0, 12, seed=1)
+    for path in [*many.glob("*/*.png")]:
+        for copy in range(16):
+            shutil.copyfile(path, path.with_stem(f"{path.stem}-{copy}"))
+    hospital = Hospital(tmp_path / "home", many)
     run = agreed(hospital, run_configuration(sites=["north"], quorum=1, **PRIVATE))
     consent = open_record(
         (hospital.drop / Place("consent", run.run).path / names.CONSENT).read_bytes(), Consent, names.CONSENT

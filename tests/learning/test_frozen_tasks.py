@@ -31,7 +31,7 @@ def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("frozen")
     for task in TASKS:
         for number, site in enumerate(SITES):
-            write_small(task, root / task / site, images=30, size=40, seed=number, site=number)
+            write_small(task, root / task / site, images=15, size=40, seed=number, site=number)
     return root
 
 
@@ -61,7 +61,7 @@ def test_severities_become_two_classes_and_folds_are_stratified_by_all_of_them(d
     for outer in range(3):
         split = SplitPlan(folds=Folds(count=3, outer=outer, inner=1))
         dataset = opened("rdr_classification", data / "rdr_classification" / "north", split)
-        assert sorted(scan.severity for scan in dataset.test) == sorted([0, 1, 2, 3, 4] * 2)
+        assert sorted(scan.severity for scan in dataset.test) == [0, 1, 2, 3, 4]
 
 
 def listed(root, rows):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +109,7 @@ HAZY = OctaStyle(
 STYLES = (WIDE, NARROW, HAZY)
 
 _STEP_MM = 0.025
+_LOOKS_AHEAD_MM = 0.06  # a growing tip ends this far before a vessel
 _WORLD_MM = 5.5  # half the side of the square in which vessels grow: more than any field shows
 _THINNEST_MM = 0.016
 _DISC = np.array([-4.6, 0.3])  # mm from the fovea, in a left-handed picture
@@ -252,17 +252,19 @@ def _towards_macula(rng: np.random.Generator, side: int) -> Vessel:
 
 def _walk(rng: np.random.Generator, start: Points, stops: Points, *, width: float, wobble: float) -> Vessel:
     """A smooth, slightly winding path by way of the stops, half as wide at its end as at its start."""
-    points = [start]
+    x, y = start.tolist()
+    points = [(x, y)]
     heading = math.atan2(*(stops[0] - start)[::-1])
     sway = 0.0
-    for stop in stops:
+    for stop_x, stop_y in stops.tolist():
         for _ in range(400):
-            ahead = stop - points[-1]
-            if math.hypot(*ahead) < 0.2 or math.cos(math.atan2(ahead[1], ahead[0]) - heading) < -0.2:
+            direction = math.atan2(stop_y - y, stop_x - x)
+            if math.hypot(stop_x - x, stop_y - y) < 0.2 or math.cos(direction - heading) < -0.2:
                 break
             sway = 0.93 * sway + rng.normal(0.0, wobble)
-            heading += 0.07 * _turn(math.atan2(ahead[1], ahead[0]) - heading) + 0.10 * sway
-            points.append(points[-1] + _STEP_MM * np.array([math.cos(heading), math.sin(heading)]))
+            heading += 0.07 * _turn(direction - heading) + 0.10 * sway
+            x, y = _ahead(x, y, heading, _STEP_MM)
+            points.append((x, y))
     path = np.array(points)
     return Vessel(path, np.linspace(width, width * 0.5, len(path)))
 
@@ -304,36 +306,34 @@ def _grow(
     inwards = math.cos(heading - outwards) < 0
     length_mm = (rng.uniform(1.2, 3.2), rng.uniform(0.4, 1.5), rng.uniform(0.2, 0.6))[generation - 1]
     nearest_mm = rng.uniform(0.35, 0.9)
-    points = [parent.path[at]]
+    x, y = parent.path[at].tolist()
+    points = [(x, y)]
     sway = 0.0
     for step in range(int(length_mm / _STEP_MM)):
-        x, y = points[-1]
-        to_fovea = math.hypot(x, y)
-        if to_fovea < nearest_mm:
+        if math.hypot(x, y) < nearest_mm:
             break
         goal = math.atan2(-y, -x) if inwards else math.atan2(y, x)
         sway = 0.90 * sway + rng.normal(0.0, 0.2)
         heading += 0.05 * _turn(goal - heading) + 0.11 * sway
-        ahead = points[-1] + _STEP_MM * np.array([math.cos(heading), math.sin(heading)])
-        if step > 4 and any(cell in taken for cell in _cells_ahead(ahead, heading)):
+        x, y = _ahead(x, y, heading, _STEP_MM)
+        if step > 4 and (_cell(x, y) in taken or _cell(*_ahead(x, y, heading, _LOOKS_AHEAD_MM)) in taken):
             break
-        points.append(ahead)
+        points.append((x, y))
     path = np.array(points)
     return Vessel(path, np.linspace(width, max(width * 0.55, _THINNEST_MM), len(path)))
 
 
-def _cells_ahead(point: Points, heading: float) -> Iterator[tuple[int, int]]:
-    """The cells that a growing tip would meet: where it is, and a little further on."""
-    for distance in (0.0, 0.06):
-        yield _cell(point + distance * np.array([math.cos(heading), math.sin(heading)]))
+def _ahead(x: float, y: float, heading: float, distance: float) -> tuple[float, float]:
+    """The place at this distance. Of plain floats, for a retina has a hundred thousand such steps."""
+    return x + distance * math.cos(heading), y + distance * math.sin(heading)
 
 
-def _cell(point: Points) -> tuple[int, int]:
-    return (math.floor(point[0] / 0.06), math.floor(point[1] / 0.06))
+def _cell(x: float, y: float) -> tuple[int, int]:
+    return (math.floor(x / 0.06), math.floor(y / 0.06))
 
 
 def _occupy(taken: set[tuple[int, int]], path: Points) -> None:
-    taken.update(_cell(point) for point in path)
+    taken.update(_cell(x, y) for x, y in path.tolist())
 
 
 def _turn(angle: float) -> float:
