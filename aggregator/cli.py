@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
+from shared.counted import counted
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def validate(run_yaml: Path, work: Path, as_json: bool) -> None:
 
     prepared = prepare(work, run_yaml)
     run = prepared.run
-    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {run.rounds} rounds"
+    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {counted(run.rounds, 'round')}"
     report([Finding("ok", what), *remarks(prepared)], as_json=as_json)
 
 

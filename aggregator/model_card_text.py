@@ -7,6 +7,7 @@ from typing import Any
 
 from aggregator.report import Document
 from aggregator.report.text import table_lines
+from shared.counted import counted
 from shared.visible import visible
 
 NOT_TOLD = "not told"
@@ -23,7 +24,7 @@ def card_text(card: Document) -> str:
         "rounds": f"{rounds['trained']} of {rounds['planned']} trained; the model is the aggregate of round "
         f"{rounds['in_the_model']} ({run['chosen_because']})",
         "answers": verdicts or NOT_TOLD,
-        "parameters": f"{model['parameters']:,} in {model['tensors']} tensors",
+        "parameters": f"{model['parameters']:,} in {counted(model['tensors'], 'tensor')}",
         "file": f"{model['file']}, {model['bytes']:,} bytes",
         "SHA-256": model["sha256"],
         "licence": card["licence"] or f"{NOT_TOLD}: it is for the PI to say, before the model is handed on",

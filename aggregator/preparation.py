@@ -20,6 +20,7 @@ from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel, read_invite
 from aggregator.store import RunStore, runs_in
 from shared.check import Finding
+from shared.counted import counted
 from shared.errors import ConfigurationError, DataError, StandingError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
@@ -173,7 +174,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", said)
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
-        yield Finding("note", f"quorum: all {run.quorum} sites; {waits}")
+        yield Finding("note", f"quorum: all {counted(run.quorum, 'site')}; {waits}")
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
@@ -194,7 +195,7 @@ def _megabytes_per_round(prepared: Prepared) -> tuple[float, float]:
 
 def _kept(run: RunConfiguration) -> str:
     if run.keep == "all":
-        return f"keep: all of {run.rounds} rounds stay in each folder"
+        return f"keep: the models of {counted(run.rounds, 'round')} stay in each folder"
     return f"keep: {run.keep}"
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from shared.counted import counted
 from shared.learning.schedules import order_of_asking
 
 
@@ -203,7 +204,7 @@ def _start(run: RunFacts) -> list[Action]:
     if run.stop_requested:
         return [ChooseFinal("the PI stopped the run before its first round")]
     if all_answered and left < run.quorum:
-        return [GiveUp(f"only {left} of {len(run.sites)} sites agreed, the quorum is {run.quorum}")]
+        return [GiveUp(f"only {left} of {counted(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
     if left >= run.quorum and not run.paused and (all_answered or run.waited_s >= run.consent_deadline_s):
         return [_open(run, 1)]
     return []
@@ -269,6 +270,7 @@ def _go_on(run: RunFacts) -> list[Action]:
     if run.paused:
         return []
     if (left := len(run.available)) < run.quorum:
-        why = f"only {left} of {len(run.sites)} sites were left after round {run.round_no}, the quorum is {run.quorum}"
+        of = counted(len(run.sites), "site")
+        why = f"only {left} of {of} were left after round {run.round_no}, the quorum is {run.quorum}"
         return [ChooseFinal(why)]
     return [_open(run, run.round_no + 1)]

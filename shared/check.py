@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from shared.counted import counted
 from shared.errors import ConfigurationError, DataError, DropfedError, PassingError
 from shared.exchange.names import new_scratch
 from shared.folder.address import is_loopback
@@ -160,14 +161,14 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     except DataError as error:
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     classes = ", ".join(found.classes)
-    yield Finding("ok", f"{task_name}: {len(found.samples)} labelled images in {root}; classes: {classes}")
+    yield Finding("ok", f"{task_name}: {counted(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
 
 
 def look_at_foreign(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """See whether all images that are to be foreign to a task can be read; arguments and errors as above."""
     task = task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
-    yield Finding("ok", f"{task_name}: {len(found)} foreign images in {root}")
+    yield Finding("ok", f"{task_name}: {counted(len(found), 'foreign image')} in {root}")
 
 
 def task_of(setting: str, task_name: str) -> Task:

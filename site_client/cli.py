@@ -15,6 +15,7 @@ from typing import Literal
 import click
 
 from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
+from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError
 from shared.learning.tasks import TASK_NAMES
 
@@ -233,9 +234,8 @@ def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
             f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True
         )
     table, count, problems = write_predictions(kept, images, out)
-    click.echo(
-        f"{count} image{'s' if count > 1 else ''} by the model of {kept.card.run}, θ {kept.card.theta:.4f}: {table}"
-    )
+    by = f"by the model of {kept.card.run}, θ {kept.card.theta:.4f}"
+    click.echo(f"{counted(count, 'image')} {by}: {table}")
     if problems:
         click.echo("\n".join(problems), err=True)
         raise SystemExit(1)

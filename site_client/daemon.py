@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from shared import service
+from shared.counted import counted
 from shared.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -421,7 +422,7 @@ class Daemon:
         )
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
-        what = f"trained on {worked.images} images" if configuration.epochs else "validated"
+        what = f"trained on {counted(worked.images, 'image')}" if configuration.epochs else "validated"
         logger.info("round %d: %s in %.0f s", place.round_no, what, time.monotonic() - began)
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}

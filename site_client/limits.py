@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from shared.counted import counted
 from shared.errors import PassingError
 from shared.exchange.forms import text_like
 from shared.exchange.records import Record
@@ -65,8 +66,8 @@ def be_nice(nice: int) -> None:
 def describe(limits: Limits, threads: int, workers: int, processes: int = 1) -> str:
     """The limits in one line, for people."""
     each = f"{processes} processes of " if processes > 1 else ""
-    parts = [f"{each}{threads} thread{'s' if threads > 1 else ''}"]
-    parts += [f"{workers} worker{'s' if workers > 1 else ''}"] if workers else []
+    parts = [f"{each}{counted(threads, 'thread')}"]
+    parts += [counted(workers, "worker")] if workers else []
     parts += [f"trains {limits.training_hours}"] if limits.training_hours else []
     parts += [f"sends and receives models {limits.transfer_hours}"] if limits.transfer_hours else []
     parts += [f"up {limits.upload_megabits:g} Mbit/s"] if limits.upload_megabits else []

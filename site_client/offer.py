@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Literal
 
+from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -93,8 +94,8 @@ def describe(work: Path, run: str) -> str:
     if open_method(configuration.method, configuration.method_options).sends_reliability:
         sends.append(f"{names.RELIABILITY} (with θ: the uncertainty of one image or pixel, not which)")
     lines = [
-        f"run {run}: {configuration.task} by {configuration.method}, {configuration.rounds} rounds of "
-        f"{configuration.epochs} local epoch(s), with {', '.join(configuration.sites)}"
+        f"run {run}: {configuration.task} by {configuration.method}, {counted(configuration.rounds, 'round')} of "
+        f"{counted(configuration.epochs, 'local epoch')}, with {', '.join(configuration.sites)}"
         f"{f', {configuration.sites_per_round} of them in each' if configuration.sites_per_round else ''}",
         f"leaves each round:  {names.SITE_MODEL}, {_size(sharing.tensors.values())}; {', '.join(sends)}",
         f"comes each round:   {names.GLOBAL_MODEL}, the same tensors",
@@ -118,7 +119,7 @@ def describe(work: Path, run: str) -> str:
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
-        lines.append(f"never leaves:       {len(sharing.personal)} tensors: {', '.join(sharing.personal)}")
+        lines.append(f"never leaves:       {counted(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
     lines.append(f"every tensor and every setting: {place}")
     return "\n".join(lines)
@@ -126,4 +127,4 @@ def describe(work: Path, run: str) -> str:
 
 def _size(shapes: Iterable[TensorShape]) -> str:
     counts = [prod(shape.shape) for shape in shapes]
-    return f"{len(counts)} tensors, {sum(counts):,} numbers, {sum(counts) * 4 / 1e3:,.0f} kB"
+    return f"{counted(len(counts), 'tensor')}, {counted(sum(counts), 'number')}, {sum(counts) * 4 / 1e3:,.0f} kB"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from shared.check import Finding, task_of
+from shared.counted import counted
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
@@ -51,7 +52,9 @@ def look_at_own_images(
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
     count = sum(map(len, parts.values()))
-    yield Finding("ok", f"{task_name}: {count} labelled images in {root}; classes: {', '.join(dataset.classes)}")
+    yield Finding(
+        "ok", f"{task_name}: {counted(count, 'labelled image')} in {root}; classes: {', '.join(dataset.classes)}"
+    )
     by = f"run {run.run}" if run else "a run with the usual settings"
     yield from _divided(task, dataset, parts, by, configuration.policy.minimum_count)
     yield _copies(task_name, parts)
@@ -121,8 +124,8 @@ def _copies(task_name: str, parts: Parts) -> Finding:
     more = f"; and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
     return Finding(
         "warning",
-        f"{task_name}: {len(torn)} image(s) lie in two splits under two names, and scores over them mean nothing: "
-        f"{visible(shown)}{more}; remove the copies, or put them into one group of split.csv",
+        f"{task_name}: {counted(len(torn), 'image lies', 'images lie')} in two splits under two names, and scores over "
+        f"them mean nothing: {visible(shown)}{more}; remove the copies, or put them into one group of split.csv",
     )
 
 
@@ -134,20 +137,21 @@ def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
     found = {path: fields for path in files if (fields := fields_that_may_name(path))}
     naming = {path: [field for field in fields if field != BURNT_IN] for path, fields in found.items()}
     naming = {path: fields for path, fields in naming.items() if fields}
+    looked = counted(len(files), "file")
     burnt = [path for path, fields in found.items() if BURNT_IN in fields]
     if naming:
         fields = sorted({field for each in naming.values() for field in each})
         listed = visible(", ".join(field[:40] for field in fields[:SHOWN])) + (", …" if len(fields) > SHOWN else "")
         yield Finding(
             "warning",
-            f"{task_name}: {len(naming)} of {len(files)} files hold text beside their pixels that may name people "
+            f"{task_name}: {len(naming)} of {looked} hold text beside their pixels that may name people "
             f"({listed}), as {_some(list(naming))}: it is never read for training and never leaves, but it is there; "
             "export them without it",
         )
     if burnt:
         yield Finding(
             "warning",
-            f"{task_name}: {len(burnt)} of {len(files)} files say that text is burnt into their pixels ({BURNT_IN}), "
+            f"{task_name}: {len(burnt)} of {looked} say that text is burnt into their pixels ({BURNT_IN}), "
             f"as {_some(burnt)}: no pixel ever leaves, but what is trained sees it; export them without it",
         )
     if not found:

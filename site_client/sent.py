@@ -13,7 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ConfigurationError, PoisonError
+from shared.counted import counted
+from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
@@ -83,7 +84,8 @@ def sent_text(state: State) -> str:
             *(f"  {_file_text(file)}" for file in message["files"]),
         ]
     total = state["total"]
-    lines += ["", f"in all {total['messages']} messages, {total['files']} files, {total['bytes']:,} bytes"]
+    in_all = (counted(total[name], name.removesuffix("s")) for name in ("messages", "files", "bytes"))
+    lines += ["", f"in all {', '.join(in_all)}"]
     if total["not_known_to_be_in_the_folder"]:
         lines.append(f"not known to be in the folder yet: {total['not_known_to_be_in_the_folder']} of these messages")
     if (heartbeat := state["heartbeat"]) is not None:
@@ -95,11 +97,11 @@ def sent_text(state: State) -> str:
 
 
 def _file_text(file: Mapping[str, Any]) -> str:
-    parts = [f"{file['path']}: {file['bytes']:,} bytes, SHA-256 {file['sha256']}"]
+    parts = [f"{file['path']}: {counted(file['bytes'], 'byte')}, SHA-256 {file['sha256']}"]
     if (tensors := file["tensors"]) is not None:
         count = sum(prod(tensor["shape"]) for tensor in tensors)
         form = f" as {file['form']}" if file["form"] else ""
-        parts.append(f"{len(tensors)} tensors, {count:,} numbers{form}")
+        parts.append(f"{counted(len(tensors), 'tensor')}, {counted(count, 'number')}{form}")
     if file["encrypted"]:
         parts.append("encrypted for the aggregator")
     if file["removed"]:

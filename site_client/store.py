@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
+from shared.counted import counted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
@@ -136,7 +137,7 @@ def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> P
     if kept := _newest(work, run, sealed):
         return kept
     if sealed and not offer(channel, run)[1].has_whole_model:
-        logger.warning("nothing of what stayed here after %d rounds is left: beginning anew", len(sealed))
+        logger.warning("nothing of what stayed here after %s is left: beginning anew", counted(len(sealed), "round"))
     return None
 
 

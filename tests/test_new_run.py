@@ -90,7 +90,9 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert "the initial model scores 0." in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
-    assert "weights: each round sends 0.0 MB to a site and 0.0 MB back as float32; keep: all of 3" in result.output
+    assert (
+        "weights: each round sends 0.0 MB to a site and 0.0 MB back as float32; keep: the models of 3" in result.output
+    )
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
     told = json.loads(command("validate", output, "--work", prepared, "--json").output)
     assert (told["problems"], told["findings"][0]["grade"]) == (0, "ok")

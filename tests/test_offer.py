@@ -39,9 +39,9 @@ def test_an_offer_tells_what_travels_beside_the_model(tmp_path: Path) -> None:
     both = {"control": A, "other": A | {"b": TensorShape(dtype="F32", shape=[1000, 2])}}
     offered(tmp_path, Sharing(tensors=A, start={}, personal=[], to_site=both, measured=both, with_final={"last": A}))
     for line in (
-        "leaves each round:  state-control.safetensors, 1 tensors, 3 numbers, 0 kB",
+        "leaves each round:  state-control.safetensors, 1 tensor, 3 numbers, 0 kB",
         "leaves each round:  state-other.safetensors, 2 tensors, 2,003 numbers, 8 kB",
         "comes each round:   state-other.safetensors, 2 tensors, 2,003 numbers, 8 kB",
-        "comes at the end:   state-last.safetensors, 1 tensors, 3 numbers, 0 kB",
+        "comes at the end:   state-last.safetensors, 1 tensor, 3 numbers, 0 kB",
     ):
         assert line in describe(tmp_path, RUN).splitlines()

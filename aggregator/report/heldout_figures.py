@@ -22,6 +22,7 @@ from aggregator.report.figures import (
 )
 from aggregator.report.heldout import Measured
 from aggregator.report.tables import Cell, Table, Untold, number
+from shared.counted import counted
 from shared.learning.metrics import (
     CALIBRATION_BINS,
     REFERRAL_GOALS,
@@ -230,5 +231,6 @@ def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
 
 
 def _what(measured: Measured) -> str:
-    answers = f"{len(measured.truth):,}"
-    return f"{answers} pixels drawn from {measured.images} images" if measured.about_pixels else f"{answers} images"
+    if not measured.about_pixels:
+        return counted(len(measured.truth), "image")
+    return f"{counted(len(measured.truth), 'pixel')} drawn from {counted(measured.images, 'image')}"

@@ -20,6 +20,7 @@ from aggregator.report.tables import (
     of_rounds,
     told,
 )
+from shared.counted import counted
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
 
 _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREEN, "s")}
@@ -158,7 +159,7 @@ def tolerance(document: Document) -> Figure:
 
     shown = "Each mark is one site's model in one round, the sites side by side in their order"
     omitted = len(marks.get("omitted", []))
-    alt = f"Scores of {len(table.rows)} rounds beside the tolerance of {level}; {omitted} models were left out."
+    alt = f"Scores of {counted(len(table.rows), 'round')} beside the tolerance of {level}; models left out: {omitted}."
     words = Words(name, title, f"{shown}. Only a model above the dashed line enters the mean.", alt)
     settings = {"xlabel": "round", "ylabel": "score on held-out images (share)", "ylim": (0, 1.02)}
     return panel(words, table, draw, settings)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.document import RECEIVED_SPLITS, Document
+from shared.counted import counted
 from shared.exchange.records import decimal_text
 from shared.learning.metrics import mean_and_std
 from shared.visible import visible
@@ -191,7 +192,7 @@ def of_heldout(scores: Mapping[str, float | None], images: int) -> Table:
     for name in _without_spreads(scores):
         value: Cell = UNDEFINED if scores[name] is None else scores[name]
         rows.append([name.removesuffix("_mean"), _with_spread(value, scores.get(_std_of(name)))])
-    return Table("heldout-scores", f"Scores over {images} held-out images", ("score", "value"), rows)
+    return Table("heldout-scores", f"Scores over {counted(images, 'held-out image')}", ("score", "value"), rows)
 
 
 def every_score(document: Document) -> Table:

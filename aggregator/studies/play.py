@@ -13,6 +13,7 @@ from aggregator.studies.matrix import Cell, expand
 from aggregator.studies.pages import write_study_pages
 from aggregator.studies.results import CELLS, folder_of, result_of, table_rows, write_table
 from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
+from shared.counted import counted
 from shared.durations import duration_text
 from shared.visible import visible
 
@@ -35,7 +36,9 @@ def play_study(path: Path, home: Path, engine: Engine, at_a_time: int | None) ->
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    console.print(f"{study.study}: {len(cells)} cells, {done} of them finished before; they lie in {home / CELLS}")
+    console.print(
+        f"{study.study}: {counted(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}"
+    )
     at_a_time = at_a_time or as_many_as_fit()
     with _Told(console, len(cells), done, at_a_time) as told:
         failed = run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)

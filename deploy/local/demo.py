@@ -35,6 +35,7 @@ from aggregator.store import RunStore
 from deploy.local.report import site_scores
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Commands
+from shared.counted import counted
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.reading import check_record, dump_yaml
@@ -107,7 +108,7 @@ def main(
 
 def _synthetic_sites(scenario: Scenario, count: int, seed: int, size: int) -> list[SiteData]:
     images = f"{scenario.images_per_site} each, {size} × {size} pixels"
-    console.print(f"making synthetic {scenario.images} for {count} sites ({images})")
+    console.print(f"making synthetic {scenario.images} for {counted(count, 'site')} ({images})")
     names = [*SITE_NAMES, *(f"site-{number:02d}" for number in range(len(SITE_NAMES), count))][:count]
     sites = [SiteData(name, HOME / "data" / name) for name in names]
     for number, site in enumerate(sites):
@@ -327,7 +328,7 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
     for site, score in scores.items():
         table.add_row(site, *(_shown(score[name]) for name in told))
     console.print(table)
-    console.print(f"{run.rounds} rounds in {seconds:.0f} s", markup=False)
+    console.print(f"{counted(run.rounds, 'round')} in {seconds:.0f} s", markup=False)
     console.print(f"  drop folders   {HOME / 'folders'}/")
     console.print(f"  final model    {final}")
     console.print(f"  report         {HOME / 'report.md'}   numbers: {HOME / 'summary.json'}")

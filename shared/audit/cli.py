@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shared.commands import Commands, ask_password
+from shared.counted import counted
 from shared.errors import ConfigurationError, StandingError
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
         click.echo(json.dumps(document, indent=2))
     if document["findings"]:
         count = len(document["findings"])
-        click.echo(f"{count} finding{'s' if count > 1 else ''}: the page shows them", err=True)
+        click.echo(f"{counted(count, 'finding')}: the page shows them", err=True)
         raise SystemExit(1)
 
 
@@ -303,7 +304,7 @@ def _findings(readings: Mapping[str, Reading]) -> str:
     from shared.audit.verify import verified  # noqa: PLC0415  (keeps --help instant)
 
     count = sum(len(verified(reading).findings) for reading in readings.values())
-    return f"{count} finding{'s' if count > 1 else ''}" if count else ""
+    return counted(count, "finding") if count else ""
 
 
 if __name__ == "__main__":

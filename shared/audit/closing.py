@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.audit.reading import Reading
+from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, Kind, Name, Place
@@ -149,18 +150,18 @@ def _differences(said: Closing, found: Closing) -> Iterator[str]:
             yield f"it does not cover {site}, whose folder is here"
         elif one != other:
             here = f"here are {other.manifests} under {other.root}"
-            yield f"{site}: it covers {one.manifests} manifests under {one.root}, {here}"
+            yield f"{site}: it covers {counted(one.manifests, 'manifest')} under {one.root}, {here}"
     if said.root != found.root and set(said.sites) == set(found.sites):
         yield f"its digest is {said.root}, here it is {found.root}"
 
 
 def lines(found: Closing) -> Iterator[str]:
     """For paper: every digest whole, in groups of four."""
-    yield f"closing digest of run {found.run} of {found.federation}, over {found.manifests} manifests"
+    yield f"closing digest of run {found.run} of {found.federation}, over {counted(found.manifests, 'manifest')}"
     for half in (found.root[:32], found.root[32:]):
         yield f"    {in_groups(half)}"
     for site, of_site in found.sites.items():
-        yield f"of which {site}, {of_site.manifests} manifests"
+        yield f"of which {site}, {counted(of_site.manifests, 'manifest')}"
         for half in (of_site.root[:32], of_site.root[32:]):
             yield f"    {in_groups(half)}"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
+from shared.counted import counted
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint, open_signed
@@ -94,7 +95,8 @@ def lines(sent: list[Sent]) -> Iterator[str]:
             yield visible(f"  {file.name}  {file.size_bytes:,} bytes  sha256 {file.sha256}{state}")
             for name, (dtype, shape) in (file.tensors or {}).items():
                 yield visible(f"    {name}  {dtype} {shape}")
-    yield f"{len(sent)} messages and records, {sum(len(each.files) for each in sent)} files, {total:,} bytes"
+    messages = counted(len(sent), "message or record", "messages and records")
+    yield f"{messages}, {counted(sum(len(each.files) for each in sent), 'file')}, {counted(total, 'byte')}"
 
 
 def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:

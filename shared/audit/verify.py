@@ -24,6 +24,7 @@ from pathlib import Path
 
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
+from shared.counted import counted
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
@@ -260,14 +261,15 @@ def summary(audits: Mapping[str, Audit]) -> str:
     keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {on_their_way} on their way" if on_their_way else ""
-    more += f", {removed} tensor files removed by the runs' own rule" if removed else ""
+    more += f", {counted(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
     handovers = sum(len(audit.handovers) for audit in audits.values())
-    more += f", {handovers} hand-over(s) of a site's key" if handovers else ""
+    more += f", {counted(handovers, 'hand-over')} of a site's key" if handovers else ""
     encrypted, opened = (sum(getattr(audit, what) for audit in audits.values()) for what in ("encrypted", "opened"))
-    more += f", {encrypted} encrypted files, {opened} of them opened" if encrypted else ""
+    more += f", {counted(encrypted, 'encrypted file')}, {opened} of them opened" if encrypted else ""
     scratch = sum(len(audit.scratch) for audit in audits.values())
-    more += f", {scratch} scratch folder(s) of a check" if scratch else ""
+    more += f", {counted(scratch, 'scratch folder')} of a check" if scratch else ""
     return (
-        f"{len(audits)} folder(s), {messages} messages{more}, {files} files, {megabytes:.1f} MB: "
+        f"{counted(len(audits), 'folder')}, {counted(messages, 'message')}{more}, {counted(files, 'file')}, "
+        f"{megabytes:.1f} MB: "
         f"every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
     )

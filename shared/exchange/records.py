@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from shared.counted import counted
 from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
 from shared.exchange.retention import KEEP_PATTERN
@@ -380,16 +381,18 @@ class RunConfiguration(Record):
         if len(set(self.sites)) != len(self.sites):
             raise ValueError("sites: a site is named twice; name each once")
         if self.quorum > len(self.sites):
-            raise ValueError(f"quorum: {self.quorum} is more than the {len(self.sites)} sites; lower it")
+            raise ValueError(f"quorum: {self.quorum} is more than the {counted(len(self.sites), 'site')}; lower it")
         if self.sites_per_round is not None and not self.quorum <= self.sites_per_round <= len(self.sites):
             raise ValueError(
                 f"sites_per_round: {self.sites_per_round} must be between the quorum, {self.quorum}, "
-                f"and the {len(self.sites)} sites; change it, or leave it out to ask all"
+                f"and the {counted(len(self.sites), 'site')}; change it, or leave it out to ask all"
             )
         rate = self.learning_rate
         falls = min(rate.period, self.rounds)
         if isinstance(rate, Falling) and rate.initial * rate.factor**falls == 0:
-            raise ValueError(f"learning_rate: falls to 0 within {self.rounds} rounds; raise factor or shorten period")
+            raise ValueError(
+                f"learning_rate: falls to 0 within {counted(self.rounds, 'round')}; raise factor or shorten period"
+            )
         return self
 
 

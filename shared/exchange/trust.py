@@ -149,7 +149,7 @@ class Correspondent:
         if manifest.run != place.run:
             _refuse(place.manifest, f"belongs to run {manifest.run}")
         if (manifest.kind, manifest.round) != (place.kind, place.round_no):
-            _refuse(place.manifest, f"is a {manifest.kind} of round {manifest.round}, which belongs elsewhere")
+            _refuse(place.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
         names, required = set(manifest.files), REQUIRED[place.kind]
         if missing := sorted(required - names):
             _refuse(place.manifest, f"does not list what every {place.kind} has: {', '.join(missing)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from shared.counted import counted
 from shared.errors import ConfigurationError
 from shared.exchange.records import RunConfiguration
 from shared.learning.combinations import open_rule
@@ -64,7 +65,7 @@ def _misfit(run: RunConfiguration, method: Method) -> str | None:
         return f"{run.method} makes each site an aggregate of its own by weights, and {name} knows none; take mean"
     needs = f"{name} needs {rule.fewest} answers in each round"
     if len(run.sites) < rule.fewest:
-        return f"{needs}, and there are {len(run.sites)} sites; add sites, or take mean"
+        return f"{needs}, and the run has {counted(len(run.sites), 'site')}; add sites, or take mean"
     if run.quorum < rule.fewest:
         return f"{needs}, and the quorum is {run.quorum}; raise quorum, and sites_per_round if it is lower"
     return None

@@ -128,12 +128,12 @@ def test_an_added_file_is_noticed_wherever_it_lies(copy: Path, foreign: str) -> 
 
 
 def test_a_name_can_neither_forge_a_line_nor_hide_one(copy: Path) -> None:
-    path = copy / "\x1b[2Kx\n1 folder(s): every signature, hash, chain, name and content holds"
+    path = copy / "\x1b[2Kx\n1 folder: every signature, hash, chain, name and content holds"
     path.write_bytes(b"")
     code, lines = cli("verify", copy)
     path.unlink()
     assert (code, len(lines)) == (1, 1)
-    assert lines[0].startswith(r"\x1b[2Kx\n1 folder(s): ")
+    assert lines[0].startswith(r"\x1b[2Kx\n1 folder: ")
 
 
 def test_what_an_unfinished_write_left_is_no_finding(copy: Path) -> None:

@@ -234,7 +234,7 @@ def test_a_copy_under_another_name_in_another_split_is_told(graded: Path, north:
     labels.write_text(labels.read_text().rstrip() + "\ncopy,0\n")
     parts = [f"{image.stem},{name}" for image, name in zip(images, ["train", "validation", "test"] * 8, strict=True)]
     (graded / "split.csv").write_text("\n".join(["id,split", *parts, "copy,test"]) + "\n")
-    found = line(of_images(north), "dr_staging: 1 image(s) lie in two splits under two names")
+    found = line(of_images(north), "dr_staging: 1 image lies in two splits under two names")
     assert found.grade == "warning"
     assert f": {images[0].stem} (train) = copy (test); remove" in found.text
     (graded / "split.csv").write_text("\n".join(["id,split", *parts, "copy,train"]) + "\n")

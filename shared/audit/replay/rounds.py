@@ -12,6 +12,7 @@ from torch import nn
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.steps import Step
+from shared.counted import counted
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.encoding import decode
@@ -305,7 +306,7 @@ class Replayer:
             detail = f"because no round has brought it to a site; what comes out is {digest}"
             yield Step(number, what, "not replayable", detail)
             return
-        of_agreed = f", {tried} sites having agreed" if self._depends_on_agreed else ""
+        of_agreed = f", {counted(tried, 'site')} having agreed" if self._depends_on_agreed else ""
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
     def _who_may_lack(self, found: Round) -> str | None:

@@ -27,6 +27,7 @@ from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of, rounds_of
+from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import Place
@@ -145,7 +146,7 @@ class _Replay:
         """What travels is what this software computes for the run: nobody was offered something else."""
         computed = sharing(self._task, self._method, self._network)
         if computed == self._sharing:
-            return Step(0, "offer, what travels", "same", f"{len(computed.tensors)} tensors each round")
+            return Step(0, "offer, what travels", "same", f"{counted(len(computed.tensors), 'tensor')} each round")
         return Step(0, "offer, what travels", "differs", "this software would offer other tensors for this run")
 
     def _initial(self) -> Iterator[Step]:

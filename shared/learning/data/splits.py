@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from shared.counted import counted
 from shared.errors import DataError
 from shared.learning.data.tables import read_table
 from shared.learning.seeds import seed_for
@@ -274,8 +275,9 @@ def split_images(
         name: tuple(sorted(image for image in ids if split[image] == name)) for name in SPLITS
     }
     problems += [
-        f"the {name} split is empty: there are {len(ids)} images in {len(splits_of_group)} groups, and at least "
-        "one group is needed for each of train, validation and test; add images."
+        f"the {name} split is empty: there is no more than {counted(len(ids), 'image')} in "
+        f"{counted(len(splits_of_group), 'group')}, and at least one group is needed for each of train, validation and "
+        "test; add images."
         for name in SPLITS
         if not result[name]
     ]

@@ -1,0 +1,12 @@
+"""Counts in words."""
+
+from __future__ import annotations
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """As in "1 round", "2 rounds" and "1,234 images".
+
+    Args:
+        many: what more than one are called, if not as ``one`` with an s.
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
