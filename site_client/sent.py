@@ -208,7 +208,7 @@ def _layout(channel: Channel, place: Place, name: str, path: Path | None) -> Lay
             return None
     try:
         _, sharing = store.offer(channel, place.run)
-    except (FileNotFoundError, PoisonError):
+    except (StandingError, PoisonError):
         return None
     return _listed(sharing, name)
 

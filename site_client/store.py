@@ -92,9 +92,10 @@ def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
 
     Raises:
         PoisonError: they are not well-formed.
+        StandingError: they are not as they were accepted, or not here any more.
     """
     place = Place("offer", run)
-    return _offer(place, *(channel.path(place, name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)))
+    return _offer(place, *(channel.content(place, name) for name in (names.RUN_CONFIGURATION, names.TENSORS)))
 
 
 @lru_cache(maxsize=4)  # asked for at every step, and a long list of tensors takes its time

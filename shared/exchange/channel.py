@@ -15,6 +15,7 @@ what was to be encrypted, nor be made to take it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -140,6 +141,23 @@ class Channel:
         """Local path of one file of a message."""
         return self.mirror / place.path / name
 
+    def content(self, place: Place, name: str) -> bytes:
+        """What one small file of a message says; of an accepted or sealed one, only if it is as its manifest says.
+
+        Raises:
+            StandingError: it is missing here, or another.
+        """
+        path = self.path(place, name)
+        try:
+            content = path.read_bytes()
+            if (message := self.message(place)) is not None:
+                self._check_said(message, name, content)
+        except FileNotFoundError:
+            raise not_as_it_was_left(path, PoisonError(name, "is missing")) from None
+        except PoisonError as error:
+            raise not_as_it_was_left(path, error) from None
+        return content
+
     def is_settled(self, place: Place) -> bool:
         """Whether the message at ``place`` was accepted or refused; neither is ever undone."""
         return self.message(place) is not None or self.refusal(place) is not None
@@ -191,10 +209,7 @@ class Channel:
             _place_file(self.path(place, name), content)
         configuration = self._configuration(place.run)
         if configuration is None and place.kind != "offer":
-            raise StandingError(
-                f"{self.path(Place('offer', place.run), RUN_CONFIGURATION)} says what is encrypted, and is missing or "
-                "damaged; nothing is sent until it is back, from the folder or a backup"
-            )
+            raise self._unknown_encryption(place.run)
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
             path = self.path(place, name)
@@ -515,8 +530,16 @@ class Channel:
 
     def _check_encrypted(self, message: Message) -> None:
         configuration = self._configuration(message.place.run)
-        if configuration is not None:  # else its reader refuses the offer
+        if configuration is not None:
             check_encrypted(message, configuration.encrypt)
+        elif message.place.kind != "offer":  # whose reader refuses it
+            raise self._unknown_encryption(message.place.run)
+
+    def _unknown_encryption(self, run: str) -> StandingError:
+        return StandingError(
+            f"{self.path(Place('offer', run), RUN_CONFIGURATION)} says what is encrypted, and is missing or damaged; "
+            "nothing is sent or taken until it is back, from the folder or a backup"
+        )
 
     def _as_in_folder(self, message: Message, name: str) -> Path:
         """Where a payload lies, or is to lie, as it is in the folder."""
@@ -540,19 +563,32 @@ class Channel:
         if entry.encrypted is not None:
             self._ciphertexts.decrypt(message, name, self.path(message.place, name))
 
+    def _check_said(self, message: Message, name: str, content: bytes) -> None:
+        """Compare what lies in the mirror with its manifest; of what is encrypted, where there is a key for that.
+
+        Raises:
+            PoisonError: it is another.
+        """
+        sha256 = hashlib.sha256(content).hexdigest()
+        if message.manifest.files[name].encrypted is None:
+            check_file(message, name, len(content), sha256)
+        else:
+            self._ciphertexts.check(message, name, sha256)
+
     # --- the mirror ----------------------------------------------------------------------------------------
 
     def _configuration(self, run: str) -> RunConfiguration | None:
-        """The run's configuration as it was offered, or is being; None where it is not well-formed, or not here."""
+        """The run's configuration as it was offered, or is being; None where it is not that, or not well-formed."""
         offer = Place("offer", run)
         if run not in self._configurations:
             try:
-                content = self.path(offer, RUN_CONFIGURATION).read_bytes()
+                content = self.content(offer, RUN_CONFIGURATION)
                 found = open_yaml(content, RunConfiguration, f"{offer.path}/{RUN_CONFIGURATION}")
-            except (FileNotFoundError, PoisonError):
+                if (accepted := self.message(offer)) is None:
+                    return found
+                check_encrypted(accepted, found.encrypt)
+            except (StandingError, PoisonError):
                 return None
-            if self.message(offer) is None:
-                return found
             self._configurations[run] = found
         return self._configurations[run]
 

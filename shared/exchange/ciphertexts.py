@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.encryption import Ciphertext, EncryptionKey, RunKey, decrypt, encrypt, run_key
 from shared.exchange.names import FEDERATION, SITE_CARD, Place
 from shared.exchange.records import FileEntry
@@ -75,6 +76,22 @@ class Ciphertexts:
         content = self.key(place.run).unwrap(wrapped, place, name)
         decrypt(ciphertext, target, content, f"{place.path}/{name}")
         ciphertext.unlink()
+
+    def check(self, message: Message, name: str, sha256: str) -> None:
+        """Compare the SHA-256 of what is here of a decrypted payload with what its sender said, which a key opens.
+
+        Where there is none, nothing is compared, and nothing of the run can be read or sent.
+
+        Raises:
+            PoisonError: it is another.
+        """
+        place, wrapped = message.place, message.manifest.files[name].encrypted
+        try:
+            key = self.key(place.run)
+        except (ConfigurationError, StandingError, FileNotFoundError):
+            return
+        if wrapped is not None and key.unwrap(wrapped, place, name).sha256 != sha256:
+            raise PoisonError(f"{place.path}/{name}", "is not what its sender encrypted (SHA-256 differs)")
 
     def forget(self, place: Place) -> None:
         """Remove what is in the folder by now."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from aggregator.site import open_channel
 from shared.audit.cli import main
 from shared.audit.verify import verify
 from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
@@ -23,6 +24,7 @@ from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from site_client import store
 from tests.played import RUN, Played
 
 UPDATE = Place("update", RUN, 1)
@@ -285,13 +287,19 @@ def test_a_site_that_lost_its_disk_reads_its_own_messages_again(tmp_path: Path) 
     assert site.own_head == run.site.own_head
 
 
-@pytest.mark.parametrize("damaged", [None, b""])
-def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(tmp_path: Path, damaged: bytes | None) -> None:
-    run = answering(tmp_path, "all")
+@pytest.mark.parametrize("mode", ["weights", "all"])
+@pytest.mark.parametrize("damaged", [None, b"", b"encrypt: none"])
+def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(
+    tmp_path: Path, damaged: bytes | None, mode: Encrypt
+) -> None:
+    run = answering(tmp_path, mode)
     asked = run.site.message(Place("round", RUN, 1))
     assert asked is not None
     offered = run.site.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+    whole = offered.read_bytes()
     offered.unlink()
+    if damaged == b"encrypt: none":  # well-formed, and not what was offered
+        damaged = whole.replace(f"encrypt: {mode}".encode(), damaged)
     if damaged is not None:
         offered.write_bytes(damaged)
     site = another(run, LocalFolder(run.drop))
@@ -300,6 +308,38 @@ def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(tmp_pat
     site.publish()
     assert site.message(UPDATE) is None
     assert not (run.drop / UPDATE.path).exists()
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_plain_text_is_not_taken_on_the_word_of_a_damaged_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
+) -> None:
+    """The aggregator's own copy of the offer has lost its line about encryption, and so has the site's."""
+    run = answering(tmp_path, "all")
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "encrypts", lambda *_: False)
+        run.seal_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
+    offered = run.aggregator.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+    offered.write_bytes(offered.read_bytes().replace(b"encrypt: all", b"encrypt: none"))
+    home = run.aggregator.mirror.parent
+    key, own = SigningKey.at(tmp_path / "aggregator" / "signing.key"), tmp_path / "aggregator" / "encryption.key"
+    again = open_channel(home, LocalFolder(run.drop), key, EncryptionKey.at(own) if has_key else None)
+    assert again is not None
+    manifest, asked = again.notice(UPDATE), again.message(Place("round", RUN, 1))
+    assert manifest is not None and asked is not None
+    for _ in range(2):
+        with pytest.raises(StandingError, match="nothing is sent or taken until it is back"):
+            again.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
+    assert again.refusal(UPDATE) is None  # and no site is blamed for it
+
+
+def test_an_offer_that_is_not_as_it_was_accepted_is_followed_by_nobody(tmp_path: Path) -> None:
+    run = answering(tmp_path, "none")
+    store.offer(run.site, RUN)
+    path = run.site.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+    path.write_bytes(path.read_bytes().replace(b"seed: ", b"seed: 1"))
+    with pytest.raises(StandingError, match=f"{path} is not the file its manifest names|{path} has "):
+        store.offer(run.site, RUN)
 
 
 def test_keys_that_are_neither_sides_stop_the_work_and_decide_nothing(tmp_path: Path) -> None:
