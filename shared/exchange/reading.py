@@ -26,16 +26,23 @@ _PLAIN_WORDS = {
     "string_type": "must be text; put it in quotes, or YAML misreads it",
 }
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_LONGEST_NUMBER = 64  # characters
+
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases (they can expand without bound), without tags and without repeated keys."""
+    """YAML without aliases (they can expand without bound), tags, repeated keys and numbers that Python cannot hold."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("uses an alias (*name); write the value out")
         if getattr(self.peek_event(), "tag", None) is not None:  # type: ignore[no-untyped-call]
             raise yaml.YAMLError("uses a tag (!name); write the plain value")
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+            too_long = f"the number there is too long ({len(node.value):,} characters); write a shorter one"
+            raise yaml.MarkedYAMLError(problem=too_long, problem_mark=node.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]

@@ -64,6 +64,13 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         ("run: [", "RUN.yaml: line 1, column 7: is not plain YAML: "),
         ("run: a\n  b: c\n", "RUN.yaml: line 2, column 4: is not plain YAML: mapping values are not allowed here"),
         ("\x00", "plain YAML"),
+        (
+            f"run: a\nseed: {'1' * 5000}",
+            "RUN.yaml: line 2, column 7: is not plain YAML: the number there is too long (5,000",
+        ),
+        (f"seed: 0x{'f' * 5000}", "the number there is too long (5,002 characters); write a shorter one"),
+        (f"tolerance: 1{':20' * 300}.5", "the number there is too long"),
+        (f"{'1' * 100}: 1", "the number there is too long"),
         ("run: " + "[" * 5000, "plain YAML"),
         (RUN + "colour: blue\n", "colour: is not a known key"),
         (RUN.replace("tolerance: 0.01", "tolerance: .nan"), "tolerance"),
@@ -88,7 +95,7 @@ def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> Non
         parse_yaml(text.encode(), RunConfiguration, "RUN.yaml")
     assert all(problem.startswith("RUN.yaml: ") for problem in caught.value.problems)
     assert reason in str(caught.value)
-    assert not any(technical in str(caught.value) for technical in ("pattern", "<byte string>", "dictionary"))
+    assert not any(technical in str(caught.value) for technical in ("pattern", "<byte string>", "dictionary", "4300"))
     with pytest.raises(PoisonError):
         open_yaml(text.encode(), RunConfiguration, "run.yaml")
 
