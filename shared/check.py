@@ -17,7 +17,7 @@ import click
 from shared.counted import counted
 from shared.errors import ConfigurationError, DataError, DropfedError, PassingError
 from shared.exchange.names import new_scratch
-from shared.folder.address import is_loopback
+from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
 from shared.folder.durable import disk_trouble
 from shared.folder.way import Way, automatic_configuration, is_exempted
@@ -122,7 +122,7 @@ def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:
         DropfedError: it cannot be used.
     """
     folder.check()
-    yield Finding("ok", f"{folder.url} answers, and the password is right")
+    yield Finding("ok", f"{shown(folder.url)} answers, and the password is right")
     found = folder.capabilities(new_scratch())
     yield Finding(
         "ok", f"server: {_shown(found.software)}, {'https' if found.is_https else 'http'}, {found.login} login"

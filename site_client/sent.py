@@ -22,7 +22,7 @@ from shared.exchange.records import PLAIN, FileEntry, Sharing, Status, time_text
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, entry_of, layout_of
-from shared.folder.address import checked_url
+from shared.folder.address import checked_url, shown
 from shared.folder.lock import demand_work
 from shared.visible import visible
 from site_client import store
@@ -59,7 +59,7 @@ def sent(work: Path, since: str | None = None) -> State:
     return {
         "federation": configuration.federation,
         "site": configuration.site,
-        "folder": _shown(configuration.url),
+        "folder": shown(checked_url(configuration.url)),
         "since": earliest or None,
         "messages": messages,
         "heartbeat": {"path": names.STATUS, "holds": HEARTBEAT, "last": status.time} if status else None,
@@ -236,11 +236,6 @@ def _last_seen(channel: Channel, status: Status | None) -> int:
     if status is not None:
         answered.add(status.own_head.digest)
     return max((own.manifest.seq for own in channel.own_messages() if own.digest in answered), default=0)
-
-
-def _shown(url: str) -> str:
-    """The folder's address without what lets anybody in: in that of a public link a token stands."""
-    return visible(re.sub(r"(/public\.php/dav/files/|/s/)[^/]+", r"\1…", checked_url(url)))
 
 
 def _moment(text: str, now: datetime) -> datetime:

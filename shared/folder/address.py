@@ -10,7 +10,10 @@ from ipaddress import ip_address
 from urllib.parse import quote, unquote, urlsplit
 
 from shared.errors import StandingError
+from shared.visible import visible
 
+_LINK = r"(?<=/public\.php/dav/files/)[^/]+|(?<=/dav/public-files/)[^/]+|(?<=/s/)[A-Za-z0-9]{15,}(?=/|$)"
+"""A public link's token: as Nextcloud, as ownCloud, and as browsers have it."""
 _MALFORMED = "The folder's address is malformed: write it as https://HOST/PATH"
 
 
@@ -36,6 +39,25 @@ def checked_url(url: str) -> str:
     if {".", ".."} & set(path.split("/")):
         raise StandingError(_MALFORMED)
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
+
+
+def shown(address: str) -> str:
+    """An address as people may read it, without what lets anybody in: in that of a public link a token stands."""
+    return visible(re.sub(_LINK, "…", address))
+
+
+def shown_user(url: str, user: str) -> str:
+    """The user as people may read it: that of a public link is its token."""
+    return "…" if "/public.php/" in url or re.search(_LINK, url) else user
+
+
+def is_near(url: str) -> bool:
+    """Whether ``url`` leads nowhere from other networks: to this machine itself, or to an address of this network."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_private
+    except ValueError:
+        return "." not in host
 
 
 def is_loopback(url: str) -> bool:

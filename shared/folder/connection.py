@@ -26,7 +26,7 @@ from webdav3.client import Client
 from webdav3.exceptions import WebDavException
 
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
-from shared.folder.address import checked_url
+from shared.folder.address import checked_url, shown, shown_user
 from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.durable import BLOCK
@@ -124,6 +124,7 @@ class Connection:
         self.path = unquote(urlsplit(self.url).path)
         self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(self.url))
         self.user = user
+        self.shown_user = shown_user(self.url, user)
         self._remedy = password.remedy
         self._stall_s = stall_s
         if ca_file is not None and not ca_file.is_file():
@@ -158,7 +159,7 @@ class Connection:
 
     def where(self, path: str) -> str:
         """Return the address of ``path`` as people should read it: no secrets, no percent signs."""
-        return f"{self._origin}{self.on_server(path)}".rstrip("/")
+        return shown(f"{self._origin}{self.on_server(path)}".rstrip("/"))
 
     def address(self, path: str) -> str:
         """Return the whole address of ``path``, percent-encoded."""
@@ -264,13 +265,13 @@ class Connection:
             self._login.is_refused |= refusal.answer.status == 401
             raise
         except (requests.RequestException, HTTPError, WebDavException) as error:
-            raise explain_silence(error, self.url, self._stall_s) from error
+            raise explain_silence(error, shown(self.url), self._stall_s) from error
 
     def error(self, answer: Answer, method: str, path: str) -> DropfedError:
         """Translate an answer that is not the wished-for one."""
         if method == "GET" and 300 <= answer.status < 400 and f"/{quote(path)}/" in (answer.location or ""):
             return NotFoundError(f"{self.where(path)} is a folder, not a file.")
-        return explain(answer, method, self.where(path), self.user, self._remedy)
+        return explain(answer, method, self.where(path), self.shown_user, self._remedy)
 
 
 class _RefusalError(Exception):

@@ -63,7 +63,7 @@ class WebDavFolder(Folder):
         self._may_move = True  # until a MOVE is forbidden, as in create-only shares
 
     def __repr__(self) -> str:
-        return f"WebDavFolder({self._connection.url!r}, user {self._connection.user!r})"
+        return f"WebDavFolder({self._connection.where('')!r}, user {self._connection.shown_user!r})"
 
     @property
     def url(self) -> str:
@@ -158,7 +158,7 @@ class WebDavFolder(Folder):
                 raise
             raise StandingError(
                 f"{self._connection.where('')} is not there: check the address, and that the folder is still shared "
-                f"with user {self._connection.user!r}."
+                f"with user {self._connection.shown_user!r}."
             ) from None
 
     def _bring(self, path: str, file: BinaryIO, size: int, sha256: str | None) -> None:

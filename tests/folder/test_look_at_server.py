@@ -36,6 +36,19 @@ class Server(WebDavFolder):
         return self._found
 
 
+@pytest.mark.parametrize("path", ["public.php/dav/files/", "public.php/webdav/", "remote.php/dav/public-files/", "s/"])
+def test_the_token_of_a_public_link_is_not_told(path: str) -> None:
+    token = "sEcReTsEcReTsEcReT"
+    folder = Server()
+    WebDavFolder.__init__(folder, f"http://127.0.0.1:1/{path}{'' if 'webdav' in path else token}", token, "")
+    told = [finding.text for finding in look_at_server(folder)]
+    assert told[0].startswith("http://127.0.0.1:1/") and " answers" in told[0]
+    with pytest.raises(PassingError) as caught:
+        WebDavFolder.check(folder)
+    assert token not in f"{told} {caught.value} {folder!r}"
+    assert Server().url in next(look_at_server(Server())).text
+
+
 @pytest.mark.parametrize(
     ("capabilities", "grade", "text"),
     [

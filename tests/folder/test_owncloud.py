@@ -251,7 +251,7 @@ def test_a_public_link_is_a_folder_with_the_token_as_user(cloud: OwnCloud) -> No
     assert ask(cloud, "GET", f"{FILES}/aggregator/north/a/b").content == b"content"
     chunked = ask(cloud, "MKCOL", "/remote.php/dav/uploads/token/1", user=("token", "link-password"))
     assert chunked.status_code == 401
-    with pytest.raises(StandingError, match="refuses user 'token'"):
+    with pytest.raises(StandingError, match="refuses user '…'"):  # whoever has the token may get in
         WebDavFolder(f"{cloud.url}/public.php/webdav", "token", "wrong").check()
 
 
