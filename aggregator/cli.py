@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggregator.provision_plan import Login
     from aggregator.store import RunStore
 
-WORK = work_option()
+WORK = work_option("aggregator.yaml")
 Answer = TypeVar("Answer")
 PASSWORD_VARIABLE = "DROPFED_AGGREGATOR_PASSWORD"  # noqa: S105  (the variable's name, not a password)
 ADMIN_VARIABLE = "DROPFED_ADMIN_PASSWORD"

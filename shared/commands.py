@@ -19,6 +19,8 @@ from shared.errors import ConfigurationError, DropfedError
 from shared.folder.durable import disk_trouble
 
 WATCHED_EVERY_S = 2.0
+SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
+"""Whose work directory it is that holds a file of this name."""
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
@@ -46,13 +48,29 @@ class Commands(click.Group):
             ctx.exit(1)
 
 
-def work_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option ``--work DIR``; absolute, so that a command that we tell people works wherever they are."""
+def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option ``--work DIR``; absolute, so that a command that we tell people works wherever they are.
+
+    Args:
+        settings: the file in the work directory of who has these commands. A directory that holds another's in its
+            place is refused.
+    """
+
+    def own(_context: click.Context, _option: click.Parameter, work: Path) -> Path:
+        other = next((file for file in SETTINGS if file != settings and (work / file).exists()), None)
+        if other is None or (work / settings).exists():
+            return work
+        whose, wanted = SETTINGS[other], SETTINGS[settings]
+        raise ConfigurationError(
+            [f"{work}: is {whose} work directory, and this command is for {wanted}: name that one with --work"]
+        )
+
     return click.option(
         "--work",
         type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
         default=Path(),
         envvar="DROPFED_WORK",
+        callback=own,
         help="Work directory (default: the current one, or DROPFED_WORK).",
     )
 

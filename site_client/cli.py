@@ -19,7 +19,7 @@ from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError
 from shared.learning.tasks import TASK_NAMES
 
-WORK = work_option()
+WORK = work_option("site.yaml")
 WHY_NOT = {
     "agreed": "this site has agreed to it already; `dropfed-site withdraw {run} --work {work}` leaves it",
     "declined": "this site has declined it already",

@@ -188,6 +188,38 @@ def test_init_again_adds_a_site_and_changes_nothing_else(tmp_path: Path) -> None
     assert set(read_configuration(work).sites) == {"north", "south", "1e3"}
 
 
+def test_an_invite_says_where_the_site_reaches_its_folder(tmp_path: Path) -> None:
+    work, here, there = tmp_path / "a", "http://127.0.0.1:8080/north/", "https://cloud.example.org/dav/north/"
+    result = init(work, f"north={here}", "south=https://10.0.0.5/south", "east=https://hub/e", f"west={there}")
+    invites = work / "invites"
+    warned = [line.split()[1] for line in result.output.splitlines() if line.startswith("warning: ")]
+    assert warned == [str(invites / f"{name}.json") for name in ("north", "south", "east")]
+
+    work = tmp_path / "b"
+    result = init(work, f"north={here}", site_urls=(f"north={there}",))
+    assert result.exit_code == 0 and "warning" not in result.output
+    assert json.loads((work / "invites" / "north.json").read_bytes())["url"] == there
+    assert read_configuration(work).sites["north"].url == here
+    again = init(work, f"north={here}", site_urls=("north=http://bob:hunter2@h/", "south=https://h/"))
+    assert again.exit_code == 2 and "hunter2" not in again.output
+    assert f"is for an invite that is made now; change url in {work / 'invites' / 'north.json'}" in again.output
+    assert "--site-url north: The folder's address contains" in again.output
+    assert "--site-url south: is for an invite that is made now; add --site south=URL" in again.output
+
+
+def test_neither_command_takes_the_others_directory(federation: Federation, tmp_path: Path) -> None:
+    site_work, invite = joined(federation, tmp_path / "site"), federation.aggregator / "invites" / "north.json"
+    for arguments in (["status"], ["withdraw", "r"], ["join", invite], ["rotate-key"]):
+        result = run(site, *arguments, "--work", federation.aggregator, password="x")
+        assert result.exit_code == 2
+        whose = "is the aggregator's work directory, and this command is for a site's: name that one with --work"
+        assert result.output == f"{federation.aggregator}: {whose}\n"
+    for arguments in (["status"], ["init", "--federation", "f", "--site", "s=https://h/s"]):
+        result = run(aggregator, *arguments, "--work", site_work)
+        assert result.exit_code == 2
+        assert f"{site_work}: is a site's work directory" in result.output
+
+
 def test_init_again_makes_no_second_key(tmp_path: Path) -> None:
     work, north = tmp_path / "a", "north=https://host/north/"
     assert init(work, north).exit_code == 0
