@@ -51,17 +51,30 @@ def main() -> None:
     "--site", "sites", multiple=True, required=True, metavar="NAME=URL", help="A site and its folder; once per site."
 )
 @click.option("--user", default="aggregator", show_default=True, help="The aggregator's account on the server.")
-def init(work: Path, federation: str, sites: tuple[str, ...], user: str) -> None:
+@click.option(
+    "--site-url",
+    "site_urls",
+    multiple=True,
+    metavar="NAME=URL",
+    help="The folder as its site reaches it, if elsewhere.",
+)
+def init(work: Path, federation: str, sites: tuple[str, ...], user: str, site_urls: tuple[str, ...]) -> None:
     """Make a work directory: configuration, signing key, one invite per site.
 
     Run it again with another --site to invite another site: it is added to aggregator.yaml, all else stays as it is.
     """
-    from aggregator.setup import initialise  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.setup import initialise, invite_path  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.address import is_near  # noqa: PLC0415
 
-    urls = values_by_name("--site", sites, "NAME=URL, as in north=https://cloud.example.org/dav/north/")
-    made = initialise(work, federation, urls, user)
+    form = "NAME=URL, as in north=https://cloud.example.org/dav/north/"
+    urls, theirs = values_by_name("--site", sites, form), values_by_name("--site-url", site_urls, form)
+    made = initialise(work, federation, urls, user, theirs)
     for path in made:
         click.echo(f"wrote {path}")
+    for invite in (invite_path(work, name) for name, url in (urls | theirs).items() if is_near(url)):
+        if invite in made:
+            remedy = "write into it, as url, where the hospital reaches its folder"
+            click.echo(f"warning: {invite} has an address that other networks do not reach: {remedy}", err=True)
     if not made:
         click.echo(f"nothing was missing in {work}, and nothing was changed")
         return

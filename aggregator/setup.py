@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, StandingError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
@@ -42,11 +43,14 @@ class Entrance:
     password: str | None = field(default=None, repr=False)
 
 
-def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) -> list[Path]:
+def initialise(
+    work: Path, federation: str, urls: Mapping[str, str], user: str, site_urls: Mapping[str, str] = MappingProxyType({})
+) -> list[Path]:
     """Make what is missing in a work directory; of what a person wrote, nothing is changed.
 
     Args:
         urls: each site's folder by the site's name.
+        site_urls: the same as the site reaches it, where that is another address.
 
     Returns:
         The files written.
@@ -64,11 +68,21 @@ def initialise(work: Path, federation: str, urls: Mapping[str, str], user: str) 
         except ConfigurationError as error:
             problems += error.problems
     problems += misfits(work, federation, wanted)
+    for name, url in site_urls.items():
+        if name not in urls or invite_path(work, name).exists():
+            where = f"change url in {invite_path(work, name)}" if name in urls else f"add --site {name}=URL"
+            problems.append(f"--site-url {name}: is for an invite that is made now; {where}")
+        try:
+            checked_url(url)
+        except StandingError as error:
+            problems.append(f"--site-url {name}: {error}")
     if problems:
         raise ConfigurationError(problems)
     sites = wanted | (read_configuration(work).sites if (work / FILE).exists() else {})
     entrances = {
-        name: Entrance(access.url, name) for name, access in sites.items() if not invite_path(work, name).exists()
+        name: Entrance(site_urls.get(name, access.url), name)
+        for name, access in sites.items()
+        if not invite_path(work, name).exists()
     }
     return settle(work, federation, wanted, entrances, {})
 

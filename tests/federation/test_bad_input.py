@@ -117,8 +117,9 @@ def test_a_command_that_is_told_can_be_copied_anywhere(tmp_path: Path, monkeypat
     assert f"{tmp_path / 'none'}: there is no such" in run(site, "status", "--work", "none").output
 
 
-def init(work: Path, *sites: str, federation: str = "retina") -> Result:
+def init(work: Path, *sites: str, site_urls: tuple[str, ...] = (), federation: str = "retina") -> Result:
     options = [word for site in sites for word in ("--site", site)]
+    options += [word for url in site_urls for word in ("--site-url", url)]
     return run(aggregator, "init", "--work", work, "--federation", federation, *options)
 
 
