@@ -19,6 +19,8 @@ MARK = b"# Written by `dropfed-site install-service`"
 _STATE = (Path("/var/lib"), Path("/var/lib/private"))
 """Where systemd keeps the directories of users that exist only while their service runs."""
 _HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+_TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  (nothing is put there)
+"""Of which a service has its own, empty at each start."""
 
 
 def unit_name(configuration: SiteConfiguration) -> str:
@@ -37,7 +39,8 @@ def unit_text(
         password_file: what systemd hands the password from; None: the file that ``site.yaml`` names.
 
     Raises:
-        ConfigurationError: no password, a path that no unit can name, or no user whom the daemon may run as.
+        ConfigurationError: no password, a path that no unit can name or that its service would not see, or no user
+            whom the daemon may run as.
     """
     identity, work = _identity(work, user), as_named(work)
     password = password_file or work / configuration.password_file
@@ -45,6 +48,9 @@ def unit_text(
         raise ConfigurationError([f"{password}: is missing: put the folder's password there, readable by you alone"])
     images = [work / folder for folder in (*configuration.data.values(), *configuration.foreign.values())]
     needed = [work, *images, Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
+    if hidden := [path for path in needed if any(path.is_relative_to(folder) for folder in _TEMPORARY)]:
+        remedy = "no service sees what lies in /tmp or /var/tmp; move it elsewhere"
+        raise ConfigurationError([f"{path}: {remedy}" for path in dict.fromkeys(hidden)])
     needs_home = any(path.is_relative_to(home) for path in needed for home in _HOMES)
     has_gpu = configuration.device != "cpu"
     command = [sys.executable, "-m", "site_client.cli", "run", "--work", str(work)]

@@ -204,8 +204,9 @@ def test_a_daemon_that_hangs_is_silent(manager: Listening, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """The work directory of a site."""
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The work directory of a site, as if it did not lie in /tmp."""
+    monkeypatch.setattr(installation, "_TEMPORARY", ())
     path = tmp_path / "a site"
     path.mkdir()
     (path / "password").write_text("secret")
@@ -295,6 +296,14 @@ def test_a_directory_of_systemds_own_gets_a_user_of_its_making(work: Path, monke
 def test_a_path_that_no_unit_can_name(work: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match="rename it"):
         unit_text(work, configuration(data={"dr_staging": name}))
+
+
+@pytest.mark.parametrize("folder", ["work", "images", "program"])
+def test_what_a_service_would_not_see_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    path = {"work": work, "images": work / "fundus", "program": Path(sys.prefix)}[folder]
+    monkeypatch.setattr(installation, "_TEMPORARY", (path,))
+    with pytest.raises(ConfigurationError, match=re.escape(f"{path}: no service sees what lies in /tmp")):
+        unit_text(work, configuration())
 
 
 def test_without_a_password_there_is_no_service(work: Path) -> None:
