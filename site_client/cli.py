@@ -315,10 +315,11 @@ def rotate_key(work: Path, yes: bool) -> None:
     """
     from shared.exchange.names import handover_path  # noqa: PLC0415  (keeps --help instant)
     from shared.folder.lock import work_lock  # noqa: PLC0415
-    from site_client.rotation import rotate  # noqa: PLC0415
+    from site_client.rotation import demand_rotatable, rotate  # noqa: PLC0415
     from site_client.setup import KEY_FILE  # noqa: PLC0415
 
     with work_lock(work):
+        demand_rotatable(work)
         if not yes:
             click.confirm("Make a new signing key? The present one signs nothing any more.", abort=True)
         handover = rotate(work)

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from shared.errors import StandingError
+from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.forms import text_like
-from shared.exchange.names import Name
-from shared.exchange.records import Digest, Record
+from shared.exchange.names import FEDERATION, SITE_CARD, Name
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Digest, Federation, Record
+from shared.exchange.signing import open_signed
+from shared.exchange.trust import open_federation
+from shared.folder.durable import write_file
 from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from shared.learning.compute import Computing
 
 FILE = "site.yaml"
+RUNNING = "running.yaml"
 PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
 
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
@@ -112,9 +117,62 @@ def read_configuration(work: Path) -> SiteConfiguration:
     """Read ``site.yaml`` in the work directory.
 
     Raises:
-        ConfigurationError: it is missing, or every problem in it.
+        ConfigurationError: it is missing, or every problem in it; or it names another site than takes part from here.
     """
-    return read_settings(work / FILE, SiteConfiguration, "run `dropfed-site join INVITE`")
+    configuration = read_settings(work / FILE, SiteConfiguration, "run `dropfed-site join INVITE`")
+    if problems := _misfits(work, configuration):
+        raise ConfigurationError(problems)
+    return configuration
+
+
+def _misfits(work: Path, configuration: SiteConfiguration) -> list[str]:
+    """Where the settings are not of the site that takes part from here: as the aggregator, or else its card, says."""
+    for name in (FEDERATION, SITE_CARD):
+        path = work / "mirror" / name
+        try:
+            known, _ = open_signed(path.read_bytes())
+        except (FileNotFoundError, ValueError):  # a damaged one is told of where it is needed
+            continue
+        return [
+            f"{work / FILE}: {key}: says {said}, and {path} says that this directory takes part as {known[key]}: "
+            f"write that into {FILE}, or name the other site's directory with --work"
+            for key in ("federation", "site", "aggregator_key")
+            if key in known and known[key] != (said := getattr(configuration, key))
+        ]
+    return []
+
+
+def other_site(where: str, reason: str, configuration: SiteConfiguration) -> StandingError:
+    """What is said where the folder shows another site than the settings."""
+    us = f"{configuration.federation}/{configuration.site}"
+    return StandingError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
+
+
+def identity(work: Path) -> Federation | SiteConfiguration:
+    """As whom this site takes part, and the aggregator's key: what a broken ``site.yaml`` takes from nobody.
+
+    Raises:
+        ConfigurationError: the aggregator has not accepted this site yet, and ``site.yaml`` cannot be read.
+    """
+    try:
+        return open_federation((work / "mirror" / FEDERATION).read_bytes(), aggregator_key=None)
+    except (FileNotFoundError, PoisonError):
+        return read_configuration(work)
+
+
+def note_running(work: Path, configuration: SiteConfiguration) -> None:
+    """Keep the settings that the daemon starts with where ``status`` finds them."""
+    write_file(work / RUNNING, dump_yaml(configuration), private=True)
+
+
+def running_configuration(work: Path) -> SiteConfiguration:
+    """The settings that the daemon at work here started with.
+
+    Raises:
+        ConfigurationError: an earlier version did not keep them, and ``site.yaml`` cannot be read.
+    """
+    path = work / RUNNING
+    return read_settings(path, SiteConfiguration, "") if path.exists() else read_configuration(work)
 
 
 def workers_of(configuration: SiteConfiguration) -> int:

@@ -51,12 +51,13 @@ from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
 from shared.trouble import Trouble
 from site_client import rounds, store
-from site_client.configuration import FILE, SiteConfiguration
+from site_client.configuration import FILE, SiteConfiguration, note_running, other_site
 from site_client.disclosure import split_counts
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.inbox import Inbox
 from site_client.limits import seconds_until
+from site_client.overview import what_it_waits_for
 from site_client.policy import judge
 from site_client.received import received_state
 from site_client.rotation import first_key, own_key
@@ -126,6 +127,7 @@ class Daemon:
             DropfedError: with ``once``, what stands in the way.
         """
         polling = Polling(self._configuration.poll_seconds)
+        note_running(self._work, self._configuration)
         self._heartbeat.begin(self._channel)
         service.ready()
         try:
@@ -138,6 +140,7 @@ class Daemon:
                 else:
                     resting = self._rest()
                     if once:
+                        self._tell_rest(resting)
                         break
                     self._heartbeat.beat(resting, self._channel)
                     service.wait(self._stop, polling.pause_s())
@@ -168,6 +171,12 @@ class Daemon:
             resume = f"`dropfed-site resume --work {self._work}`"
             logger.info("paused: nothing is read or answered, and only the heartbeat sent, until %s", resume)
         return "paused"
+
+    def _tell_rest(self, resting: Phase) -> None:
+        """Have who asked for one look know why it is over."""
+        if resting != "paused":  # which was told
+            waits_for, _ = what_it_waits_for(self._work, self._configuration, self._channel)
+            logger.info("nothing more to do now; this site waits for %s", waits_for)
 
     # --- facts ---------------------------------------------------------------------------------------------
 
@@ -283,8 +292,11 @@ class Daemon:
                 raise StandingError(f"{error} `dropfed-site check --work {self._work}` compares the two.") from None
         else:
             content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
-            configuration = self._configuration
-            open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
+            us = self._configuration
+            try:
+                open_site_card(content, federation=us.federation, site=us.site, secret=None)
+            except PoisonError as error:
+                raise other_site(f"{names.SITE_CARD} in the folder", error.reason, us) from None
             write_file(taking_back, b"")
             write_file(path, content)
         self._channel.publish_keys()
@@ -311,7 +323,7 @@ class Daemon:
         if (federation.federation, federation.site) != us:
             raise StandingError(
                 f"{names.FEDERATION} was written for {federation.federation}/{federation.site}: this is another site's "
-                f"folder, or somebody put its file here; correct url in {FILE}, or tell the aggregator's people"
+                f"folder, or somebody put its file here; correct site or url in {FILE}, or tell the aggregator's people"
             )
         if federation.site_key != first_key(self._work):
             raise StandingError(f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite")

@@ -20,7 +20,7 @@ from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
 from shared.learning.tasks import TASK_NAMES
-from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect
+from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
 from site_client.rotation import shown_key, shown_key_by
@@ -125,7 +125,7 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
         try:
             card = open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
         except PoisonError as error:
-            raise _other_site(where, error.reason, configuration) from None
+            raise other_site(where, error.reason, configuration) from None
         _demand_key(work, key, where, card.key)
     if len(set(cards.values())) > 1:
         raise StandingError(
@@ -148,14 +148,9 @@ def _aggregator(work: Path, folder: Folder, configuration: SiteConfiguration, ke
     except PoisonError as error:
         return Finding("problem", f"{error}: do not go on, and tell the aggregator's people")
     if (federation.federation, federation.site) != (configuration.federation, configuration.site):
-        raise _other_site(FEDERATION, f"was written for {federation.federation}/{federation.site}", configuration)
+        raise other_site(FEDERATION, f"was written for {federation.federation}/{federation.site}", configuration)
     _demand_key(work, key, FEDERATION, federation.site_key)
     return Finding("ok", f"enrolled in {federation.federation}, aggregator key {federation.aggregator_key[:16]}…")
-
-
-def _other_site(where: str, reason: str, configuration: SiteConfiguration) -> StandingError:
-    us = f"{configuration.federation}/{configuration.site}"
-    return StandingError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
 
 
 def _demand_key(work: Path, key: str | None, where: str, shown: str) -> None:

@@ -19,7 +19,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
 from shared.learning.methods import open_method
 from site_client import store
-from site_client.configuration import read_configuration
+from site_client.configuration import identity
 from site_client.rotation import own_key
 
 _READABLE = {
@@ -47,9 +47,9 @@ def offer_folder(work: Path, run: str) -> Path:
 
 def read_channel(work: Path) -> Channel:
     """The exchange as the work directory remembers it."""
-    configuration = read_configuration(work)
-    peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
-    return Channel(work, LocalFolder(work / "mirror"), me=configuration.site, key=own_key(work), peer=peer)
+    us = identity(work)
+    peer = Correspondent(us.federation, us.site, AGGREGATOR, us.aggregator_key)
+    return Channel(work, LocalFolder(work / "mirror"), me=us.site, key=own_key(work), peer=peer)
 
 
 def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:

@@ -10,13 +10,20 @@ from typing import Any
 
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange.channel import Channel
-from shared.exchange.names import MANIFEST, STATUS, Place
+from shared.exchange.names import FEDERATION, MANIFEST, STATUS, Place
 from shared.exchange.records import Status, status_text, time_text
 from shared.exchange.signing import open_signed
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from site_client import limits, store
-from site_client.configuration import Policy, SiteConfiguration, read_configuration, workers_of
+from site_client.configuration import (
+    FILE,
+    Policy,
+    SiteConfiguration,
+    read_configuration,
+    running_configuration,
+    workers_of,
+)
 from site_client.offer import read_channel
 from site_client.policy import judge
 
@@ -38,12 +45,13 @@ def overview(work: Path) -> dict[str, Any]:
         raise ConfigurationError(
             [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {work}`"]
         ) from None
-    configuration, channel = read_configuration(work), read_channel(work)
+    running = is_at_work(work)
+    configuration, channel = running_configuration(work) if running else read_configuration(work), read_channel(work)
     transfer = read_transfer(work / TRANSFER)
     waits_for, then = _standing(work, configuration, channel, status)
     return status | {
         "work": str(work),
-        "running": is_at_work(work),
+        "running": running,
         "waits_for": waits_for,
         "since": _since(work, channel, status),
         "next": then,
@@ -55,6 +63,7 @@ def overview(work: Path) -> dict[str, Any]:
             workers_of(configuration),
             configuration.processes * configuration.nodes,
         ),
+        "settings": _changed_settings(work, configuration) if running else None,
     }
 
 
@@ -69,9 +78,21 @@ def overview_text(state: dict[str, Any]) -> str:
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
     lines.append(f"limits: {state['limits']}")
+    if state["settings"]:
+        lines.append(f"settings: {state['settings']}")
     if state["trouble"]:
         lines.append(f"trouble: {state['trouble']}")
     return "\n".join(lines)
+
+
+def _changed_settings(work: Path, running: SiteConfiguration) -> str | None:
+    """That ``site.yaml`` is not what the daemon runs with, if so."""
+    try:
+        if read_configuration(work) == running:
+            return None
+    except ConfigurationError as error:
+        return f"{'; '.join(error.problems)}; the daemon goes on with what it started with"
+    return f"{work / FILE} was changed since the daemon started; what it says now holds from the next start on"
 
 
 def _standing(
@@ -80,8 +101,7 @@ def _standing(
     """Whom or what the site waits for, and what happens then."""
     if store.is_paused(work):
         return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {work}`"
-    last = channel.last_from_peer()
-    waits_for, then = _waits_for(work, configuration, channel, last.place if last else None)
+    waits_for, then = what_it_waits_for(work, configuration, channel)
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is sealed here", "what is sealed is sent whole"
     if status["trouble"]:
@@ -99,9 +119,12 @@ def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | Non
     return time_text(max(channel.path(message.place, MANIFEST).stat().st_mtime for message in messages))
 
 
-def _waits_for(work: Path, configuration: SiteConfiguration, channel: Channel, last: Place | None) -> tuple[str, str]:
-    """The same by the last message of the aggregator, if nothing stands in the way."""
-    looks = f"looks again within {configuration.poll_seconds:g} s"
+def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Channel) -> tuple[str, str]:
+    """The same by the last message of the aggregator, if nothing stands in the way and no person paused the site."""
+    looks, message = f"looks again within {configuration.poll_seconds:g} s", channel.last_from_peer()
+    last = message.place if message else None
+    if not (channel.mirror / FEDERATION).exists():
+        return "the aggregator, to accept this site's card", looks
     if last is None or last.kind == "final":
         return "the aggregator, to offer a run", looks
     consent = store.consent(channel, last.run)

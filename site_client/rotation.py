@@ -14,13 +14,13 @@ from shared.errors import ConfigurationError, NotFoundError, PoisonError, Standi
 from shared.exchange.channel import Channel
 from shared.exchange.handovers import followed, shown
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
-from shared.exchange.records import Handover, now_text
+from shared.exchange.records import Handover, Head, now_text
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.local import LocalFolder
-from site_client.configuration import read_configuration
+from site_client.configuration import identity, read_configuration
 from site_client.setup import KEY_FILE
 
 NEW_KEY_FILE = "signing.key.new"
@@ -92,37 +92,44 @@ def _as_shown(work: Path, key: str, ourselves: Correspondent) -> str:
 
 def _ourselves(work: Path) -> Correspondent:
     """This site with all its keys; without a card in the mirror it has none."""
-    configuration = read_configuration(work)
-    return followed(
-        Correspondent(configuration.federation, configuration.site, configuration.site, ""), work / "mirror"
-    )
+    us = identity(work)
+    return followed(Correspondent(us.federation, us.site, us.site, ""), work / "mirror")
+
+
+def demand_rotatable(work: Path) -> Head:
+    """Demand that there is a key here that can hand over; return the last message that it signed.
+
+    Raises:
+        ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.
+        StandingError: the present key is not there, or is not the one to hand over.
+    """
+    us, mirror = identity(work), work / "mirror"
+    peer = Correspondent(us.federation, us.site, AGGREGATOR, us.aggregator_key)
+    channel = Channel(work, LocalFolder(mirror), me=us.site, key=own_key(work), peer=peer)
+    channel.demand_newest_key()
+    if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
+        raise ConfigurationError(
+            [f"{work}: this site has sent nothing yet under its key; `dropfed-site run --work {work}` comes first"]
+        )
+    return channel.own_head
 
 
 def rotate(work: Path) -> Handover:
     """Make a new key and hand over to it. No daemon may be at work here.
 
     Raises:
-        ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.
-        StandingError: the present key is not there, or is not the one to hand over.
+        ConfigurationError, StandingError: as ``demand_rotatable``.
     """
-    configuration, key = read_configuration(work), own_key(work)
-    peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
-    mirror = work / "mirror"
-    channel = Channel(work, LocalFolder(mirror), me=configuration.site, key=key, peer=peer)
-    channel.demand_newest_key()
-    if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
-        raise ConfigurationError(
-            [f"{work}: this site has sent nothing yet under its key; `dropfed-site run --work {work}` comes first"]
-        )
-    new, number = SigningKey.made_at(work / NEW_KEY_FILE), _ourselves(work).next_key_number
+    after, key, ourselves = demand_rotatable(work), own_key(work), _ourselves(work)
+    new, number = SigningKey.made_at(work / NEW_KEY_FILE), ourselves.next_key_number
     handover = Handover(
-        federation=configuration.federation,
-        site=configuration.site,
+        federation=ourselves.federation,
+        site=ourselves.site,
         number=number,
         key=new.public,
-        after=channel.own_head,
+        after=after,
         created=now_text(),
     )
-    write_file(mirror / handover_path(number), key.sign(handover.model_dump()))
+    write_file(work / "mirror" / handover_path(number), key.sign(handover.model_dump()))
     own_key(work)
     return handover

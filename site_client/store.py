@@ -15,6 +15,7 @@ scratch/                                 a round's models in the plain form, if 
 scratch/torchrun/                        what processes that train together are to do; gone with it
 torchrun.log  torchrun-1.log  log-1.txt  what those of the last round said; on node 1; what that node's `assist` said
 status.json                              the last heartbeat, also when it could not be sent
+running.yaml                             the settings that the daemon started with
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -169,6 +170,20 @@ def test_a_withdrawal_breaks_off_what_comes_but_not_what_is_sealed(hospital: Hos
     assert passed == ["down", "up"]
     assert hospital.is_published(Place("update", "another-run", 1))
     assert hospital.is_published(Place("withdrawal", "another-run"))
+
+
+def test_whoever_asks_for_one_look_is_told_what_the_site_waits_for(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hospital.send_round(agreed(hospital), 1)
+    assert "nothing more to do now; this site waits for the aggregator, to send a round or the final" in caplog.text
+    in_hours = [(datetime.now() + timedelta(hours=hours)).strftime("%H:%M") for hours in (2, 3)]
+    settings, hours = hospital.work / "site.yaml", "-".join(in_hours)
+    settings.write_text(f"{settings.read_text()}limits: {{training_hours: '{hours}'}}\n")
+    hospital.live()
+    assert f"nothing more to do now; this site waits for its hours for training, {hours}" in caplog.text
+    assert not hospital.is_sealed(Place("update", RUN, 1))
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------
