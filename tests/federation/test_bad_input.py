@@ -67,7 +67,7 @@ def test_every_problem_of_a_run_is_named_at_once(federation: Federation, tmp_pat
         ({"split": {"train": 0.9}}, "must add up to 1"),
         ({"task": "heart_segmentation", "method": "magic"}, "there is no method magic"),
         ({"sites": ["north", "atlantis"], "quorum": 1}, "atlantis is not in"),
-        ({"combination": {"rule": "median"}}, "median needs 3 answers in each round, and there are 2 sites"),
+        ({"combination": {"rule": "median"}}, "median needs 3 answers in each round, and the run has 2 sites"),
     ],
 )
 def test_a_run_that_cannot_work_is_refused_before_anything_is_offered(

@@ -268,7 +268,7 @@ def test_a_run_whose_rounds_bring_too_few_answers_is_refused(combination: Combin
     sites = [name_of(number) for number in range(fewest)]
     check_together(run_configuration(sites=sites, quorum=fewest, combination=combination))
     for changes, words in (
-        ({"sites": sites[1:], "quorum": 1}, f"needs {fewest} answers in each round, and there are {fewest - 1} sites"),
+        ({"sites": sites[1:], "quorum": 1}, f"needs {fewest} answers in each round, and the run has {fewest - 1} site"),
         ({"sites": [*sites, "x"], "quorum": fewest - 1}, f"and the quorum is {fewest - 1}; raise quorum"),
     ):
         with pytest.raises(ConfigurationError, match=words) as caught:

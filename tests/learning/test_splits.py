@@ -90,7 +90,7 @@ def test_a_wrong_file_is_explained_completely(tmp_path, text, sentences):
 
 
 def test_too_few_images_leave_a_split_empty(tmp_path):
-    with pytest.raises(DataError, match="there are 2 images in 2 groups"):
+    with pytest.raises(DataError, match="no more than 2 images in 2 groups"):
         split_images(alike("ab"), tmp_path, SplitPlan(), 1)
 
 
