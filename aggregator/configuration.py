@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from shared.exchange.names import Name
 from shared.exchange.records import Record
-from shared.folder.address import checked_url
+from shared.folder.address import checked_url, shown
 from shared.folder.copies import Copies
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
@@ -59,7 +59,7 @@ class AggregatorConfiguration(Record):
             url = checked_url(access.url)
             other = first.setdefault((url, access.user), name)
             if other != name:
-                raise ValueError(f"sites: {other} and {name} have one folder, {url}; give each its own")
+                raise ValueError(f"sites: {other} and {name} have one folder, {shown(url)}; give each its own")
         return self
 
 

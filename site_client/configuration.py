@@ -172,7 +172,9 @@ def running_configuration(work: Path) -> SiteConfiguration:
         ConfigurationError: an earlier version did not keep them, and ``site.yaml`` cannot be read.
     """
     path = work / RUNNING
-    return read_settings(path, SiteConfiguration, "") if path.exists() else read_configuration(work)
+    return (
+        read_settings(path, SiteConfiguration, "start the daemon anew") if path.exists() else read_configuration(work)
+    )
 
 
 def workers_of(configuration: SiteConfiguration) -> int:

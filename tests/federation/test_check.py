@@ -250,7 +250,15 @@ def test_a_site_is_told_that_it_is_another(
         (federation.folder("north") / "site.json").unlink()
     federation.change(north / "site.yaml", **change)
     result = check(site, north)
+    if where == "here":
+        key, said = next(iter(change.items()))
+        assert result.exit_code == 2
+        assert f"{north / 'site.yaml'}: {key}: says {said}, and {north / 'mirror' / 'site.json'} says" in result.output
+        return
     assert result.exit_code == 1
+    if where == "in the folder":
+        with pytest.raises(StandingError, match="in the folder was written for retina/north, site"):
+            daemon(federation, north).run(once=True)
     (problem,) = of_grade("problem", result)
     assert "was written for retina/north, site.yaml is for " in problem
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from aggregator.store import withdrawal_of
@@ -180,7 +181,8 @@ def test_whoever_asks_for_one_look_is_told_what_the_site_waits_for(
     assert "nothing more to do now; this site waits for the aggregator, to send a round or the final" in caplog.text
     in_hours = [(datetime.now() + timedelta(hours=hours)).strftime("%H:%M") for hours in (2, 3)]
     settings, hours = hospital.work / "site.yaml", "-".join(in_hours)
-    settings.write_text(f"{settings.read_text()}limits: {{training_hours: '{hours}'}}\n")
+    values = yaml.safe_load(settings.read_text())
+    settings.write_text(yaml.safe_dump(values | {"limits": {"training_hours": hours}}))
     hospital.live()
     assert f"nothing more to do now; this site waits for its hours for training, {hours}" in caplog.text
     assert not hospital.is_sealed(Place("update", RUN, 1))
