@@ -42,7 +42,7 @@ coverage: $(READY)      ## all tests, and the lines they never reach
 	@$(BIN)/python -m pytest --cov
 
 bundle: $(READY)      ## what installs dropfed on a machine without internet, signed; OUT= KEY= change where
-	@$(BIN)/python -m deploy.bundle.make $(if $(OUT),--out '$(OUT)') $(if $(KEY),--key '$(KEY)')
+	@$(BIN)/python -m deploy.bundle.make $(if $(OUT),--output '$(OUT)') $(if $(KEY),--key '$(KEY)')
 
 docs: $(READY)      ## write docs/commands.md anew, from the commands' own help
 	@$(BIN)/python -m deploy.local.commands

@@ -219,9 +219,13 @@ def show(run: str, work: Path) -> None:
 @WORK
 @MODEL
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("predictions"), show_default=True, help="Where answers go."
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("predictions"),
+    show_default=True,
+    help="Folder for the answers.",
 )
-def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
+def predict(images: Path, work: Path, model: Path | None, output: Path) -> None:
     """Say what the final model sees in IMAGES, a file or a folder, and how sure it is. Nothing leaves this machine."""
     from site_client.final import FINAL, open_final  # noqa: PLC0415  (keeps --help instant)
     from site_client.predict import predict as write_predictions  # noqa: PLC0415
@@ -233,7 +237,7 @@ def predict(images: Path, work: Path, model: Path | None, out: Path) -> None:
         click.echo(
             f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True
         )
-    table, count, problems = write_predictions(kept, images, out)
+    table, count, problems = write_predictions(kept, images, output)
     by = f"by the model of {kept.card.run}, θ {kept.card.theta:.4f}"
     click.echo(f"{counted(count, 'image')} {by}: {table}")
     if problems:

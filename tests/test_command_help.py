@@ -68,6 +68,11 @@ def test_every_option_has_a_help_text() -> None:
     assert not silent
 
 
+def test_where_a_command_writes_is_named_alike_everywhere() -> None:
+    assert "--output" in OPTIONS["dropfed-site predict"]
+    assert not [typed for typed, options in OPTIONS.items() if options & {"--out", "--to", "--into"}]
+
+
 def test_the_readme_says_how_the_data_of_every_task_look() -> None:
     section = (ROOT / "README.md").read_text().partition("## How a data folder looks")[2].partition("\n## ")[0]
     assert not [task for task in TASK_NAMES if f"`{task}`" not in section]

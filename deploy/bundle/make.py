@@ -29,16 +29,17 @@ HERE = Path(__file__).parent
 def main() -> int:
     """Make a bundle; print what its receivers must be told; return the exit status."""
     parser = argparse.ArgumentParser(description="Bundle dropfed for a machine without internet.")
-    parser.add_argument("--out", type=Path, default=Path("dist"), help="where the bundle's folder goes (default: dist)")
+    place = "where the bundle's folder goes (default: dist)"
+    parser.add_argument("--output", type=Path, default=Path("dist"), help=place)
     parser.add_argument("--key", type=Path, default=default_key(), help="the key that signs (default: %(default)s)")
     options = parser.parse_args()
     try:
-        make(options.out, options.key)
+        make(options.output, options.key)
     except DropfedError as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(disk_trouble(error, options.out), file=sys.stderr)
+        print(disk_trouble(error, options.output), file=sys.stderr)
         return 1
     return 0
 
@@ -58,7 +59,7 @@ def make(out: Path, key_file: Path) -> None:
     tag = f"{sysconfig.get_platform().replace('-', '_')}-python{this_python()}"
     bundle = out / f"dropfed-{version('dropfed')}-{tag}"
     if bundle.exists():
-        raise ConfigurationError([f"{bundle}: is there already; move it away, or name another place with --out"])
+        raise ConfigurationError([f"{bundle}: is there already; move it away, or name another place with --output"])
     key = SigningKey.made_at(key_file)
     write_file(key_file.with_suffix(".pub"), f"{key.public}\n".encode())
     unfinished = bundle.with_name(f".{bundle.name}.unfinished")

@@ -345,7 +345,7 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
     images = HOME / "data" / first / "images"
     if images.is_dir():
         model = HOME / "sites" / first / "final" / run.run
-        commands.append(f"{bin_folder}/dropfed-site predict {images} --model {model} --out {HOME / 'predictions'}")
+        commands.append(f"{bin_folder}/dropfed-site predict {images} --model {model} --output {HOME / 'predictions'}")
     for command in commands:
         console.print(f"  {command}", markup=False, soft_wrap=True)
 

@@ -32,7 +32,7 @@ def test_vessels_by_feduaa_from_the_first_round_to_maps_of_doubt(tmp_path: Path)
             assert {"dice_mean", "loss_kl", "misdiagnosis_auroc_mean", "uncertainty_wrong_mean"} <= set(trained.scores)
 
         data, work = federation.root / "data" / "north", federation.site("north")
-        result = site_command("predict", data / "images", "--work", work, "--out", tmp_path / "out")
+        result = site_command("predict", data / "images", "--work", work, "--output", tmp_path / "out")
         assert result.returncode == 0, result.stderr
         with (tmp_path / "out" / "predictions.csv").open() as file:
             rows = list(csv.DictReader(file))

@@ -115,7 +115,7 @@ def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path
     model = ended.site("south") / "final" / RUN
     theta = yaml.safe_load((model / "card.yaml").read_bytes())["theta"]
     images = ended.root / "data" / "south" / "images"
-    result = site_command("predict", images, "--model", model, "--out", tmp_path / "out")
+    result = site_command("predict", images, "--model", model, "--output", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     with (tmp_path / "out" / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -125,7 +125,7 @@ def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path
         assert sum(probabilities) == pytest.approx(1, abs=1e-3)
         if abs(float(row["uncertainty"]) - theta) > 1e-4:
             assert (row["advice"] == "refer to an ophthalmologist") == (float(row["uncertainty"]) >= theta)
-    one = site_command("predict", images / f"{rows[0]['image']}.png", "--model", model, "--out", tmp_path / "one")
+    one = site_command("predict", images / f"{rows[0]['image']}.png", "--model", model, "--output", tmp_path / "one")
     assert one.stdout.startswith("1 image by the model of test-run, θ 0.")
 
     scores = site_command("evaluate", ended.root / "data" / "south", "--work", ended.site("south"), "--json")
@@ -142,7 +142,7 @@ def test_one_broken_file_spoils_no_folder(ended: Federation, tmp_path: Path) -> 
         (images / path.name).write_bytes(path.read_bytes())
     (images / "broken.png").write_bytes(b"not an image")
     (images / "notes.txt").write_text("patients of Tuesday")
-    result = site_command("predict", images, "--work", ended.site("south"), "--out", tmp_path / "out")
+    result = site_command("predict", images, "--work", ended.site("south"), "--output", tmp_path / "out")
     assert result.returncode == 1
     assert result.stdout.startswith("3 images")
     assert "broken.png: cannot be read as an image" in result.stderr and "notes.txt: is neither" in result.stderr
