@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -133,17 +135,21 @@ def provision(
     """
     from aggregator.hosts import OWN_PASSWORD  # noqa: PLC0415  (keeps --help instant)
     from aggregator.provision import provision as carry_out  # noqa: PLC0415
+    from aggregator.provision import recognise  # noqa: PLC0415
     from aggregator.provision_plan import Login, Wish  # noqa: PLC0415
 
     accounts = {name: account or name for name, _, account in (site.partition("=") for site in sites)}
     if len(accounts) < len(sites):
         raise ConfigurationError(["--site: names a site twice; keep one"])
     wish = Wish(server, federation, accounts, way, quota, tells_passwords=passwords_in_invites, ca_file=ca_file)
+    product = recognise(wish, user, admin)  # before a password is asked for
+    click.echo(f"{server} is {product}" if product else f"{server}: WebDAV, but neither ownCloud nor Nextcloud")
     kept = work / OWN_PASSWORD
     if password_file is None and kept.exists():
         password_file = kept
     owner = Login(user, _password(password_file, PASSWORD_VARIABLE, user))
-    for line in carry_out(work, wish, owner, _admin(admin, admin_password_file, owner), is_dry=dry_run):
+    administrator = _admin(admin, admin_password_file, owner) if product else None
+    for line in carry_out(work, wish, product, owner, administrator, is_dry=dry_run):
         click.echo(line)
 
 
@@ -223,29 +229,56 @@ def new_run(
 ) -> None:
     """Write the settings of a new run, with a comment on each; asks for what no option says."""
     from aggregator.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
-    from aggregator.new_run import Answers, suggested, tasks_with_images, write_run  # noqa: PLC0415
+    from aggregator.new_run import answered, demand_free, run_of, suggested, tasks_with_images  # noqa: PLC0415
+    from shared.folder.durable import write_file  # noqa: PLC0415
     from shared.learning.methods import method_names  # noqa: PLC0415
 
     configuration = read_configuration(work)
     tasks = tasks_with_images(work, configuration)
-    task = task or _asked("Task", tasks[0], defaults, click.Choice(tasks))
-    usual = suggested(work, configuration, task)
-    answers = Answers(
-        run or _asked("Name of the run", usual.run, defaults),
-        task,
-        method or _asked("Method", usual.method, defaults, click.Choice(method_names())),
-        sites or _asked("Sites", ", ".join(usual.sites), defaults).replace(",", " ").split(),
-        rounds if rounds is not None else _asked("Rounds of training", usual.rounds, defaults, click.INT),
-    )
-    output = output or _asked("File", work / f"{answers.run}.yaml", defaults, click.Path(path_type=Path))
-    write_run(work, configuration, answers, output)
+    if task is None:
+        task = tasks[0] if defaults else click.prompt("Task", tasks[0], type=click.Choice(tasks))
+    given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
+    answers = suggested(work, configuration, task)
+    answers = replace(answers, **{name: value for name, value in given.items() if value is not None})
+    run_of(work, configuration, answers)  # before anything is asked that cannot make it right
+    if output is not None:
+        demand_free(output)
+    questions: dict[str, tuple[str, Any, click.ParamType[Any]]] = {
+        "run": ("Name of the run", answers.run, click.STRING),
+        "method": ("Method", answers.method, click.Choice(method_names())),
+        "sites": ("Sites", ", ".join(answers.sites), _Names()),
+        "rounds": ("Rounds of training", answers.rounds, click.INT),
+    }
+    for name, question in questions.items():
+        if given[name] is None and not defaults:
+            answers = _asked(*question, partial(answered, work, configuration, answers, name))
+    if output is None:
+        usual = work / f"{answers.run}.yaml"
+        output = demand_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), demand_free)
+    write_file(output, run_of(work, configuration, answers))
     click.echo(f"wrote {output}")
     click.echo(f"next: read it, change what you like, then `dropfed-aggregator validate {output} --work {work}`")
 
 
-def _asked(what: str, usual: Answer, defaults: bool, kind: click.ParamType[Any] | None = None) -> Answer:
-    """What a person answers; with ``defaults`` what is usual."""
-    answer: Answer = usual if defaults else click.prompt(what, default=usual, type=kind)
+class _Names(click.ParamType[list[str]]):
+    """Names with commas or spaces between them."""
+
+    name = "names"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        return value.replace(",", " ").split()
+
+
+def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[[Any], Answer]) -> Answer:
+    """What ``take`` makes of a person's answer; asked again as long as it raises ConfigurationError."""
+
+    def taken(text: str) -> Answer:
+        try:
+            return take(kind.convert(text, None, None))
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from None
+
+    answer: Answer = click.prompt(what, default=usual, type=kind, value_proc=taken)
     return answer
 
 
@@ -276,10 +309,11 @@ def launch(run_yaml: Path, work: Path) -> None:
     Ctrl-C or TERM ends it cleanly before that: the same command goes on.
     """
     from aggregator.launch import prepare_daemon  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.store import if_another_launch  # noqa: PLC0415
     from shared.folder.lock import work_lock  # noqa: PLC0415
 
     stop = threading.Event()
-    with work_lock(work):
+    with work_lock(work, if_another_launch(work)):
         daemon = prepare_daemon(work, run_yaml, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aggregator.configuration import FILE, SiteAccess, read_configuration
 from aggregator.owncloud import ACCOUNT, LINK, OwnCloud, Share, files_url, link_url
-from aggregator.provision_plan import Facts, Login, Step, Wish
+from aggregator.provision_plan import NO_ADMIN, Facts, Login, Step, Wish
 from aggregator.setup import Entrance, invite_path
 from aggregator.site import read_invite
 from shared.errors import ConfigurationError, NotFoundError, StandingError
@@ -83,7 +83,8 @@ class Host:
 
     def do(self, step: Step) -> None:
         """Do one step on the server."""
-        assert step.verb == "make folder"
+        if step.verb != "make folder":
+            raise ValueError(f"{step}: is nothing that can be done by WebDAV")
         self._files.make_folder(step.target)
 
     def entrance(self, site: str) -> Entrance:
@@ -114,8 +115,6 @@ class Cloud(Host):
     """ownCloud or Nextcloud, as the aggregator's account and, where one is at hand, an administrator see it."""
 
     def __init__(self, work: Path, wish: Wish, server: str, owner: Login, admin: Login | None) -> None:
-        if wish.way is None:
-            raise ConfigurationError(["--by: is missing; say how sites enter: account, share or link"])
         super().__init__(work, wish, files_url(server, owner.user), owner)
         self.wish = wish
         self._server = server
@@ -225,7 +224,8 @@ class Cloud(Host):
                 super().do(step)
 
     def _demand_admin(self) -> OwnCloud:
-        assert self._admin is not None  # the plan demands nothing else
+        if self._admin is None:
+            raise ConfigurationError([NO_ADMIN])
         return self._admin
 
     def _way_in(self, site: str) -> Share:

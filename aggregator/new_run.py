@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,6 @@ from aggregator.store import runs_in
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_values, parse_yaml
 from shared.exchange.records import RunConfiguration
-from shared.folder.durable import write_file
 from shared.learning.methods import open_method
 from shared.learning.tasks import TASK_NAMES
 
@@ -69,14 +68,23 @@ def suggested(work: Path, configuration: AggregatorConfiguration, task: str) -> 
     return Answers(name, task, run.method, sorted(configuration.sites), run.rounds)
 
 
-def write_run(work: Path, configuration: AggregatorConfiguration, answers: Answers, output: Path) -> None:
-    """Write a RUN.yaml.
+def answered(work: Path, configuration: AggregatorConfiguration, answers: Answers, name: str, answer: Any) -> Answers:
+    """Answers, one of them in place of what was suggested.
 
     Raises:
-        ConfigurationError: something is at ``output`` already, the name was used, or every problem of the answers.
+        ConfigurationError: as ``run_of``.
     """
-    if output.exists():
-        raise ConfigurationError([f"{output}: is there already and stays as it is; choose another name with --output"])
+    changed = replace(answers, **{name: answer})
+    run_of(work, configuration, changed)
+    return changed
+
+
+def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers) -> bytes:
+    """The RUN.yaml that these answers make.
+
+    Raises:
+        ConfigurationError: the name was used, or every problem of the answers.
+    """
     content = filled_in(answers).encode()
     run = parse_yaml(content, RunConfiguration, "new run")
     problems = run_problems(run, configuration, work, "new run")
@@ -84,7 +92,18 @@ def write_run(work: Path, configuration: AggregatorConfiguration, answers: Answe
         problems.append(f"new run: run: {answers.run} was launched here already; give the new run a new name")
     if problems:
         raise ConfigurationError(problems)
-    write_file(output, content)
+    return content
+
+
+def demand_free(output: Path) -> Path:
+    """Demand that a new file can be written there.
+
+    Raises:
+        ConfigurationError: something is there already.
+    """
+    if output.exists():
+        raise ConfigurationError([f"{output}: is there already and stays as it is; choose another name with --output"])
+    return output
 
 
 def filled_in(answers: Answers) -> str:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 from shared.errors import StandingError
 from shared.folder.address import checked_url
 from shared.folder.answers import Answer
-from shared.folder.connection import Connection
+from shared.folder.connection import NOBODY, Connection
 from shared.folder.login import Password
 from shared.folder.webdav import WebDavFolder
 from shared.visible import visible
@@ -41,7 +41,7 @@ ACCOUNT, LINK = 0, 3  # kinds of share
 KINDS = {ACCOUNT: "account", 1: "group", LINK: "public link", 6: "account of another server"}
 
 _SHARES = "apps/files_sharing/api/v1/shares"
-_NO_STATUS_PAGE = (403, 404, 405, 410)
+_NO_STATUS_PAGE = (401, 403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
 _STALL_S = 60.0
 MAX_REASON = 300  # characters shown of what a server says
@@ -146,13 +146,15 @@ def bytes_of(quota: str) -> int | None:
     return None if amount is None else int(float(amount[1]) * _UNITS[(amount[2] or "B").upper()])
 
 
-def product_of(server: str, user: str, password: str, ca_file: Path | None) -> str | None:
+def product_of(server: str, ca_file: Path | None) -> str | None:
     """What runs at an address, as in "ownCloud 10.16.0"; None if it is neither ownCloud nor Nextcloud.
 
+    Both tell it to everybody, so nobody's password is shown.
+
     Raises:
-        DropfedError: it cannot be reached, refuses the password, or is under maintenance.
+        DropfedError: it cannot be reached, or is under maintenance.
     """
-    connection = Connection(server, user, password, ca_file=ca_file, stall_s=_STALL_S)
+    connection = Connection(server, NOBODY, "", ca_file=ca_file, stall_s=_STALL_S)
     answer = connection.send("GET", "status.php")
     if answer.status in _NO_STATUS_PAGE:
         return None
@@ -183,7 +185,7 @@ class OwnCloud:
     def account(self, name: str) -> Account | None:
         """Look an account up, as an administrator; None if there is none."""
         try:
-            person = self._read(_Person, "GET", _user(name), doing=f"show account {name}")
+            person = self._ask(_Person, "GET", _user(name), doing=f"show account {name}")
         except RefusedError as error:
             if error.status == 404:
                 return None
@@ -193,42 +195,44 @@ class OwnCloud:
 
     def make_account(self, name: str, password: str) -> None:
         """Make an account, as an administrator."""
-        self._ask("POST", "cloud/users", {"userid": name, "password": password}, doing=f"make account {name}")
+        form = {"userid": name, "password": password}
+        self._ask(object, "POST", "cloud/users", form, doing=f"make account {name}")
 
     def let_in(self, name: str, *, enabled: bool) -> None:
         """Enable or disable an account, as an administrator."""
         verb = "enable" if enabled else "disable"
-        self._ask("PUT", f"{_user(name)}/{verb}", doing=f"{verb} account {name}")
+        self._ask(object, "PUT", f"{_user(name)}/{verb}", doing=f"{verb} account {name}")
 
     def set_quota(self, name: str, quota: str) -> None:
         """Limit what an account may keep, as an administrator."""
-        self._ask("PUT", _user(name), {"key": "quota", "value": quota}, doing=f"set the quota of {name}")
+        form = {"key": "quota", "value": quota}
+        self._ask(object, "PUT", _user(name), form, doing=f"set the quota of {name}")
 
     def shares(self, path: str) -> tuple[Share, ...]:
         """Every way into a folder of one's own, but one's own."""
         query = {"path": f"/{path}", "reshares": "true"}
-        return tuple(self._read(list[Share], "GET", _SHARES, query=query, doing=f"list the shares of {path}"))
+        return tuple(self._ask(list[Share], "GET", _SHARES, query=query, doing=f"list the shares of {path}"))
 
     def share(self, path: str, account: str) -> Share:
         """Share a folder with an account, with all rights but to share it on."""
         form = {"path": f"/{path}", "shareType": str(ACCOUNT), "shareWith": account, "permissions": str(EVERYTHING)}
-        return self._read(Share, "POST", _SHARES, form, doing=f"share {path} with {account}")
+        return self._ask(Share, "POST", _SHARES, form, doing=f"share {path} with {account}")
 
     def open_link(self, path: str, password: str, name: str) -> Share:
         """Open a folder by a public link, with all rights but to share it on."""
         form = {"path": f"/{path}", "shareType": str(LINK), "password": password, "permissions": str(EVERYTHING)}
         # the first name is ownCloud's, the second Nextcloud's
-        return self._read(Share, "POST", _SHARES, form | {"name": name, "label": name}, doing=f"open a link to {path}")
+        return self._ask(Share, "POST", _SHARES, form | {"name": name, "label": name}, doing=f"open a link to {path}")
 
     def permit_everything(self, share_id: str) -> None:
         """Give a share all rights but to share it on, and no others."""
         form = {"permissions": str(EVERYTHING)}
-        self._ask("PUT", f"{_SHARES}/{share_id}", form, doing=f"change the rights of share {share_id}")
+        self._ask(object, "PUT", f"{_SHARES}/{share_id}", form, doing=f"change the rights of share {share_id}")
 
     def remove_share(self, share_id: str) -> None:
         """Take a share back; one that is not there counts as taken back."""
         try:
-            self._ask("DELETE", f"{_SHARES}/{share_id}", doing=f"remove share {share_id}")
+            self._ask(object, "DELETE", f"{_SHARES}/{share_id}", doing=f"remove share {share_id}")
         except RefusedError as error:
             if error.status != 404:
                 raise
@@ -237,16 +241,16 @@ class OwnCloud:
         """A share that this account received and accepted, so that it is mounted; None if there is no such."""
         self.files.check()  # whoever comes in finds what is shared mounted, under a free name
         query = {"shared_with_me": "true"}
-        shares = self._read(list[Share], "GET", _SHARES, query=query, doing="list what was shared")
+        shares = self._ask(list[Share], "GET", _SHARES, query=query, doing="list what was shared")
         return next((share for share in shares if share.id == share_id and not share.state), None)
 
     def accept(self, share_id: str) -> None:
         """Accept a share that this account received."""
-        self._ask("POST", f"{_SHARES}/pending/{share_id}", doing=f"accept share {share_id}")
+        self._ask(object, "POST", f"{_SHARES}/pending/{share_id}", doing=f"accept share {share_id}")
 
     # --- one request ---------------------------------------------------------------------------------------
 
-    def _read(
+    def _ask(
         self,
         kind: type[_Kind],
         method: str,
@@ -256,33 +260,15 @@ class OwnCloud:
         query: Mapping[str, str] | None = None,
         doing: str,
     ) -> _Kind:
-        """Ask, and check what is told."""
-        told = self._ask(method, path, form, query=query, doing=doing)
-        try:
-            return TypeAdapter(kind).validate_python(told)
-        except ValidationError:
-            raise StandingError(
-                f"{self.server} was asked to {doing} and answered in a form that is not known here: "
-                "check whether its version is one that this was made for."
-            ) from None
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        form: Mapping[str, str] | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        doing: str,
-    ) -> Any:
         """Make one request.
 
         Args:
+            kind: of what is told.
             doing: what it is for, as the rest of "was asked to".
 
         Raises:
             RefusedError: the server says no, with its reason.
-            DropfedError: no answer, a wrong password, or no right to ask.
+            DropfedError: no answer, or one of another kind; a wrong password, or no right to ask.
         """
         where = f"ocs/v2.php/{path}"
         headers = {"OCS-APIRequest": "true", "Content-Type": "application/x-www-form-urlencoded"}
@@ -291,7 +277,13 @@ class OwnCloud:
         answer = self._connection.send(method, where, query=asked, body=body, headers=headers)
         reply = _reply(answer)
         if answer.status == 200 and reply is not None and reply.meta.status == "ok":
-            return reply.data
+            try:
+                return TypeAdapter(kind).validate_python(reply.data)
+            except ValidationError:
+                raise StandingError(
+                    f"{self.server} was asked to {doing} and answered in a form that is not known here: "
+                    "check whether its version is one that this was made for."
+                ) from None
         if answer.status == 401:
             self.files.check()  # the password is wrong, or else
             raise StandingError(f"{self.server} does not let {self.user} {doing}: name an administrator with --admin.")

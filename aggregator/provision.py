@@ -27,20 +27,37 @@ from shared.folder.durable import write_file
 from shared.settings import kept_password
 
 
-def provision(work: Path, wish: Wish, owner: Login, admin: Login | None, *, is_dry: bool) -> Iterator[str]:
+def recognise(wish: Wish, owner: str, admin: str | None) -> str | None:
+    """What a server is, before anybody's password is asked for; see ``product_of``.
+
+    Args:
+        owner, admin: names of the accounts that are to be used.
+
+    Raises:
+        ConfigurationError: every problem of a wish that cannot be fulfilled there.
+        DropfedError: the server cannot be reached, or is under maintenance.
+    """
+    demand_sense(wish, owner, admin)
+    product = product_of(server_of(wish.server), wish.ca_file)
+    if product is not None and wish.way is None:
+        raise ConfigurationError([f"--by: is missing; on {product} say how sites enter: account, share or link"])
+    return product
+
+
+def provision(
+    work: Path, wish: Wish, product: str | None, owner: Login, admin: Login | None, *, is_dry: bool
+) -> Iterator[str]:
     """Do what is missing; yield a line for each thing done, or that would be done, and for what is left to people.
 
     Args:
+        product: what the server was recognised as.
         owner: the aggregator's account.
-        admin: who may make accounts and set quotas.
+        admin: who may make accounts and set quotas; means nothing where there is no product.
 
     Raises:
         DropfedError: the first thing that stands in the way. The same call goes on from there.
     """
-    demand_sense(wish, owner.user, admin.user if admin else None)
     server = server_of(wish.server)
-    product = product_of(server, owner.user, owner.password, wish.ca_file)
-    yield f"{server} is {product}" if product else f"{wish.server}: WebDAV, but neither ownCloud nor Nextcloud"
     host = Cloud(work, wish, server, owner, admin) if product else Host(work, wish, wish.server, owner)
     facts = {site: host.look(site) for site in wish.accounts}
     accesses = {site: host.access(site) for site in wish.accounts}

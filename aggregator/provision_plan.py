@@ -13,6 +13,7 @@ from aggregator.setup import Entrance, led, misnamed
 from shared.errors import ConfigurationError
 from shared.exchange.records import Invite
 
+NO_ADMIN = "--admin: is missing; only an administrator makes accounts and sets quotas"
 Way = Literal["account", "share", "link"]
 Verb = Literal[
     "write",
@@ -112,7 +113,7 @@ def demand_sense(wish: Wish, owner: str, admin: str | None) -> None:
     if wish.quota is not None and not bytes_of(wish.quota):
         problems.append("--quota: must be an amount, as in '50 GB'")
     if admin is None and (wish.way == "account" or wish.quota is not None):
-        problems.append("--admin: is missing; only an administrator makes accounts and sets quotas")
+        problems.append(NO_ADMIN)
     if wish.way == "share" and wish.tells_passwords:
         problems.append("--passwords-in-invites: nobody here knows the passwords of accounts that were there before")
     if problems:

@@ -325,6 +325,23 @@ def runs_in(work: Path) -> list[RunStore]:
     return [RunStore(work, path.parent.name) for path in begun if re.fullmatch(names.NAME_PATTERN, path.parent.name)]
 
 
+def open_runs(work: Path) -> list[RunStore]:
+    """Those of them that have not ended."""
+    return [store for store in runs_in(work) if not store.is_over]
+
+
+def if_another_launch(work: Path) -> str:
+    """What to do about a run that a daemon is at here, as the end of a sentence."""
+    begun = open_runs(work)
+    if not begun:
+        return "nothing was begun; wait for it to end, or stop it first"
+    run = begun[-1].run
+    return (
+        f"run {run} goes on there, and nothing was begun: watch it by `dropfed-aggregator status --work {work}`, and "
+        f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {work}`"
+    )
+
+
 def consent_of(channel: Channel, run: str) -> Consent | None:
     """A site's answer to the offer, or None if there is none; an ill-formed one counts as no."""
     message = channel.message(place := Place("consent", run))

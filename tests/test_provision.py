@@ -380,7 +380,7 @@ def test_an_account_is_shut_out_and_let_in_again(work: Path, cloud: OwnCloud) ->
     assert taken.exit_code == 0, taken.output
     assert "now only aggregator can enter" in taken.output
     assert "it stays, with all that is in it" in taken.output
-    with pytest.raises(Exception, match="refuses user 'north'"):
+    with pytest.raises(Exception, match="account 'north' is disabled: have whoever runs the server enable it"):
         enter(work, "north").check()
     assert contents(cloud.store.root / AGGREGATOR) == kept
     enter(work, "south").check()
@@ -452,6 +452,26 @@ def test_refusals_are_sentences(work: Path, cloud: OwnCloud, monkeypatch: pytest
     cloud.stop()
     gone = by_accounts(work, cloud)
     assert (gone.exit_code, "failed" in gone.output) == (1, True)
+
+
+def test_the_server_is_looked_at_before_a_password_is_asked_for(
+    work: Path, cloud: OwnCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in ("DROPFED_AGGREGATOR_PASSWORD", "DROPFED_ADMIN_PASSWORD"):
+        monkeypatch.delenv(variable)
+    assert f"{cloud.url} is ownCloud 11" in by_accounts(work, cloud).output
+    assert "password of aggregator" in by_accounts(work, cloud).output
+    cloud.is_maintained = True
+    for told in (by_accounts(work, cloud), provision(work, cloud.url), by_accounts(work, cloud, "--quota", "a lot")):
+        assert told.exit_code in (1, 2)
+        assert "password" not in told.output
+    monkeypatch.setenv("DROPFED_AGGREGATOR_PASSWORD", password_of(AGGREGATOR))
+    (tmp_path / "root" / "north").mkdir(parents=True)
+    with embedded(tmp_path / "root") as server:  # shows its status page to nobody without a password
+        assert provision(work, server.url_of("north"), "--admin", ADMIN).exit_code == 0
+        monkeypatch.setenv("DROPFED_AGGREGATOR_PASSWORD", "of somebody else")
+        astray = provision(tmp_path / "other", server.url_of("north"))
+        assert "or have whoever runs the server see whether that account may enter there" in astray.output
 
 
 def test_a_wrong_password_of_the_aggregator_is_not_kept(

@@ -22,6 +22,7 @@ from shared.errors import DropfedError, NotFoundError, PassingError, StandingErr
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
 _PASSING = (408, 409, 412, 423, 425, 429)
 _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
+_DISABLED = b"user disabled"  # likewise, of an account that nobody may enter
 
 
 class RangeError(PassingError):
@@ -89,6 +90,8 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
             f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
             "and use it as the password."
         )
+    if status == 401 and _DISABLED in answer.body.lower():
+        return StandingError(f"{where} says that account {user!r} is disabled: have whoever runs the server enable it.")
     if status == 401:
         return StandingError(f"{where} refuses user {user!r} or the password: {remedy}.")
     if status == 403:

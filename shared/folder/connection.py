@@ -35,6 +35,8 @@ from shared.folder.multistatus import QUESTION, Listing, parse
 from shared.folder.way import proxies_to
 
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
+NOBODY = ""
+"""The user of a connection that shows no login."""
 METHODS = ("GET", "POST", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
 
 
@@ -135,7 +137,8 @@ class Connection:
         client.timeout = (stall_s, stall_s)  # to connect; for each wait on the socket
         client.verify = True if ca_file is None else str(ca_file)
         session = client.session
-        session.auth = self._login = PasswordLogin(user, password)
+        self._login = PasswordLogin(user, password)
+        session.auth = None if user == NOBODY else self._login
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
         session.proxies = proxies_to(self.url)
         session.max_redirects = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,17 +11,36 @@ from filelock import FileLock, Timeout
 
 from shared.errors import ConfigurationError, StandingError
 
+if sys.platform != "win32":
+    import fcntl
+
 LOCK = "daemon.lock"
 LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
 
 
 def is_at_work(work: Path) -> bool:
-    """Whether a daemon works in a directory."""
+    """Whether a daemon works in a directory, which this user may perhaps only read."""
     try:
         with FileLock(work / LOCK, timeout=0):
             return False
     except Timeout:
         return True
+    except OSError:
+        if sys.platform == "win32":
+            raise
+    return _is_locked(work / LOCK)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether anybody holds the lock of a file that may not be written."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def demand_work(work: Path) -> None:
@@ -37,8 +57,11 @@ def demand_work(work: Path) -> None:
 
 
 @contextmanager
-def work_lock(work: Path) -> Iterator[None]:
+def work_lock(work: Path, remedy: str = "stop it first") -> Iterator[None]:
     """Hold a work directory until the block ends, however it ends.
+
+    Args:
+        remedy: what to do where another daemon holds it, as the end of a sentence.
 
     Raises:
         ConfigurationError: there is no such directory.
@@ -49,4 +72,4 @@ def work_lock(work: Path) -> Iterator[None]:
         with FileLock(work / LOCK, timeout=LOOKS_S):
             yield
     except Timeout:
-        raise StandingError(f"{work}: another daemon works in this directory; stop it first") from None
+        raise StandingError(f"{work}: another daemon works in this directory; {remedy}") from None

@@ -23,7 +23,7 @@ class Password:
     """
 
     read: Callable[[], str] = field(repr=False)
-    remedy: str = "correct them"
+    remedy: str = "correct them, or have whoever runs the server see whether that account may enter there"
 
     @classmethod
     def fixed(cls, text: str) -> Password:

@@ -339,6 +339,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(
                 401, "OCA\\DAV\\Connector\\Sabre\\Exception\\PasswordLoginForbidden", "password login forbidden"
             )
+        if user in self.world.disabled and self.world.users.get(user) == password:
+            raise Refusal(401, "Sabre\\DAV\\Exception\\NotAuthenticated", "User disabled")
         self._demand_login(self._may_enter(user, password))
         self.world.ocs.mount_for(user)
 
