@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.report import Document, run_report
-from aggregator.report.text import megabytes, short, table_lines
+from aggregator.report.text import short, size, table_lines
 from aggregator.store import RunStore
 from shared.audit.difference import flat
 from shared.exchange.tables import Split
@@ -99,8 +99,8 @@ def comparison_text(comparison: Document) -> str:
     lines += _table("Verdicts", runs, counts)
     cost = {
         "rounds of training": [str(run["rounds"]) for run in runs.values()],
-        "MB to the sites": [megabytes(run["bytes"]["down"]) for run in runs.values()],
-        "MB from the sites": [megabytes(run["bytes"]["up"]) for run in runs.values()],
+        "sent to the sites": [size(run["bytes"]["down"]) for run in runs.values()],
+        "sent by the sites": [size(run["bytes"]["up"]) for run in runs.values()],
         "seconds in rounds": ["" if run["seconds"] is None else str(run["seconds"]) for run in runs.values()],
     }
     return "\n".join([*lines, *_table("Cost", runs, cost)]).lstrip("\n") + "\n"

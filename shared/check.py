@@ -24,6 +24,7 @@ from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.sizes import size_text
 
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Task
@@ -205,7 +206,7 @@ def _move(found: Capabilities) -> Finding:
 def _room(room_bytes: int | None) -> Finding:
     if room_bytes is None:
         return Finding("ok", "room: the server tells no limit")
-    text = f"room: {room_bytes / 1e9:.1f} GB left" if room_bytes >= 1e9 else f"room: {room_bytes / 1e6:.0f} MB left"
+    text = f"room: {size_text(room_bytes)} left"
     if room_bytes < LITTLE_ROOM_BYTES:
         return Finding("warning", f"{text}; free some space or have the quota raised before large models come")
     return Finding("ok", text)

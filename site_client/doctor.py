@@ -20,6 +20,7 @@ from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
 from shared.learning.tasks import TASK_NAMES
+from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
@@ -98,15 +99,15 @@ def _speed(
     if offered is not None:
         run, sharing = offered
         what, size = f"the model of run {run.run}", sum(4 * prod(each.shape) for each in sharing.tensors.values())
-        what += f" ({size / 1e6:.1f} MB)"
+        what += f" ({size_text(size)})"
     limits = configuration.limits
     up = min(speed.up, (limits.upload_megabits or inf) * 1e6 / 8)
     down = min(speed.down, (limits.download_megabits or inf) * 1e6 / 8)
     held = f", as {FILE}, limits: has it," if (up, down) != (speed.up, speed.down) else ""
     yield Finding(
         "ok",
-        f"round trip: 16 MB came back as they were sent, up at {speed.up / 1e6:.1f} MB/s and down at "
-        f"{speed.down / 1e6:.1f} MB/s; {what} takes{held} about {duration_text(max(1, size / up))} up and "
+        f"round trip: 16 MB came back as they were sent, up at {size_text(speed.up)}/s and down at "
+        f"{size_text(speed.down)}/s; {what} takes{held} about {duration_text(max(1, size / up))} up and "
         f"{duration_text(max(1, size / down))} down",
     )
 

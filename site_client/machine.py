@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shared.check import Finding
 from shared.folder.lock import is_at_work
+from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, computing_of
 from site_client.installation import as_named
 
@@ -65,7 +66,7 @@ def unit_of(work: Path, folders: tuple[str, ...] = _UNITS) -> Path | None:
 def look_at_room(work: Path) -> Iterator[Finding]:
     """See how much disk and memory there is."""
     free = shutil.disk_usage(work).free
-    text = f"disk: {free / 1e9:.1f} GB left for {work}"
+    text = f"disk: {size_text(free)} left for {work}"
     if free < LITTLE_DISK_BYTES:
         yield Finding(
             "warning", f"{text}; every round leaves two models there: make room, or move the directory to a larger disk"
@@ -78,11 +79,11 @@ def look_at_room(work: Path) -> Iterator[Finding]:
     elif memory < LITTLE_MEMORY_BYTES:
         yield Finding(
             "warning",
-            f"memory: {memory / 1e9:.1f} GB in all; training keeps all images and the model in it: give the machine or "
+            f"memory: {size_text(memory)} in all; training keeps all images and the model in it: give the machine or "
             "the container more",
         )
     else:
-        yield Finding("ok", f"memory: {memory / 1e9:.1f} GB in all")
+        yield Finding("ok", f"memory: {size_text(memory)} in all")
 
 
 def memory_bytes() -> int | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +47,13 @@ SECTIONS = ("curves", "scores", "sites-doubt", "heldout", "decisions", "time", "
 ALWAYS = {"scores", "all-scores-test", "all-scores-validation", "verdicts", "bytes", "sites"}
 HOSTILE = "=HYPERLINK(1) <script>alert('x')</script> <img src=http://evil.example/x onerror=alert(1)>"
 NOON = "2026-01-01T12:00:"
+
+
+def test_figures_are_drawn_in_silence_where_there_is_no_home() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
+    command = [sys.executable, "-c", "import aggregator.studies.pages"]  # and with it the report's
+    ended = subprocess.run(command, env=environment | {"HOME": "/dev/null"}, capture_output=True, check=True)
+    assert (ended.stdout, ended.stderr) == (b"", b"")
 
 
 def pages(run: Played, name: str = "pages") -> Path:

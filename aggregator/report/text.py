@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from aggregator.report.document import RECEIVED_SPLITS, Document
+from shared.sizes import size_text
 from shared.visible import visible
 
 
@@ -48,21 +49,21 @@ def _cost_lines(report: Document) -> list[str]:
     cost = report["cost"]
     lines = ["## Cost", ""]
     if model := cost["model"]:
-        size = " × ".join(map(str, model["image"]))
+        image = " × ".join(map(str, model["image"]))
         lines.append(
             f"{model['parameters']:,} parameters ({model['with_statistics']:,} with BatchNorm's statistics); "
-            f"{model['flops'] / 1e9:.3g} GFLOPs for one image of {size}."
+            f"{model['flops'] / 1e9:.3g} GFLOPs for one image of {image}."
         )
     else:
         lines.append(f"The model's own cost is not known: {cost['why_no_model']}.")
     rows = []
     for site, total in cost["bytes"].items():
         trained = [each["sites"][site] for each in report["rounds"] if each["trains"] and site in each["sites"]]
-        cells = [megabytes(total["down"]), megabytes(total["up"])]
-        cells += [megabytes(_mean(each["bytes"][way] for each in trained)) for way in ("down", "up")]
+        cells = [size(total["down"]), size(total["up"])]
+        cells += [size(_mean(each["bytes"][way] for each in trained)) for way in ("down", "up")]
         seconds = _mean(each["seconds"] for each in trained)
         rows.append([site, *cells, "" if seconds is None else f"{seconds:.0f}"])
-    head = ("site", "MB to it", "MB from it", "in a training round: MB to it", "MB from it", "seconds")
+    head = ("site", "to it", "from it", "in a training round: to it", "from it", "seconds")
     return [*lines, "", *table_lines(head, rows)]
 
 
@@ -92,9 +93,9 @@ def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
     return [lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]]
 
 
-def megabytes(size: float | None) -> str:
-    """A size in MB; nothing where it is not known."""
-    return "" if size is None else f"{size / 1e6:.3f}"
+def size(known: float | None) -> str:
+    """A size of so many bytes; nothing where it is not known."""
+    return "" if known is None else size_text(known)
 
 
 def short(number: float | None) -> str:

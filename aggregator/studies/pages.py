@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from aggregator.report.figures import COLOURS, Figure, Words, lines, panel
 from aggregator.report.page import Section, write_sections
@@ -24,6 +24,9 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
 from shared.learning.metrics import DROPPED_PERCENTS
 from shared.learning.tasks import SELECTION_SCORES, task_named
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes  # after the report, which keeps it quiet
 
 _USUAL = ("accuracy", "balanced_accuracy", "auroc", "auprc", "f1", "dice", "iou", "kappa", "sensitivity", "specificity")
 _LETTERS_OF_A_LINE = 28

@@ -22,6 +22,7 @@ from shared.errors import ConfigurationError, DropfedError, StandingError
 from shared.exchange.records import now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import disk_trouble, hash_file, write_file
+from shared.sizes import size_text
 
 HERE = Path(__file__).parent
 
@@ -74,7 +75,7 @@ def make(out: Path, key_file: Path) -> None:
         ) from None
     size = seal(unfinished, key)
     unfinished.rename(bundle)
-    print(f"{bundle}: {size / 1e6:.0f} MB, made in {time.monotonic() - began:.0f} s")
+    print(f"{bundle}: {size_text(size)}, made in {time.monotonic() - began:.0f} s")
     print("Tell who installs it, by another way than the bundle goes:")
     print(f"  key                    {key.public}")
     print(f"  SHA-256 of install.py  {hash_file(bundle / 'install.py')[1]}")

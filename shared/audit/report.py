@@ -22,6 +22,7 @@ from shared.exchange.records import Consent, FinalCard, RunConfiguration, Sharin
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
 from shared.pages.render import render
+from shared.sizes import size_text
 
 Document = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -96,6 +97,7 @@ def page(document: Document) -> str:
         unknowable=UNKNOWABLE,
         fingerprint=fingerprint,
         in_groups=in_groups,
+        size=size_text,
     )
 
 

@@ -33,6 +33,7 @@ from shared.exchange.records import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
 from shared.folder.contract import Folder
+from shared.sizes import size_text
 from shared.visible import visible
 
 
@@ -256,7 +257,7 @@ def summary(audits: Mapping[str, Audit]) -> str:
     """One line: how much was checked, and under which aggregator's key."""
     messages = sum(audit.messages for audit in audits.values())
     files = sum(audit.files for audit in audits.values())
-    megabytes = sum(audit.size_bytes for audit in audits.values()) / 1e6
+    size = size_text(sum(audit.size_bytes for audit in audits.values()))
     on_their_way = sum(len(audit.in_progress) for audit in audits.values())
     keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
     removed = sum(len(audit.removed) for audit in audits.values())
@@ -269,7 +270,6 @@ def summary(audits: Mapping[str, Audit]) -> str:
     scratch = sum(len(audit.scratch) for audit in audits.values())
     more += f", {counted(scratch, 'scratch folder')} of a check" if scratch else ""
     return (
-        f"{counted(len(audits), 'folder')}, {counted(messages, 'message')}{more}, {counted(files, 'file')}, "
-        f"{megabytes:.1f} MB: "
+        f"{counted(len(audits), 'folder')}, {counted(messages, 'message')}{more}, {counted(files, 'file')}, {size}: "
         f"every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
     )

@@ -14,6 +14,7 @@ from shared.durations import duration_text
 from shared.folder.contract import SMALL_BYTES
 from shared.folder.durable import remove_file, write_file
 from shared.service import alive
+from shared.sizes import size_text
 
 Direction = Literal["up", "down"]
 TRANSFER = "transfer.json"
@@ -99,8 +100,8 @@ def transfer_text(transfer: Transfer) -> str:
     """A transfer in words."""
     way = "is sent" if transfer.direction == "up" else "is received"
     return (
-        f"{transfer.path} {way}: {transfer.moved / 1e6:.0f} of {transfer.size / 1e6:.0f} MB, "
-        f"{transfer.bytes_per_second / 1e6:.1f} MB/s, {duration_text(transfer.seconds_left)} left"
+        f"{transfer.path} {way}: {size_text(transfer.moved)} of {size_text(transfer.size)}, "
+        f"{size_text(transfer.bytes_per_second)}/s, {duration_text(transfer.seconds_left)} left"
     )
 
 

@@ -38,7 +38,7 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
         }
         channel.seal(first, files, in_reply_to=None)
         cloud.store.quotas[AGGREGATOR] = 2 * MB
-        with pytest.raises(StandingError, match=r"north: the folder has room for 2 MB, .*to_site needs 2 MB"):
+        with pytest.raises(StandingError, match=r"north: the folder has room for 2.1 MB, .*to_site needs 2.1 MB"):
             channel.publish()
         assert folder.list("") == []
 
@@ -46,7 +46,7 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
         with caplog.at_level(logging.WARNING):
             channel.publish()
             assert [record.getMessage() for record in caplog.records] == [
-                "north: the folder has room for 7 MB, enough for 3 of the size of the present message"
+                "north: the folder has room for 7.34 MB, enough for 3 of the size of the present message"
             ]
             channel.seal(second, files, in_reply_to=None)
             channel.publish()

@@ -139,7 +139,7 @@ def test_the_models_size_is_that_of_the_newest_run_and_limits_count(federation: 
         work / "site.yaml", url=f"http://127.0.0.1:{federation.port}/north", limits={"upload_megabits": 8.0}
     )
     found = line(lines(work), "round trip: ")
-    assert f"the model of run {RUN} (100.0 MB) takes, as site.yaml, limits: has it, about 1 min 40 s up" in found.text
+    assert f"the model of run {RUN} (100 MB) takes, as site.yaml, limits: has it, about 1 min 40 s up" in found.text
 
 
 def test_a_server_that_takes_no_large_file(
