@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aggregator.configuration import AggregatorConfiguration, open_folder
 from aggregator.daemon import Daemon
-from aggregator.preparation import prepare, remarks
+from aggregator.preparation import ended_already, prepare, remarks
 from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
@@ -43,6 +43,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
             logger.info("training begins from published weights, SHA-256 %s", prepared.weights_sha256)
         for remark in remarks(prepared):
             logger.log(logging.WARNING if remark.grade == "warning" else logging.INFO, "%s", remark.text)
+    if store.is_over:
+        logger.warning("%s; what is due to its sites is still sent", ended_already(run.run))
     logger.info("run %s: %s by %s over %s", run.run, run.task, run.method, ", ".join(run.sites))
     if store.paused:
         logger.warning("run %s is paused; go on with `dropfed-aggregator resume %s --work %s`", run.run, run.run, work)

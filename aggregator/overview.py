@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aggregator.estimates import answer_is_expected, end_is_expected
-from aggregator.setup import KEY_FILE
 from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
@@ -18,7 +17,6 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.records import RunConfiguration, sentence, status_text, time_text
-from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
@@ -27,9 +25,9 @@ MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon lo
 
 
 def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
-    """The exchange with each enrolled site as the work directory remembers it."""
-    key, homes = SigningKey.at(work / KEY_FILE), {site: work / "sites" / site for site in sites}
-    channels = {site: open_channel(home, LocalFolder(home / "mirror"), key) for site, home in homes.items()}
+    """The exchange with each enrolled site as the work directory remembers it; no secret is read for that."""
+    homes = {site: work / "sites" / site for site in sites}
+    channels = {site: open_channel(home, LocalFolder(home / "mirror"), key=None) for site, home in homes.items()}
     return {site: channel for site, channel in channels.items() if channel is not None}
 
 
@@ -101,7 +99,9 @@ def overview_of(reading: Reading) -> dict[str, Any]:
         "expected_end": end_is_expected(store, run, channels, now) if goes_on else None,
         "chosen_round": card.chosen_round if card else None,
         "final_model": str(store.final_model) if card else None,
-        "sites": {site: _site(reading, site, now, is_due=goes_on and site in waited_for) for site in run.sites},
+        "sites": {
+            site: _site(reading, site, now, is_awaited=site in waited_for, goes_on=goes_on) for site in run.sites
+        },
     }
 
 
@@ -136,7 +136,8 @@ def overview_text(state: dict[str, Any]) -> str:
         if site["new_key"]:
             lines.append(f"      new key: {site['new_key']}")
         if site["trouble"]:
-            lines.append(f"      trouble: {site['trouble']}")
+            last = "" if state["running"] else ", when the aggregator last ran"
+            lines.append(f"      trouble: {site['trouble'].rstrip('.')} (since {site['trouble_since']}{last})")
     return "\n".join(lines)
 
 
@@ -210,29 +211,29 @@ def _state(store: RunStore, waited_for: list[str]) -> str:
     return "paused" if store.paused else "open"
 
 
-def _site(reading: Reading, site: str, now: float, *, is_due: bool) -> dict[str, Any]:
-    """
-    Args:
-        is_due: whether the run goes on when this site has answered.
-    """
+def _site(reading: Reading, site: str, now: float, *, is_awaited: bool, goes_on: bool) -> dict[str, Any]:
+    """Of a run that is over, what stood in the way of a site that nothing is awaited of does not matter any more."""
     store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
     transfer = read_transfer(home / TRANSFER)
+    trouble, trouble_since = (None, None) if store.is_over and not is_awaited else _trouble(home / "trouble.txt")
     return {
         "phase": _phase(reading, site),
-        "expected": answer_is_expected(channel, run, store.round_no) if channel and is_due else None,
+        "expected": answer_is_expected(channel, run, store.round_no) if channel and is_awaited and goes_on else None,
         "transfer": asdict(transfer) if transfer else None,
         "last_verdict": _last_verdict(store, run, site),
         "new_key": _new_key(channel),
         "heartbeat": _heartbeat(home / names.STATUS, channel, now),
-        "trouble": _trouble(home / "trouble.txt"),
+        "trouble": trouble,
+        "trouble_since": trouble_since,
     }
 
 
-def _trouble(path: Path) -> str | None:
+def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
+    """What stands in the way, and since when; the courier writes it once, and removes it when it is over."""
     try:
-        return path.read_text()
+        return path.read_text(), time_text(path.stat().st_mtime)
     except FileNotFoundError:
-        return None
+        return None, None
 
 
 def _new_key(channel: Channel | None) -> str | None:

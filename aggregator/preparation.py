@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch import nn
 from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel, read_invite
-from aggregator.store import RunStore, runs_in
+from aggregator.store import RunStore, open_runs
 from shared.check import Finding
 from shared.counted import counted
 from shared.errors import ConfigurationError, DataError, StandingError
@@ -40,6 +41,7 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import Collection, Options, Task
 from shared.learning.tolerance import HeldOutSet
+from shared.sizes import size_text
 
 PUBLISHED_WEIGHTS = "weights"
 """Where in the work directory published weights, such as ImageNet's, are looked for first."""
@@ -59,6 +61,7 @@ class Prepared:
         model: the first global model; of a run that goes on, one like it.
         heldout: the tolerance check, with a model of its own.
         untrained: the score in [0, 1] of ``model`` on the held-out images.
+        by_default: what RUN.yaml does not say, each with what is taken for it.
         weights_sha256: of the published weights in ``model``, if it has such.
     """
 
@@ -72,6 +75,7 @@ class Prepared:
     division: Sharing
     heldout: HeldOutSet
     untrained: float
+    by_default: tuple[str, ...]
     weights_sha256: str | None
 
 
@@ -95,7 +99,8 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if begun is None or problems:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
-    run, division, store = _in_full(run), sharing(task, method, model), RunStore(work, run.run)
+    written, run = run, _in_full(run)
+    division, store = sharing(task, method, model), RunStore(work, run.run)
     store.demand_same(run, division)
     is_new = not store.aggregate_path(0).exists()
     if is_new:
@@ -114,7 +119,10 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     except ValueError as error:
         folder = work / configuration.heldout[run.task]
         raise ConfigurationError([f"held-out set {folder}: {error}; add images"]) from None
-    return Prepared(work, configuration, run, is_new, task, method, model, division, heldout, untrained, sha256)
+    by_default = tuple(_by_default(written, run))
+    return Prepared(
+        work, configuration, run, is_new, task, method, model, division, heldout, untrained, by_default, sha256
+    )
 
 
 def read_run(run_yaml: Path) -> RunConfiguration:
@@ -163,7 +171,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     work, run, score = prepared.work, prepared.run, prepared.untrained
     store = RunStore(work, run.run)
     if store.is_over:
-        yield Finding("warning", f"{run.run} has ended already; to run it again, give it a new name")
+        yield Finding("warning", ended_already(run.run))
     elif not prepared.is_new:
         yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
     said = f"the initial model scores {score:.4f} on the held-out set; the tolerance is {run.tolerance:g}"
@@ -172,25 +180,33 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("warning", f"{said}, {more}")
     else:
         yield Finding("note", said)
+    if prepared.by_default:
+        yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {counted(run.quorum, 'site')}; {waits}")
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
-    down, up = _megabytes_per_round(prepared)
+    down, up = (size_text(size) for size in _sizes_of_a_round(prepared))
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
-    yield Finding("note", f"weights: each round sends {down:.1f} MB to a site and {up:.1f} MB back{form}; {_kept(run)}")
+    yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
 
 
-def _megabytes_per_round(prepared: Prepared) -> tuple[float, float]:
+def ended_already(run: str) -> str:
+    """What is said of a run that is launched once more."""
+    return f"{run} has ended already; to run it again, give it a new name"
+
+
+def _sizes_of_a_round(prepared: Prepared) -> tuple[int, int]:
+    """Bytes of the weights that go to a site, and come back, in a round that trains."""
     division, width = prepared.division, 4 if prepared.run.wire.numbers == "float32" else 2
     model = sum(prod(listed.shape) for listed in division.tensors.values()) * width
     beside = {
         kind: sum(prod(shape.shape) for group in division.groups(kind).values() for shape in group.values()) * 4
         for kind in ("round", "update")
     }
-    return (model + beside["round"]) / 1e6, (model + beside["update"]) / 1e6
+    return model + beside["round"], model + beside["update"]
 
 
 def _kept(run: RunConfiguration) -> str:
@@ -215,10 +231,11 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
     return [
-        f"{run_yaml}: run {store.run} is still open in {work}; finish it, or "
-        f"`dropfed-aggregator stop {store.run} --work {work}`"
-        for store in runs_in(work)
-        if store.run != run.run and store.card() is None and store.given_up() is None
+        f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
+        f"`dropfed-aggregator launch {store.home / names.RUN_CONFIGURATION} --work {work}`; to end it with the best "
+        f"model so far, call `dropfed-aggregator stop {store.run} --work {work}` before that"
+        for store in open_runs(work)
+        if store.run != run.run
     ]
 
 
@@ -299,6 +316,16 @@ def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, op
         return task.open_images(folder, options)
     except DataError as error:
         raise DataError([f"held-out set {folder}: {problem}" for problem in error.problems]) from None
+
+
+def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[str]:
+    """The settings of a run that were not written: of a block of which nothing was, its name; of others, the value."""
+    said = written.model_dump(mode="json", exclude_unset=True)
+    for key, value in run.model_dump(mode="json").items():
+        if key not in said:
+            yield key if isinstance(value, dict) else f"{key} {json.dumps(value)}"
+        elif isinstance(value, dict):
+            yield from (f"{key}.{name} {json.dumps(inner)}" for name, inner in value.items() if name not in said[key])
 
 
 def _in_full(run: RunConfiguration) -> RunConfiguration:

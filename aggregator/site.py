@@ -313,19 +313,23 @@ class Site:
 
 
 def open_channel(
-    home: Path, folder: Folder, key: SigningKey, encryption_key: EncryptionKey | None = None
+    home: Path, folder: Folder, key: SigningKey | None, encryption_key: EncryptionKey | None = None
 ) -> Channel | None:
     """The exchange with a site whose files are in ``home``, or None until it is enrolled: its card is written last.
 
     Args:
+        key: None where it is only read: our own file there says the public half.
         encryption_key: None where nothing is sent or fetched.
     """
     mirror = home / "mirror"
     if not (mirror / names.SITE_CARD).exists():
         return None
-    federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=key.public)
+    pinned = key.public if key else None
+    federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=pinned)
     peer = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
-    return Channel(home, folder, me=AGGREGATOR, key=key, peer=peer, encryption_key=encryption_key)
+    return Channel(
+        home, folder, me=AGGREGATOR, key=key or federation.aggregator_key, peer=peer, encryption_key=encryption_key
+    )
 
 
 def lacks_messages(home: Path, channel: Channel) -> bool:

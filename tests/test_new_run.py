@@ -90,12 +90,47 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert "the initial model scores 0." in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
+    assert "taken by default, for RUN.yaml does not say it: split.file true, split.folds null\n" in result.output
     assert (
-        "weights: each round sends 0.0 MB to a site and 0.0 MB back as float32; keep: the models of 3" in result.output
+        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 3"
+        in result.output
     )
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
     told = json.loads(command("validate", output, "--work", prepared, "--json").output)
     assert (told["problems"], told["findings"][0]["grade"]) == (0, "ok")
+
+
+def test_what_a_file_that_was_cut_off_leaves_to_the_defaults_is_told(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.yaml"
+    run = run_configuration(run="half", sites=["north"], quorum=1, keep="best")
+    path.write_bytes(dump_yaml(run).partition(b"\nkeep:")[0] + b"\ntask_options:\n  image_size: 32\n")
+    result = command("validate", path, "--work", prepared)
+    assert result.exit_code == 0, result.output
+    (told,) = (line for line in result.output.splitlines() if "taken by default" in line)
+    assert told.startswith('note     taken by default, for RUN.yaml does not say it: keep "all", task_options.widths [')
+    assert ", method_options, augmentation, split, wire, " in told and "rounds" not in told
+
+
+def test_an_answer_that_cannot_be_is_asked_for_again_at_once(prepared: Path, tmp_path: Path) -> None:
+    output, there = tmp_path / "RUN.yaml", tmp_path / "there.yaml"
+    there.write_text("mine")
+    said = ("Mine", "mine", "magic", "centralised", "fedavg", "atlantis", "north north", "north", "0", "three", "3")
+    result = command("new-run", "--work", prepared, "--task", TASK, answers="\n".join([*said, str(there), str(output)]))
+    assert result.exit_code == 0, result.output
+    asked = [line.partition(" [")[0].split(" (")[0] for line in result.output.splitlines() if "]: " in line]
+    times = {"Name of the run": 2, "Method": 3, "Sites": 3, "Rounds of training": 3, "File": 2}
+    assert asked == [question for question, count in times.items() for _ in range(count)]
+    for objection in (
+        "new run: run: ",
+        "is not one of",
+        "sites: atlantis is not in",
+        "a site is named twice",
+        "new run: rounds: ",
+        "is not a valid integer",
+        f"{there}: is there already",
+    ):
+        assert objection in result.output
+    assert (written(output).sites, written(output).rounds, there.read_text()) == (["north"], 3, "mine")
 
 
 def test_flags_alone_ask_nothing_and_nothing_is_written_over(prepared: Path, tmp_path: Path) -> None:
@@ -153,7 +188,9 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
         f"{path}: sites: atlantis is not in {work / 'aggregator.yaml'}",
         "must add up to 1",
         "privacy: ",
-        f"{path}: run other is still open in {work}; finish it, or `dropfed-aggregator stop other --work {work}`",
+        f"{path}: run other is still open in {work}, and runs go on one after the other: finish it by "
+        f"`dropfed-aggregator launch {work}/runs/other/run.yaml --work {work}`; to end it with the best model so far, "
+        f"call `dropfed-aggregator stop other --work {work}` before that",
         f"{work / 'passwords' / 'north'} can be read by others than its owner",
         f"{work / 'passwords' / '1e3'} is missing",
         f"{work / 'invites' / '1e3.json'} is missing",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -21,13 +24,20 @@ from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
 from shared.exchange.signing import canonical
-from shared.folder.lock import work_lock
+from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
 from shared.learning.methods import open_method
 from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
 from tests.played import RUN, Played
+
+TOLD = (("status",), ("report", RUN), ("status", "--json"))
+
+
+def without_numbers(text: str) -> str:
+    """A text that was told at another time."""
+    return re.sub(r"[0-9]+", "", text)
 
 
 def aggregator_says(run: Played) -> str:
@@ -98,7 +108,12 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
         time.sleep(0.01)
     said = aggregator_says(run)
     assert "waits for: north, since" in said and "  north: is being sent the final model" in said
-    assert "      trouble: " in said
+    os.utime(trouble, (1e9, 1e9))
+    assert re.search(
+        r"\n      trouble: .*[^.] \(since 2001-09-09T01:46:40Z, when the ag.* last ran\)", aggregator_says(run)
+    )
+    with work_lock(run.drop.parent / "aggregator"):
+        assert re.search(r"\n      trouble: .*[^.] \(since 2001-09-09T01:46:40Z\)", aggregator_says(run))
     run.stop.set()
     run.courier.join()
     nothing: Any = None
@@ -119,7 +134,8 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     assert launched.final_model == store.final_model
     said = aggregator_says(run)
     assert "run octa-1: ended" in said and "  north: finished" in said and "reason: as the test says" in said
-    assert all(word not in said for word in ("waits for", "why:", "next:", "not running"))
+    trouble.write_text("left by a daemon that was killed before it could say that it was over")
+    assert all(word not in aggregator_says(run) for word in ("waits for", "why:", "next:", "not running", "trouble"))
 
 
 def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:
@@ -196,6 +212,60 @@ def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:
     assert store.round_no == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "home", "whose"),
+    [(aggregator_command, "north", "a site's"), (site_command, "aggregator", "the aggregator's")],
+)
+def test_the_directory_of_the_other_end_is_known(command: click.Group, home: str, whose: str, run: Played) -> None:
+    work, wanted = run.drop.parent / home, {"a site's", "the aggregator's"} - {whose}
+    before = sorted(work.rglob("*"))
+    for arguments in (["status"], ["check"], ["resume", RUN] if home == "north" else ["resume"]):
+        result = CliRunner().invoke(command, arguments, env={"DROPFED_WORK": str(work)})
+        said = f"{work}: is {whose} work directory, and this command is for {wanted.pop() if wanted else ''}"
+        assert result.exit_code == 2 and result.output.startswith(said) and "with --work" in result.output
+    assert sorted(work.rglob("*")) == before
+
+
+def test_a_second_launch_says_which_run_goes_on(run: Played, store: RunStore) -> None:
+    work, other = run.drop.parent / "aggregator", run.drop.parent / "other.yaml"
+    other.write_text("run: other\n")
+    stop = f"`dropfed-aggregator stop {store.run} --work {work}`"
+    with work_lock(work):
+        result = CliRunner().invoke(aggregator_command, ["launch", str(other), "--work", str(work)])
+    assert result.exit_code == 1
+    assert f"run {store.run} goes on there, and nothing was begun: " in result.output and stop in result.output
+    store.give_up("nobody agreed")
+    with work_lock(work):
+        result = CliRunner().invoke(aggregator_command, ["launch", str(other), "--work", str(work)])
+    assert "nothing was begun; wait for it to end" in result.output and stop not in result.output
+
+
+def test_who_may_only_read_is_told_the_same(run: Played, store: RunStore) -> None:
+    """Another user of the machine: no secret is read, and nothing is written."""
+    work = run.drop.parent / "aggregator"
+    run.offer_and_consent()
+
+    def others_see_a_daemon() -> bool:
+        if (child := os.fork()) == 0:
+            os.chdir(work)  # what lies above may be closed to them
+            if os.getuid() == 0:
+                os.setuid(65534)
+            os._exit(of_aggregator.is_at_work(Path()))
+        return bool(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    with work_lock(work):
+        (work / LOCK).chmod(0o444)
+        assert others_see_a_daemon()
+    assert not others_see_a_daemon()
+    said = [CliRunner().invoke(aggregator_command, [*told, "--work", str(work)]).output for told in TOLD]
+    for secret in (work / "signing.key", work / "encryption.key", *(work / "invites").iterdir()):
+        secret.unlink()
+    for told, before in zip(TOLD, said, strict=True):
+        result = CliRunner().invoke(aggregator_command, [*told, "--work", str(work)])
+        assert result.exit_code == 0 and without_numbers(result.output) == without_numbers(before)
+    assert store.round_no == 0
+
+
 def test_trouble_is_told_when_it_begins_and_breaks_nothing(run: Played) -> None:
     run.offer_and_consent()
     heart, here, there = run.heartbeat, run.drop.parent / "north" / names.STATUS, run.drop / names.STATUS
@@ -225,7 +295,7 @@ def test_what_is_on_its_way(run: Played, store: RunStore) -> None:
             time.sleep(0.01)
             moved(100 << 20)
             said = says(run)
-        assert "on its way: runs/r/model is sent: 105 of 419 MB, " in said and " MB/s, 0 s left" in said
+        assert "on its way: runs/r/model is sent: 105 MB of 419 MB, " in said and "B/s, 0 s left" in said
         assert "on its way" not in says(run)
     assert store.round_no == 0
 

@@ -184,7 +184,7 @@ function card(name, overview, words) {
       ["New key", site.new_key],
       ["Verdict", site.last_verdict],
       ["Says", heartbeat && heartbeat.trouble],
-      ["Trouble", site.trouble && element("span", { class: "bad" }, site.trouble)],
+      ["Trouble", site.trouble && element("span", { class: "bad" }, site.trouble, " (since ", moment(site.trouble_since), ")")],
     ])));
 }
 

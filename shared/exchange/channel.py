@@ -63,6 +63,7 @@ from shared.exchange.trust import (
 from shared.exchange.weights import entry_of
 from shared.folder.contract import SMALL_BYTES, Folder
 from shared.folder.durable import link_file, put_in_place, write_file
+from shared.sizes import size_text
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,8 @@ class Channel:
 
     Args:
         home: local directory for ``mirror/``, ``ciphertext/`` and ``quarantine/``.
-        me: ``aggregator`` or the site's name; ``key`` is its signing key.
+        me: ``aggregator`` or the site's name.
+        key: its signing key; where nothing is sealed, the public half is enough.
         peer: the other side and its pinned key.
         encryption_key: ours; None where there is none, or nothing is sent or fetched.
     """
@@ -85,7 +87,7 @@ class Channel:
         folder: Folder,
         *,
         me: str,
-        key: SigningKey,
+        key: SigningKey | str,
         peer: Correspondent,
         encryption_key: EncryptionKey | None = None,
     ) -> None:
@@ -93,9 +95,10 @@ class Channel:
         self._ciphertexts = Ciphertexts(home, encryption_key)
         self._quarantine = home / "quarantine"
         self._folder = folder
-        self._key = key
+        self._key = key if isinstance(key, SigningKey) else None
+        self._public_key = key.public if isinstance(key, SigningKey) else key
         self._configurations: dict[str, RunConfiguration] = {}
-        own = Correspondent(peer.federation, peer.site, me, key.public)
+        own = Correspondent(peer.federation, peer.site, me, self._public_key)
         self._peer = followed(peer, self.mirror) if me == AGGREGATOR else peer
         self._me = own if me == AGGREGATOR else followed(own, self.mirror)
         self._sealed = {message.place: message for message in self._read_mirror()}
@@ -210,6 +213,8 @@ class Channel:
         configuration = self._configuration(place.run)
         if configuration is None and place.kind != "offer":
             raise self._unknown_encryption(place.run)
+        if self._key is None:
+            raise ValueError("this end was opened to be read alone")
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
             path = self.path(place, name)
@@ -283,9 +288,9 @@ class Channel:
         room = self._folder.room()
         if room is None:
             return
-        where = f"{self._me.site}: the folder has room for {room / 1e6:.0f} MB"
+        where = f"{self._me.site}: the folder has room for {size_text(room)}"
         if room < size:
-            raise StandingError(f"{where}, {place.path} needs {size / 1e6:.0f} MB: free some, or have the quota raised")
+            raise StandingError(f"{where}, {place.path} needs {size_text(size)}: free some, or have the quota raised")
         if room < ROOM_FOR_MESSAGES * size and not self._is_nearly_full:
             logger.warning("%s, enough for %d of the size of the present message", where, room // size)
         self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
@@ -498,7 +503,7 @@ class Channel:
         Raises:
             StandingError: it is another.
         """
-        if self._key.public != self._me.newest_key:
+        if self._public_key != self._me.newest_key:
             raise StandingError(
                 f"{self._me.sender} signs with the key {self._me.newest_key[:16]}… by now, and another one is here: "
                 "put that very key back from a backup; if nobody here has run `dropfed-site rotate-key`, somebody else "

@@ -14,6 +14,7 @@ from shared.visible import visible
 
 _LINK = r"(?<=/public\.php/dav/files/)[^/]+|(?<=/dav/public-files/)[^/]+|(?<=/s/)[A-Za-z0-9]{15,}(?=/|$)"
 """A public link's token: as Nextcloud, as ownCloud, and as browsers have it."""
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%\w+)?")
 _MALFORMED = "The folder's address is malformed: write it as https://HOST/PATH"
 
 
@@ -32,6 +33,8 @@ def checked_url(url: str) -> str:
         raise StandingError("The folder's address contains a user or password: put them in their own settings")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise StandingError(_MALFORMED)
+    if not _HOST.fullmatch(parts.hostname) or parts.netloc.endswith(":") or "://" in parts.path:
+        raise StandingError(_MALFORMED)  # as https://https://HOST/PATH, whose host nobody would ever find
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     if parts.scheme == "http" and not is_loopback(url):
         raise StandingError(f"http://{host} would have the password and the data sent in the clear: use https")

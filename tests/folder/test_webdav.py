@@ -203,6 +203,10 @@ def test_the_folder_of_nobody_is_noticed(faulty: FaultyServer) -> None:
         ("https://[::1/drop", "malformed"),
         ("https://dav.example/../drop", "malformed"),
         ("https:///drop", "malformed"),
+        ("https://https://dav.example/drop", "malformed"),
+        ("https://dav.example/https://dav.example/drop", "malformed"),
+        ("https://dav.example:/drop", "malformed"),
+        ("https://dav example/drop", "malformed"),
         ("", "malformed"),
     ],
 )
