@@ -126,7 +126,7 @@ def test_an_answer_that_cannot_be_is_asked_for_again_at_once(prepared: Path, tmp
         "sites: atlantis is not in",
         "a site is named twice",
         "new run: rounds: ",
-        "is not a valid integer",
+        "'three' is not a valid integer",
         f"{there}: is there already",
     ):
         assert objection in result.output

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator
 
 from aggregator.studies.configuration import Device, StudyConfiguration
 from shared.errors import ConfigurationError
@@ -28,6 +28,12 @@ IMAGES_PER_SITE = "images_per_site"
 ``fewest``: as many as the site has that has fewest."""
 
 
+def _number_or_fewest(value: object) -> object:
+    if value is None or value == "fewest" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError("must be a whole number, 1 or more, or fewest")
+
+
 class CellConfiguration(Record):
     """All that decides a cell's figures, on one machine.
 
@@ -40,7 +46,7 @@ class CellConfiguration(Record):
     run: RunConfiguration
     data: dict[str, str]
     foreign: str | None
-    images_per_site: Annotated[int, Field(ge=1)] | Literal["fewest"] | None
+    images_per_site: Annotated[int | Literal["fewest"] | None, BeforeValidator(_number_or_fewest)]
     noise: list[float]
     contents: dict[str, str]
     weights: str

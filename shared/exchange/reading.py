@@ -17,14 +17,39 @@ from shared.exchange.records import Record
 
 AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 
-# What people are told in place of pydantic's names for Python's types.
-_PLAIN_WORDS = {
-    "dict_type": "must hold `name: value` pairs, as in {name: value}",
-    "model_type": "must hold `key: value` pairs",
-    "model_attributes_type": "must hold `key: value` pairs",
-    "list_type": "must be a list, as in [one, two]",
+_WHOLE, _NUMBER, _LIST = "must be a whole number", "must be a number", "must be a list, as in [one, two]"
+_PAIRS = "must hold `key: value` pairs"
+
+PLAIN_WORDS = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must hold `name: value` pairs, as in {{name: value}}",
+    "finite_number": "must be a finite number",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_parsing_size": "must be a smaller number",
+    "int_type": _WHOLE,
+    "invalid_key": "must be text; put it in quotes, or YAML misreads it",
+    "json_invalid": "is not JSON ({error}); get the file anew",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be {le} or less",
+    "list_type": _LIST,
+    "literal_error": "must be {expected}",
+    "model_attributes_type": _PAIRS,
+    "model_type": _PAIRS,
+    "string_pattern_mismatch": "must be of the form {pattern}",
+    "string_too_long": "must have {max_length} characters or fewer",
     "string_type": "must be text; put it in quotes, or YAML misreads it",
+    "too_long": "must hold {max_length} or fewer",
+    "too_short": "must hold {min_length} or more",
+    "tuple_type": _LIST,
 }
+"""What people are told in place of pydantic's words, by its name for what is wrong."""
+OTHERWISE = "cannot be this"
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _LONGEST_NUMBER = 64  # characters
@@ -138,7 +163,7 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
     sentences = []
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-        message = _PLAIN_WORDS.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+        message = _message(problem)
         if problem["type"] == "extra_forbidden":
             known = _known_keys(kind, problem["loc"])
             text = f"{key}: is not a known key; remove it{f' or use one of {known}' if known else ''}"
@@ -153,11 +178,18 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
             known = _known_keys(kind, (*problem["loc"], ""))
             text = f"{key}: {message}{_found(key, problem['input'])}{f'; its keys are {known}' if known else ''}"
         elif key:
-            text = f"{key}: {message[:1].lower() + message[1:]}{_found(key, problem['input'])}; correct it"
+            text = f"{key}: {message}{_found(key, problem['input'])}; correct it"
         else:
             text = message
         sentences.append(f"{file}: {text}")
     return sentences
+
+
+def _message(problem: ErrorDetails) -> str:
+    """What is wrong with a value: in our own words where we refused it, else by the table."""
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    return PLAIN_WORDS.get(problem["type"], OTHERWISE).format(**problem.get("ctx", {}))
 
 
 def dump_yaml(record: Record) -> bytes:

@@ -107,10 +107,10 @@ def test_every_wrong_option_is_named_at_once():
         )
     for sentence in (
         "encoder: must be one of resnet18, resnet34, resnet50, vgg19, efficientnet_b0, small (found 'resnet7')",
-        "weights: input should be 'imagenet' or 'random'",
-        "head: input should be 'released' or 'linear'",
-        "image_size: input should be greater than or equal to 32",
-        "optimizer: input should be 'sgd' or 'adam'",
+        "weights: must be 'imagenet' or 'random'",
+        "head: must be 'released' or 'linear'",
+        "image_size: must be 32 or more",
+        "optimizer: must be 'sgd' or 'adam'",
         "group_pattern: is not a regular expression",
         "colour: is not a known key; remove it or use one of encoder, weights, head, image_size, optimizer",
     ):

@@ -194,7 +194,7 @@ def test_every_wrong_option_is_named(name):
 
 
 def test_feduaa_is_never_without_evidence():
-    with pytest.raises(ConfigurationError, match="objective: input should be 'evidential'"):
+    with pytest.raises(ConfigurationError, match="objective: must be 'evidential'"):
         options_of("feduaa", objective="cross_entropy")
 
 

@@ -90,9 +90,9 @@ def test_every_wrong_option_is_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
         TASK.options({"image_size": 8, "widths": [8, 0], "dropout": 1.0, "group_pattern": "(", "colour": True})
     for sentence in (
-        "image_size: input should be greater than or equal to 32",
+        "image_size: must be 32 or more",
         "widths: each width must be between 1 and 2048",
-        "dropout: input should be less than 1",
+        "dropout: must be less than 1",
         "group_pattern: is not a regular expression",
         "colour: is not a known key; remove it or use one of image_size, widths, dropout, group_pattern",
     ):
