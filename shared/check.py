@@ -27,7 +27,7 @@ from shared.learning.tasks import TASK_NAMES, task_named
 from shared.sizes import size_text
 
 if TYPE_CHECKING:
-    from shared.learning.tasks.contract import Task
+    from shared.learning.tasks.contract import Collection, Task
 
 Grade = Literal["ok", "note", "warning", "problem"]
 
@@ -163,6 +163,35 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     classes = ", ".join(found.classes)
     yield Finding("ok", f"{task_name}: {counted(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
+    yield from _held_out(task, found)
+
+
+def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
+    """See whether images tell a good model from a bad one."""
+    from shared.learning.targets import target_counts  # noqa: PLC0415  (keeps --help instant)
+
+    if len(found.samples) == 1:
+        yield Finding("warning", f"{task.name}: there is one image alone, and its score says little; add others")
+        return
+    showing = (target_counts(task, found.samples, len(found.classes)) > 0).sum(0).tolist()  # images, by class
+    absent, rare = ([name for name, count in zip(found.classes, showing, strict=True) if count == n] for n in (0, 1))
+    if len(found.classes) - len(absent) == 1:
+        (only,) = set(found.classes) - set(absent)
+        yield Finding(
+            "warning",
+            f"{task.name}: every image shows {only} alone, so that a model which always says so scores best; correct "
+            "the labels, or add images of others",
+        )
+    elif absent:
+        yield Finding(
+            "warning", f"{task.name}: no image shows {', '.join(absent)}, which is not checked then; add some"
+        )
+    if rare:
+        yield Finding(
+            "warning",
+            f"{task.name}: one image alone shows {', '.join(rare)}, which is too few for methods that leave part of "
+            "the model at the sites; add a second",
+        )
 
 
 def look_at_foreign(setting: str, task_name: str, root: Path) -> Iterator[Finding]:

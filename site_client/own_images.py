@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from shared.check import Finding, task_of
 from shared.counted import counted
@@ -21,8 +20,8 @@ from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
 from shared.learning.data.images import short_name
 from shared.learning.data.splits import SPLITS, SplitPlan
-from shared.learning.objectives import IGNORED
 from shared.learning.seeds import split_seed
+from shared.learning.targets import target_counts
 from shared.learning.tasks.contract import Dataset, Options, Sample, Task
 from shared.visible import visible
 from site_client.configuration import FILE, SiteConfiguration
@@ -81,7 +80,8 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, by: str, minimum: int) 
     """How many images of each class are in each split."""
     told, lacking = [], []
     for name, samples in parts.items():
-        counts, are_pixels = _counts(task, samples, len(dataset.classes))
+        of_each = target_counts(task, samples, len(dataset.classes))
+        counts, are_pixels = of_each.sum(0).tolist(), bool((of_each.sum(1) > 1).any())
         whole = max(sum(counts), 1)
         amounts = [f"{count / whole:.0%} of pixels" if are_pixels else str(count) for count in counts]
         each = ", ".join(f"{called}: {amount}" for called, amount in zip(dataset.classes, amounts, strict=True))
@@ -97,16 +97,6 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, by: str, minimum: int) 
         yield Finding(
             "note", f"{task.name}: fewer than {minimum} images are in {' and '.join(small)}; no score of so few leaves"
         )
-
-
-def _counts(task: Task, samples: Sequence[Sample], classes: int) -> tuple[list[int], bool]:
-    """How many targets of each class there are, and whether a target is a pixel."""
-    counts, are_pixels = torch.zeros(classes, dtype=torch.int64), False
-    for batch in task.batches(samples):
-        _, targets = task.collate(batch)
-        are_pixels = targets.ndim > 1
-        counts += torch.bincount(targets[targets != IGNORED], minlength=classes)
-    return [int(count) for count in counts], are_pixels
 
 
 def _copies(task_name: str, parts: Parts) -> Finding:
