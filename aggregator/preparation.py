@@ -319,13 +319,17 @@ def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, op
 
 
 def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[str]:
-    """The settings of a run that were not written: of a block of which nothing was, its name; of others, the value."""
+    """What counts in a run and was not written: a block of which nothing was by its name, others with their value."""
     said = written.model_dump(mode="json", exclude_unset=True)
     for key, value in run.model_dump(mode="json").items():
-        if key not in said:
-            yield key if isinstance(value, dict) else f"{key} {json.dumps(value)}"
-        elif isinstance(value, dict):
-            yield from (f"{key}.{name} {json.dumps(inner)}" for name, inner in value.items() if name not in said[key])
+        inner = value if isinstance(value, dict) else {}
+        if key in said:
+            unsaid = {f"{key}.{name}": each for name, each in inner.items() if name not in said[key]}
+        else:
+            unsaid = {key: value}
+        for name, each in unsaid.items():
+            if each is not None:  # else nothing is done there
+                yield name if isinstance(each, dict) else f"{name} {json.dumps(each)}"
 
 
 def _in_full(run: RunConfiguration) -> RunConfiguration:

@@ -177,6 +177,12 @@ def test_too_long_a_listing_is_poison(faulty: FaultyServer, faulty_folder: WebDa
         faulty_folder.list("")
 
 
+def test_slashes_in_a_row_are_one(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    doubled = WebDavFolder(faulty.url.replace("/drop", "///drop//"), "north", "secret-word")
+    assert doubled.url == faulty_folder.url
+    doubled.check()
+
+
 def test_the_folder_of_nobody_is_noticed(faulty: FaultyServer) -> None:
     """ownCloud answers 207 with nothing but a resource type for a user that does not exist."""
     body = multistatus({"": None}).replace(b"/drop/", b"/remote.php/dav/files/nrth/")
