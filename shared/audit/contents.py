@@ -25,7 +25,7 @@ from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.encoding import check_encoded
-from shared.exchange.names import Place
+from shared.exchange.names import MAX_RECORD_BYTES, Place
 from shared.exchange.reading import check_record
 from shared.exchange.records import (
     PLAIN,
@@ -99,6 +99,8 @@ def check_contents(reading: Reading, message: Message, name: str, path: Path) ->
     """
     shown_as = f"{message.place.path}/{name}"
     try:
+        if not names.is_weights(name) and (size := path.stat().st_size) > MAX_RECORD_BYTES:
+            raise PoisonError(shown_as, f"has {size} bytes, more than {MAX_RECORD_BYTES}")
         if names.is_weights(name):
             _check_arrays(reading, message, name, path)
         elif name == names.METRICS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.audit.reading import Reading
+from shared.audit.reading import Reading, settings_of
 from shared.audit.show import rounds_of
 from shared.exchange import names
 from shared.exchange.names import Place
@@ -18,9 +18,8 @@ Document = dict[str, Any]
 def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
     """All that can be compared of a run, flat: by key, a plain value."""
     facts: dict[str, Any] = {}
-    offers = [found for reading in readings.values() if (found := reading.configuration(run))]
-    if offers:
-        facts |= dict(flat("configuration", offers[0].model_dump(mode="json", exclude={"run"})))
+    if (settings := settings_of(readings, run)) is not None:
+        facts |= dict(flat("configuration", settings.model_dump(mode="json", exclude={"run"})))
     cards = []
     for site, reading in readings.items():
         if Place("offer", run) not in reading.messages:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 
 from shared.audit.archive import Archive, Mirror
+from shared.audit.listing import Listing, blamed
 from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.encryption import (
@@ -26,10 +27,10 @@ from shared.exchange.encryption import (
     max_ciphertext_bytes,
     run_key,
 )
-from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place, place_at
+from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place
 from shared.exchange.reading import AnyRecord
 from shared.exchange.readme import KNOWN_TEXTS
-from shared.exchange.records import Federation, FinalCard, RunConfiguration, Sharing, SiteCard, Status
+from shared.exchange.records import Federation, FinalCard, Head, RunConfiguration, Sharing, SiteCard, Status
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import (
@@ -41,14 +42,10 @@ from shared.exchange.trust import (
     open_site_card,
     open_yaml,
 )
-from shared.folder.capabilities import BELOW, FILES, TEXTS
-from shared.folder.contract import UNFINISHED, Entry, Folder
-from shared.folder.durable import hash_file
+from shared.folder.contract import UNFINISHED, Folder
 from shared.folder.local import LocalFolder
-from shared.folder.round_trip import LARGE, large_text
 
 UNKNOWN = "unknown"
-_DEPTH = 6  # runs/RUN/rounds/0001/to_site/FILE
 
 
 @dataclass(frozen=True, order=True)
@@ -81,11 +78,11 @@ class Reading:
         self.folder = folder
         self._secret_key = secret_key
         self.findings: list[Finding] = []
-        self.scratch: list[str] = []
-        self.sizes: dict[str, int] = {}
-        """Of every file of the folder, by path."""
-        self.by_place: dict[Place, set[str]] = defaultdict(set)
-        """The names of the files at each place, sealed or not."""
+        listing = Listing(folder)
+        self.sizes, self.by_place, self.scratch = listing.sizes, listing.by_place, listing.scratch
+        self.odd = listing.odd
+        for path, what in self.odd.items():
+            self.find(path, what)
         self.messages: dict[Place, Message] = {}
         """Every message whose manifest holds."""
         self.card: bytes | None = None
@@ -93,18 +90,16 @@ class Reading:
         self.status: Status | None = None
         self.handovers: list[str] = []
         """Records by which the site changed its key."""
-        self._strangers: set[str] = set()
         self._configurations: dict[str, RunConfiguration | None] = {}
         self._sharings: dict[str, Sharing | None] = {}
-        self._list("", 0)
         self.federation = self._read_federation(aggregator_key)
         if self.federation is not None:
             self.card = self._read_card(self.federation)
             self.site = self._read_handovers(self.federation)
             self.status = self._read_status(self.federation)
-            self._pass_over_unfinished()
+            listing.strangers -= self._unfinished()
             self._read_messages(self.federation)
-        for path in self._strangers:
+        for path in listing.strangers:
             self.find(path, "is a file that does not belong here")
 
     # --- what was read -------------------------------------------------------------------------------------
@@ -131,6 +126,14 @@ class Reading:
         """The public key that signed a message."""
         return self.site.key_of(message.manifest.seq) if message.place.is_from_site else self.opened.aggregator_key
 
+    def told_heads(self) -> Iterator[tuple[str, str, Head]]:
+        """The messages that records of the site speak of as the newest: where that is said, and their sender."""
+        for path, handover in zip(self.handovers, self.site.handovers, strict=True):
+            yield path, self.opened.site, handover.after
+        if self.status is not None:
+            yield names.STATUS, self.opened.site, self.status.own_head
+            yield names.STATUS, AGGREGATOR, self.status.aggregator_head
+
     @property
     def opened(self) -> Federation:
         """Who takes part here.
@@ -140,7 +143,7 @@ class Reading:
         """
         if self.federation is None:
             found = next(finding for finding in self.findings if finding.file == names.FEDERATION)
-            raise PoisonError(f"{self.folder!r}: {found.file}", found.what)
+            raise PoisonError(found.file, found.what)
         return self.federation
 
     @cached_property
@@ -157,6 +160,16 @@ class Reading:
                 found[message.manifest.in_reply_to].append(place)
         return found
 
+    def read(self, path: str, *, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+        """A small file as it lies in the folder.
+
+        Raises:
+            NotFoundError: there is no such file.
+            PoisonError: it is larger, or cannot be read though the folder can.
+        """
+        with blamed(self.folder, path):
+            return self.folder.read(path, max_bytes=max_bytes)
+
     def has(self, place: Place, name: str) -> bool:
         """Whether a file that a message names is there."""
         return f"{place.path}/{name}" in self.sizes
@@ -167,13 +180,13 @@ class Reading:
         Raises:
             NotFoundError: there is no such message or file.
             HiddenError: it is encrypted, and no key opens it.
-            PoisonError: it is another than its manifest says, or too large.
+            PoisonError: it is another than its manifest says, too large, or cannot be read.
         """
         path, message = f"{place.path}/{name}", self.messages.get(place)
         if message is None or name not in message.manifest.files:
             raise NotFoundError(f"{path} is not there")
         said = self._said(message, name)
-        content = self.folder.read(path, max_bytes=max_ciphertext_bytes(MAX_RECORD_BYTES) if said else MAX_RECORD_BYTES)
+        content = self.read(path, max_bytes=max_ciphertext_bytes(MAX_RECORD_BYTES) if said else MAX_RECORD_BYTES)
         if said is None:
             check_file(message, name, len(content), digest_of(content))
             return content
@@ -207,7 +220,7 @@ class Reading:
         Raises:
             NotFoundError: it is not there.
             HiddenError: it is encrypted, and no key opens it.
-            PoisonError: it is another than its manifest says.
+            PoisonError: it is another than its manifest says, or cannot be read.
         """
         path = f"{message.place.path}/{name}"
         if path not in self.sizes:
@@ -217,9 +230,9 @@ class Reading:
             with self.as_it_lies(message, name) as local:
                 yield local
         elif isinstance(self.folder, Mirror):
-            local = self.folder.locate(path)
-            _check_said(said, hash_file(local)[1], path)
-            yield local
+            with blamed(self.folder, path):
+                _check_said(said, self.folder.hash(path)[1], path)
+            yield self.folder.locate(path)
         else:
             with (
                 self.as_it_lies(message, name) as ciphertext,
@@ -234,7 +247,7 @@ class Reading:
 
         Raises:
             NotFoundError: it is not there.
-            PoisonError: it is another; or it is encrypted, and this copy has only what it says.
+            PoisonError: it is another, or cannot be read; or it is encrypted, and this copy has only what it says.
         """
         path = f"{message.place.path}/{name}"
         if message.manifest.files[name].encrypted is not None and isinstance(self.folder, Mirror):
@@ -244,13 +257,14 @@ class Reading:
             raise NotFoundError(f"{path} is not there")
         check_file(message, name, size, message.manifest.files[name].sha256)
         if isinstance(self.folder, LocalFolder):
-            local = self.folder.locate(path)
-            check_file(message, name, *hash_file(local))
-            yield local
+            with blamed(self.folder, path):
+                check_file(message, name, *self.folder.hash(path))
+            yield self.folder.locate(path)
             return
         with tempfile.TemporaryDirectory(prefix="dropfed-audit-") as scratch:
             target = Path(scratch) / name
-            sha256 = self.folder.download(path, target, size=size)
+            with blamed(self.folder, path):
+                sha256 = self.folder.download(path, target, size=size)
             check_file(message, name, size, sha256)
             yield target
 
@@ -326,53 +340,6 @@ class Reading:
             known[run] = self.record_or_none(Place("offer", run), name, kind)
         return known[run]
 
-    # --- names ---------------------------------------------------------------------------------------------
-
-    def _list(self, path: str, depth: int) -> None:
-        for entry in self.folder.list(path):
-            inside = f"{path}/{entry.name}" if path else entry.name
-            if entry.is_folder and names.is_scratch(inside):
-                self.scratch.append(inside)
-                self._check_scratch(inside)
-                continue
-            if entry.is_folder:
-                if depth < _DEPTH and _may_hold_files(inside):
-                    self._list(inside, depth + 1)
-                else:
-                    self.find(inside, "is a folder that does not belong here")
-                continue
-            self.sizes[inside] = entry.size or 0
-            place = place_at(path)
-            if place is not None:
-                self.by_place[place].add(entry.name)
-            elif inside not in names.ROOT_FILES and not names.is_handover(inside):
-                self._strangers.add(inside)
-
-    def _check_scratch(self, path: str) -> None:
-        """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
-        for entry in self._entries(path):
-            inside = f"{path}/{entry.name}"
-            if entry.is_folder and names.is_scratch(path) and entry.name == BELOW:
-                self._check_scratch(inside)
-            elif entry.is_folder or entry.name not in (*FILES, LARGE) or not self._is_known_text(inside, entry.name):
-                self.find(inside, "is not what a `check` writes into its scratch folder")
-
-    def _entries(self, path: str) -> list[Entry]:
-        try:
-            return self.folder.list(path)
-        except NotFoundError:  # the check that made it has just ended
-            return []
-
-    def _is_known_text(self, path: str, name: str) -> bool:
-        texts = (large_text(),) if name == LARGE else TEXTS
-        try:
-            content = self.folder.read(path, max_bytes=max(map(len, texts)))
-        except NotFoundError:  # likewise
-            return True
-        except PoisonError:
-            return False
-        return any(text.startswith(content) for text in texts)
-
     # --- keys ----------------------------------------------------------------------------------------------
 
     def _read_federation(self, aggregator_key: str | None) -> Federation | None:
@@ -411,8 +378,10 @@ class Reading:
             if path != names.handover_path(site.next_key_number):
                 self.find(path, "hands a key over, and the hand-over before it is missing or does not hold")
                 continue
+            if (content := self._read(path)) is None:
+                continue
             try:
-                site = site.hand_over(self._read(path) or b"")
+                site = site.hand_over(content)
                 self.handovers.append(path)
             except PoisonError as error:
                 self.find(error.file, error.reason)
@@ -430,11 +399,12 @@ class Reading:
             self.find(error.file, error.reason, federation.created)
             return None
 
-    def _pass_over_unfinished(self) -> None:
-        """Take no notice of what a write has left that was cut off before its MOVE, or is on its way just now.
+    def _unfinished(self) -> set[str]:
+        """What a write has left that was cut off before its MOVE, or is on its way just now: no notice is taken of it.
 
         That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
         """
+        found = set()
         places = {f"{place.manifest}{UNFINISHED}": place for place in self.by_place}
         for path in sorted(self.sizes):
             name = path.removesuffix(UNFINISHED)
@@ -442,16 +412,17 @@ class Reading:
             if name == path or (path not in places and not is_record):
                 continue
             try:
-                content = self.folder.read(path, max_bytes=MAX_RECORD_BYTES)
+                content = self.read(path)
                 if name == names.STATUS:
                     self.site.open_status(content)
-                elif content != self.folder.read(name, max_bytes=MAX_RECORD_BYTES):
+                elif content != self.read(name):
                     continue
             except (NotFoundError, PoisonError):
                 continue
-            self._strangers.discard(path)
+            found.add(path)
             if path in places:
                 self.by_place[places[path]].discard(f"{MANIFEST}{UNFINISHED}")
+        return found
 
     # --- messages ------------------------------------------------------------------------------------------
 
@@ -460,10 +431,11 @@ class Reading:
         for place, found in sorted(self.by_place.items(), key=lambda item: item[0].path):
             if MANIFEST not in found:
                 continue
-            content = self._read(place.manifest)
+            if (content := self._read(place.manifest)) is None:
+                continue
             try:
                 sender = self.site if place.is_from_site else aggregator
-                message = sender.open_out_of_order(content or b"", place)
+                message = sender.open_out_of_order(content, place)
             except PoisonError as error:
                 self.find(error.file, error.reason)
                 continue
@@ -472,14 +444,41 @@ class Reading:
                 self.find(f"{place.path}/{name}", "is not named by its manifest")
 
     def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
-        """A record's bytes; a missing or oversized one becomes a finding."""
+        """A record's bytes; one that is missing, oversized or unreadable becomes a finding, if it is none yet."""
+        if path in self.odd:
+            return None
         try:
-            return self.folder.read(path, max_bytes=MAX_RECORD_BYTES)
+            return self.read(path)
         except NotFoundError:
             self.find(path, "is missing", since)
         except PoisonError as error:
             self.find(path, error.reason, since)
         return None
+
+
+def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
+    """Every folder of an archive, by the name to show it under.
+
+    Raises:
+        ConfigurationError: two folders are of one site, or of two federations.
+        StandingError: a folder cannot be read.
+    """
+    readings = {name: Reading(folder, aggregator_key, archive.secret_key) for name, folder in archive.folders.items()}
+    whose: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, reading in readings.items():
+        if (federation := reading.federation) is not None:
+            whose[federation.federation, federation.aggregator_key].append(name)
+    if len(whose) > 1:
+        told = "; ".join(f"{', '.join(found)} of {name} under key {key}" for (name, key), found in whose.items())
+        remedy = "name those of one, or the key that you know of as the aggregator's with --key"
+        raise ConfigurationError([f"these folders are of several federations ({told}); {remedy}"])
+    of_site: dict[str, str] = {}
+    for name, reading in readings.items():
+        if (federation := reading.federation) is not None:
+            other = of_site.setdefault(federation.site, name)
+            if other != name:
+                raise ConfigurationError([f"{name}: is a second folder of {federation.site}, as {other} is; name one"])
+    return readings
 
 
 def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
@@ -491,33 +490,24 @@ def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str,
         StandingError: a folder cannot be read.
     """
     readings: dict[str, Reading] = {}
-    for name, folder in archive.folders.items():
-        reading = Reading(folder, aggregator_key, archive.secret_key)
-        federation = reading.opened
-        if federation.site in readings:
-            raise ConfigurationError([f"{name}: is a second folder of {federation.site}; name one of them"])
-        readings[federation.site] = reading
-    federations = {(reading.opened.federation, reading.opened.aggregator_key) for reading in readings.values()}
-    if len(federations) > 1:
-        told = ", ".join(f"{name} under {key}" for name, key in sorted(federations))
-        raise ConfigurationError([f"these folders are of several federations ({told}); name those of one"])
+    for name, reading in read_folders(archive, aggregator_key).items():
+        try:
+            readings[reading.opened.site] = reading
+        except PoisonError as error:
+            raise PoisonError(f"{name}/{error.file}", error.reason) from None
     return dict(sorted(readings.items()))
+
+
+def settings_of(readings: Mapping[str, Reading], run: str) -> RunConfiguration | None:
+    """A run's configuration by the first folder whose offer holds; None if none does."""
+    return next(filter(None, (reading.configuration(run) for reading in readings.values())), None)
+
+
+def sharing_of(readings: Mapping[str, Reading], run: str) -> Sharing | None:
+    """What travels in a run, likewise."""
+    return next(filter(None, (reading.sharing(run) for reading in readings.values())), None)
 
 
 def _check_said(said: Content, sha256: str, path: str) -> None:
     if sha256 != said.sha256:
         raise PoisonError(path, "is not what its sender encrypted (SHA-256 differs)")
-
-
-def _may_hold_files(path: str) -> bool:
-    """Whether a folder at ``path`` is part of the protocol's tree."""
-    match path.split("/"):
-        case [names.RUNS] | [names.KEYS]:
-            return True
-        case [names.RUNS, run]:
-            return names.is_name(run)
-        case [names.RUNS, run, "rounds"]:
-            return names.is_name(run)
-        case [names.RUNS, _, "rounds", _]:
-            return place_at(f"{path}/to_site") is not None
-    return place_at(path) is not None

@@ -122,10 +122,13 @@ def _record(reading: Reading, path: str, created: str) -> Iterator[Sent]:
     """A record that is part of no message, if it is there; ``created`` is what it says itself."""
     if path not in reading.sizes:
         return
-    content = reading.folder.read(path, max_bytes=names.MAX_RECORD_BYTES)
+    try:
+        content = reading.read(path)
+    except (NotFoundError, PoisonError):  # a finding already
+        return
     digest = digest_of(content)
     try:
         _, key = open_signed(content)
-    except ValueError:  # a finding already
+    except ValueError:  # likewise
         key = UNKNOWN
     yield Sent(path, created, "", None, key, digest, (SentFile(path, len(content), digest, "there"),))

@@ -121,11 +121,8 @@ class _Verification:
                 self._check_chain(sender)
             self._check_replies(reading.card)
             self._check_withdrawals()
-            for path, handover in zip(reading.handovers, reading.site.handovers, strict=True):
-                self._check_head(federation.site, handover.after, path)
-            if reading.status is not None:
-                self._check_head(federation.site, reading.status.own_head, names.STATUS)
-                self._check_head(AGGREGATOR, reading.status.aggregator_head, names.STATUS)
+            for path, sender, head in reading.told_heads():
+                self._check_head(sender, head, path)
             self._check_unsealed(reading.status)
         self._audit.findings = sorted(set(reading.findings))
         return self._audit
@@ -134,6 +131,8 @@ class _Verification:
 
     def _check_payload(self, message: Message, name: str) -> None:
         path, created = f"{message.place.path}/{name}", message.manifest.created
+        if path in self._reading.odd:
+            return
         if path not in self._reading.sizes:
             if self._reading.was_let_go(message.place, name):
                 self._audit.removed.append(path)
@@ -183,7 +182,7 @@ class _Verification:
             if manifest.seq == before.seq:
                 self._find(message.place.manifest, f"is a second number {manifest.seq} of {sender}", manifest.created)
             elif manifest.seq > before.seq + 1:
-                what = f"comes after number {before.seq} of {sender}, but is number {manifest.seq}: some are missing"
+                what = f"is number {manifest.seq} of {sender}, after {before.seq}: those between are missing or broken"
                 self._find(message.place.manifest, what, manifest.created)
             elif manifest.previous != before.digest:
                 what = f"does not name {sender}'s message before it"
@@ -193,7 +192,7 @@ class _Verification:
     def _check_replies(self, card: bytes | None) -> None:
         for place, message in self._messages.items():
             if message.manifest.in_reply_to not in self._may_answer(place, card):
-                what = "does not answer the message it should answer, or that one is missing"
+                what = "does not answer the message it should answer, or that one is missing or does not hold"
                 self._find(place.manifest, what, message.manifest.created)
 
     def _may_answer(self, place: Place, card: bytes | None) -> set[str | None]:
@@ -227,11 +226,14 @@ class _Verification:
 
     def _check_unsealed(self, status: Status | None) -> None:
         """A message without a manifest is on its way, or its manifest was taken away."""
+        by_place = self._reading.by_place
         for is_from_site in (True, False):
             unsealed = [
                 place
-                for place, found in self._reading.by_place.items()
-                if MANIFEST not in found and place.is_from_site == is_from_site
+                for place, found in by_place.items()
+                if MANIFEST not in found
+                and place.manifest not in self._reading.odd
+                and place.is_from_site == is_from_site
             ]
             sender = "site" if is_from_site else AGGREGATOR
             known = [message for message in self._messages.values() if message.place.is_from_site == is_from_site]
@@ -243,7 +245,10 @@ class _Verification:
                 if may_be_on_its_way and not closed:
                     self._audit.in_progress.append(place.path)
                 else:
-                    self._find(place.manifest, f"is missing: the {sender}'s files beside it are not sealed")
+                    beside = (
+                        f"the {sender}'s files beside it are not sealed" if by_place[place] else "its folder is empty"
+                    )
+                    self._find(place.manifest, f"is missing: {beside}")
 
 
 def lines(audit: Audit) -> Iterator[str]:
@@ -258,10 +263,12 @@ def summary(audits: Mapping[str, Audit]) -> str:
     messages = sum(audit.messages for audit in audits.values())
     files = sum(audit.files for audit in audits.values())
     size = size_text(sum(audit.size_bytes for audit in audits.values()))
-    on_their_way = sum(len(audit.in_progress) for audit in audits.values())
+    on_their_way = [
+        f"{name}/{path}" if len(audits) > 1 else path for name, audit in audits.items() for path in audit.in_progress
+    ]
     keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
     removed = sum(len(audit.removed) for audit in audits.values())
-    more = f", {on_their_way} on their way" if on_their_way else ""
+    more = f", {len(on_their_way)} on their way ({', '.join(on_their_way)})" if on_their_way else ""
     more += f", {counted(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
     handovers = sum(len(audit.handovers) for audit in audits.values())
     more += f", {counted(handovers, 'hand-over')} of a site's key" if handovers else ""
@@ -269,7 +276,7 @@ def summary(audits: Mapping[str, Audit]) -> str:
     more += f", {counted(encrypted, 'encrypted file')}, {opened} of them opened" if encrypted else ""
     scratch = sum(len(audit.scratch) for audit in audits.values())
     more += f", {counted(scratch, 'scratch folder')} of a check" if scratch else ""
-    return (
+    return visible(
         f"{counted(len(audits), 'folder')}, {counted(messages, 'message')}{more}, {counted(files, 'file')}, {size}: "
         f"every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
     )

@@ -113,6 +113,7 @@ def layout_of(path: Path, shown_as: str) -> Layout:
         PoisonError: it is not a safetensors file.
     """
     try:
+        _check_header(path, shown_as)
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in sorted(file.keys())}
             return {name: (part.get_dtype(), part.get_shape()) for name, part in slices.items()}

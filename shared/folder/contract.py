@@ -18,7 +18,7 @@ UNFINISHED = ".new"  # ends the name under which a small file is written, before
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in a folder listing; ``size`` in bytes, None for a folder."""
+    """One name in a folder listing; ``size`` in bytes, None for a folder and for what is no plain file."""
 
     name: str
     is_folder: bool

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, StandingError
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
-from shared.folder.durable import BLOCK, disk_trouble, sync_folder, temporary_name, write_file, writing
+from shared.folder.durable import BLOCK, disk_trouble, hash_file, sync_folder, temporary_name, write_file, writing
 
 
 class LocalFolder(Folder):
@@ -25,22 +25,16 @@ class LocalFolder(Folder):
         return f"LocalFolder({str(self.root)!r})"
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        file = self.locate(path)
-        with self._translated(path):
-            if not file.is_file():
-                raise NotFoundError(f"{path} is not in {self.root}.")
-            with file.open("rb") as stream:
-                content = stream.read(max_bytes + 1)
+        with self._translated(path), self._file(path).open("rb") as stream:
+            content = stream.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise PoisonError(path, f"larger than the {max_bytes} bytes allowed for it")
         return content
 
     def download(self, path: str, target: Path, *, size: int) -> str:
-        file = self.locate(path)
         digest = hashlib.sha256()
         with self._translated(path):
-            if not file.is_file():
-                raise NotFoundError(f"{path} is not in {self.root}.")
+            file = self._file(path)
             found = file.stat().st_size
             if found != size:
                 raise PoisonError(path, f"has {found} bytes instead of {size}")
@@ -53,6 +47,15 @@ class LocalFolder(Folder):
                 if remaining:
                     raise PoisonError(path, f"shrank by {remaining} bytes while it was read")
         return digest.hexdigest()
+
+    def hash(self, path: str) -> tuple[int, str]:
+        """Return size in bytes and SHA-256 (hex) of a file of any size.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+        with self._translated(path):
+            return hash_file(self._file(path))
 
     def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
         target = self.locate(path)
@@ -102,9 +105,9 @@ class LocalFolder(Folder):
                 for item in found:
                     if len(entries) == MAX_ENTRIES:
                         raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
-                    is_folder = item.is_dir(follow_symlinks=False)
-                    size = None if is_folder else item.stat(follow_symlinks=False).st_size
-                    entries[item.name] = Entry(item.name, is_folder, size)
+                    is_file = item.is_file(follow_symlinks=False)
+                    size = item.stat(follow_symlinks=False).st_size if is_file else None
+                    entries[item.name] = Entry(item.name, item.is_dir(follow_symlinks=False), size)
         return [entries[name] for name in sorted(entries)]
 
     def check(self) -> None:
@@ -126,9 +129,20 @@ class LocalFolder(Folder):
             PoisonError: a symbolic link leads out of the folder.
         """
         place = self.root / check_path(path)
-        if not place.resolve().is_relative_to(self.root.resolve()):
+        if not Path(os.path.realpath(place)).is_relative_to(os.path.realpath(self.root)):  # unlike resolve, bears loops
             raise PoisonError(path, "leads out of the folder through a symbolic link")
         return place
+
+    def _file(self, path: str) -> Path:
+        """Where a file lies on disk; opened, no pipe may keep us waiting.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+        file = self.locate(path)
+        if not file.is_file():
+            raise NotFoundError(f"{path} is not in {self.root}.")
+        return file
 
     def _holds(self, target: Path, path: str, content: bytes) -> bool:
         """Tell whether ``content`` is there already; raise AlreadyExistsError if something else is."""

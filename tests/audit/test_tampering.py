@@ -205,6 +205,30 @@ def test_a_message_on_its_way_is_no_finding_while_the_run_is_open(tmp_path: Path
     assert (audit.findings, audit.in_progress) == ([], [Place("round", RUN, 2).path])
 
 
+@pytest.mark.parametrize("empty", ["runs/octa-2", f"runs/{RUN}/rounds/0002", f"runs/{RUN}/rounds/0002/to_site"])
+def test_an_empty_folder_of_a_message_is_on_its_way_and_two_are_not(tmp_path: Path, empty: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    (run.drop / empty).mkdir(parents=True)
+    code, (line,) = cli("verify", run.drop)
+    place = "runs/octa-2/offer" if empty == "runs/octa-2" else Place("round", RUN, 2).path
+    assert (code, f"1 on their way ({place})" in line) == (0, True)
+    (run.drop / "runs" / "octa-3").mkdir()
+    found = {finding.file: finding.what for finding in findings(run.drop)}
+    assert found == {
+        f"{path}/manifest.json": "is missing: its folder is empty" for path in (place, "runs/octa-3/offer")
+    }
+
+
+def test_a_run_whose_messages_were_all_taken_away_is_noticed(copy: Path, tmp_path: Path) -> None:
+    emptied = tmp_path / "north"
+    shutil.copytree(copy, emptied)
+    shutil.rmtree(emptied / "runs" / RUN)
+    (emptied / "runs" / RUN).mkdir()
+    assert f"runs/{RUN}/offer/manifest.json" in {finding.file for finding in findings(emptied)}
+
+
 def test_weights_in_another_form_than_the_run_wants_are_noticed(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.offer_and_consent(wire=Wire(numbers="bfloat16", difference=True))
@@ -282,7 +306,7 @@ def test_what_is_no_key_is_no_finding(copy: Path, key: str) -> None:
 def test_the_command_reads_a_folder_over_webdav(copy: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(copy, root / "north")
-    server = EmbeddedServer(root, {"north": "secret"}, "other-secret")
+    server = EmbeddedServer(root, {"north": "secret", "south": "secret"}, "other-secret")
     server.start()
     try:
         assert cli("verify", server.url_of("north"), "--user", "north")[0] == 0
@@ -290,6 +314,9 @@ def test_the_command_reads_a_folder_over_webdav(copy: Path, tmp_path: Path) -> N
         code, lines = cli("verify", server.url_of("north"), "--user", "north")
         assert code == 1
         assert any(line.startswith("site.json: ") for line in lines)
+        (root / "south" / "notes").mkdir()
+        code, lines = cli("verify", server.url_of("south"), "--user", "south")
+        assert (code, len(lines), "is no drop folder" in lines[0]) == (2, 1, True)
     finally:
         server.stop()
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 
-from shared.audit.reading import Reading
+from shared.audit.reading import Reading, settings_of, sharing_of
 from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
@@ -67,10 +67,7 @@ def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout:
         )
         raise ConfigurationError([problem])
     offers = {site: reading for site, reading in offers.items() if not reading.hides(run)}
-    configuration, listed = (
-        next((found for reading in offers.values() if (found := getattr(reading, part)(run)) is not None), None)
-        for part in ("configuration", "sharing")
-    )
+    configuration, listed = settings_of(offers, run), sharing_of(offers, run)
     if configuration is None or listed is None:
         raise ConfigurationError([f"run {run}: its offer does not hold; see `dropfed-audit verify`"])
     return list(_Replay(offers, configuration, listed, scratch, heldout).steps())

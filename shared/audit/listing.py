@@ -1,0 +1,134 @@
+"""What lies in a drop folder, by name: each file where the protocol has one, and all that has no place there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shared.audit.archive import Mirror
+from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
+from shared.exchange import names
+from shared.exchange.names import Place, place_at
+from shared.folder.capabilities import BELOW, FILES, TEXTS
+from shared.folder.contract import Entry, Folder
+from shared.folder.round_trip import LARGE, large_text
+
+
+@contextmanager
+def blamed(folder: Folder, path: str) -> Iterator[None]:
+    """Take what hinders the reading of one thing as that thing's fault, as long as its folder can be reached.
+
+    Raises:
+        PoisonError: it cannot be read.
+        PassingError, StandingError: nothing can.
+    """
+    try:
+        yield
+    except (PassingError, StandingError) as error:
+        folder.check()
+        raise PoisonError(path or ".", f"cannot be read: {error}") from None
+
+
+class Listing:
+    """All that lies in a folder, walked once."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self.odd: dict[str, str] = {}
+        """What is wrong with everything that is no file of the protocol's, and with folders that cannot be listed."""
+        self.sizes: dict[str, int] = {}
+        """Of every file, by path."""
+        self.by_place: dict[Place, set[str]] = defaultdict(set)
+        """The names of the files at each place, sealed or not; none where only the folder was made."""
+        self.strangers: set[str] = set()
+        """Files where the protocol has none, some of which may be unfinished."""
+        self.scratch: list[str] = []
+        self._walk("")
+
+    def _find(self, path: str, what: str) -> None:
+        self.odd[path] = what
+
+    def _walk(self, path: str) -> None:
+        entries = self._entries(path)
+        if entries == [] and (due := _due_in(path)) and not isinstance(self._folder, Mirror):
+            self.by_place[due] = set()  # in the aggregator's copy it is where an answer lay that was refused
+        for entry in entries or ():
+            inside = f"{path}/{entry.name}" if path else entry.name
+            if entry.is_folder:
+                self._enter(inside)
+            elif entry.size is None:
+                self._find(inside, "is no plain file, but a link, a pipe or the like")
+            else:
+                self.sizes[inside] = entry.size
+                place = place_at(path)
+                if place is not None:
+                    self.by_place[place].add(entry.name)
+                elif inside not in names.ROOT_FILES and not names.is_handover(inside):
+                    self.strangers.add(inside)
+
+    def _enter(self, path: str) -> None:
+        if names.is_scratch(path):
+            self.scratch.append(path)
+            self._check_scratch(path)
+        elif _may_hold_files(path):
+            self._walk(path)
+        else:
+            self._find(path, "is a folder that does not belong here")
+
+    def _check_scratch(self, path: str) -> None:
+        """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
+        for entry in self._entries(path) or ():
+            inside = f"{path}/{entry.name}"
+            if entry.is_folder and names.is_scratch(path) and entry.name == BELOW:
+                self._check_scratch(inside)
+            elif entry.size is None or entry.name not in (*FILES, LARGE) or not self._is_known_text(inside, entry.name):
+                self._find(inside, "is not what a `check` writes into its scratch folder")
+
+    def _entries(self, path: str) -> list[Entry] | None:
+        """What lies in one folder; None if it cannot be listed, or has just gone as a check's does."""
+        try:
+            with blamed(self._folder, path):
+                return self._folder.list(path)
+        except PoisonError as error:
+            self._find(error.file, error.reason)
+        except NotFoundError:
+            pass
+        return None
+
+    def _is_known_text(self, path: str, name: str) -> bool:
+        texts = (large_text(),) if name == LARGE else TEXTS
+        try:
+            with blamed(self._folder, path):
+                content = self._folder.read(path, max_bytes=max(map(len, texts)))
+        except NotFoundError:  # the check that made it has just ended
+            return True
+        except PoisonError:
+            return False
+        return any(text.startswith(content) for text in texts)
+
+
+def _may_hold_files(path: str) -> bool:
+    """Whether a folder at ``path`` is part of the protocol's tree."""
+    match path.split("/"):
+        case [names.RUNS] | [names.KEYS]:
+            return True
+        case [names.RUNS, run]:
+            return names.is_name(run)
+        case [names.RUNS, run, "rounds"]:
+            return names.is_name(run)
+        case [names.RUNS, _, "rounds", _]:
+            return place_at(f"{path}/to_site") is not None
+    return place_at(path) is not None
+
+
+def _due_in(path: str) -> Place | None:
+    """The message that comes first into an empty folder of the protocol's tree; None where nothing need come."""
+    match path.split("/"):
+        case [names.RUNS, run]:
+            return Place("offer", run)
+        case [names.RUNS, run, "rounds"]:
+            return Place("round", run, 1)
+        case [names.RUNS, run, "rounds", number]:
+            return Place("round", run, int(number))
+    return place_at(path)
