@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -23,7 +24,8 @@ class Event:
         created: by its sender's clock, which only informs.
         size_bytes: all its files, those removed since included, and its manifest.
         key: the public key that signed it.
-        answers: the path of the message that it answers; for an offer the site's card; None for a verdict on nothing.
+        in_reply_to: the digest of what it answers; None for a verdict on nothing.
+        answers: the path of the message that it answers; for an offer the site's card; None where it is not here.
         answered_by: paths of the messages that answer it.
         outcome: what it says, or what became of it, in words; empty where there is nothing to say.
     """
@@ -40,6 +42,7 @@ class Event:
     size_bytes: int
     key: str
     digest: str
+    in_reply_to: str | None
     answers: str | None
     answered_by: tuple[str, ...]
     outcome: str
@@ -50,21 +53,52 @@ class Event:
         return {("round" if name == "round_no" else name): value for name, value in values.items()}
 
 
-def timeline(readings: Mapping[str, Reading]) -> list[Event]:
-    """Every message, none before what it answers or what its sender sent before it, else by the clocks."""
+@dataclass(frozen=True)
+class Gap:
+    """Messages that must have been there, by the numbers of their sender's others or by a record of the site.
+
+    Args:
+        first, last: their numbers.
+    """
+
+    site: str
+    sender: str
+    first: int
+    last: int
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, for scripts."""
+        return {"kind": "gap"} | vars(self)
+
+
+def timeline(readings: Mapping[str, Reading]) -> list[Event | Gap]:
+    """Every message, none before what it answers or what its sender sent before it, else by the clocks.
+
+    What is missing stands where its sender goes on without it, or at the end.
+    """
     waiting: list[tuple[str, str, int, int]] = []  # created, site, place in the folder's own order
     ordered = {site: _ordered(reading) for site, reading in readings.items()}
     for number, (site, messages) in enumerate(ordered.items()):
         if messages:
             waiting.append((messages[0].manifest.created, site, number, 0))
     heapify(waiting)
-    events = []
+    events: list[Event | Gap] = []
+    heads: dict[tuple[str, str], int] = defaultdict(int)
     while waiting:
         _, site, number, at = heappop(waiting)
         messages = ordered[site]
-        events.append(event_of(readings[site], messages[at]))
+        event = event_of(readings[site], messages[at])
+        if event.seq > (due := heads[site, event.sender] + 1):
+            events.append(Gap(site, event.sender, due, event.seq - 1))
+        heads[site, event.sender] = event.seq
+        events.append(event)
         if at + 1 < len(messages):
             heappush(waiting, (messages[at + 1].manifest.created, site, number, at + 1))
+    for site, reading in readings.items():
+        for _, sender, head in reading.told_heads():
+            if head.seq > (newest := heads[site, sender]):
+                events.append(Gap(site, sender, newest + 1, head.seq))
+                heads[site, sender] = head.seq
     return events
 
 
@@ -85,20 +119,26 @@ def event_of(reading: Reading, message: Message) -> Event:
         size_bytes=sum(entry.size for entry in manifest.files.values()) + reading.sizes[f"{place.path}/{MANIFEST}"],
         key=reading.key_of(message),
         digest=message.digest,
+        in_reply_to=manifest.in_reply_to,
         answers=names.SITE_CARD if place.kind == "offer" else answered.path if answered else None,
         answered_by=tuple(sorted(other.path for other in reading.answers.get(message.digest, []))),
         outcome=_outcome(reading, place),
     )
 
 
-def lines(events: list[Event]) -> Iterator[str]:
-    """One line per event."""
+def lines(events: list[Event | Gap]) -> Iterator[str]:
+    """One line per event or gap."""
     for event in events:
         way = f"{event.site} -> aggregator" if event.sender == event.site else f"aggregator -> {event.site}"
+        if isinstance(event, Gap):
+            told = f"number {event.first}" if event.first == event.last else f"numbers {event.first} to {event.last}"
+            yield f"{'not here':20}  {way}  {told}: taken away, still on the way, or not right, as `verify` tells"
+            continue
         where = f"{event.run}/{event.round_no:04d}" if event.round_no else event.run
         size = f"{event.size_bytes:,} bytes"
         line = f"{event.created}  {way}  {event.kind} {where}  {size}  key {fingerprint(event.key)}"
-        line += f"  answers {event.answers}" if event.answers else "  answers nothing"
+        unknown = "a message that is not here" if event.in_reply_to else "nothing"
+        line += f"  answers {event.answers or unknown}"
         line += f"  answered by {', '.join(event.answered_by)}" if event.answered_by else ""
         yield visible(f"{line}  {event.outcome}" if event.outcome else line)
 
