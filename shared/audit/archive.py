@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
+
+_AGGREGATORS, _HOSPITALS = "aggregator.yaml", "site.yaml"
+"""What lies in a work directory, and never in a drop folder."""
+_MIRROR = "mirror"
+_CARDS = {names.FEDERATION, names.SITE_CARD}
+_LEVELS = 5  # of folders that a message lies below its drop folder
 
 
 @dataclass(frozen=True)
@@ -19,12 +25,12 @@ class Archive:
     """Sites' folders, by the name to show them under.
 
     Args:
-        home: the aggregator's work directory, where the folders are its mirrors.
+        places: what of it was named on this machine.
         secret_key: opens what is encrypted in the folders, or in some of them.
     """
 
     folders: dict[str, Folder]
-    home: Path | None = None
+    places: tuple[Path, ...] = ()
     secret_key: EncryptionKey | None = None
 
 
@@ -45,6 +51,21 @@ class Mirror(LocalFolder):
         return sorted(entries, key=lambda entry: entry.name)
 
 
+def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
+    """Demand that writing a file makes no folder, and changes nothing that is audited.
+
+    Raises:
+        ConfigurationError: it would.
+    """
+    if not path.parent.is_dir():
+        raise ConfigurationError([f"{path}: there is no folder {path.parent}; make it, or name another file"])
+    for place in audited:
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place)):
+            raise ConfigurationError(
+                [f"{path}: lies in {place}, where an audit changes nothing; name a file elsewhere"]
+            )
+
+
 def open_archive(
     places: Sequence[str],
     *,
@@ -62,38 +83,94 @@ def open_archive(
 
     Raises:
         ConfigurationError: a place is none of these, or two are mixed that do not go together.
-        StandingError: the key can be read by others, or is none.
+        StandingError: the key can be read by others, or is none; an address cannot be reached.
     """
     folders: dict[str, Folder] = {}
-    home = None
-    password = os.environ.get("DROPFED_PASSWORD")
-    for place in places:
-        if place.startswith(("http://", "https://")):
-            from shared.folder.webdav import WebDavFolder  # noqa: PLC0415  (local copies need no network)
-
-            if user is None:
-                raise ConfigurationError([f"{place}: name the account with --user"])
-            if password is None:
-                if ask_password is None:
-                    raise ConfigurationError([f"{place}: put the password of {user} into DROPFED_PASSWORD"])
-                password = ask_password(user)
-            folders[place] = WebDavFolder(place, user, password, ca_file=ca_file)
-            continue
-        root = Path(place)
-        if not root.is_dir():
-            raise ConfigurationError([f"{place}: is not a folder; name a copy of a drop folder, or its WebDAV address"])
-        if mirrors := sorted(root.glob("sites/*/mirror")):
-            home = root
-            folders |= {str(mirror): Mirror(mirror) for mirror in mirrors}
-        elif {path.name for path in root.iterdir()} & (names.ROOT_FILES | {names.RUNS}):
-            folders[place] = LocalFolder(root)
-        elif copies := sorted(path for path in root.iterdir() if path.is_dir()):
-            folders |= {str(path): LocalFolder(path) for path in copies}
-        else:
-            problem = "holds nothing of a drop folder; name the folder with federation.json"
-            raise ConfigurationError([f"{place}: {problem}"])
+    local = [Path(place) for place in places if not _is_address(place)]
+    home = next((place for place in local if _has(place, _AGGREGATORS) and not _is_drop_folder(place)), None)
     if home is not None and len(places) > 1:
         raise ConfigurationError([f"{home}: is the aggregator's work directory, which has every folder; name it alone"])
-    if secret_key is None and home is not None:
-        return Archive(folders, home, EncryptionKey.found_at(home / ENCRYPTION_KEY_FILE))
-    return Archive(folders, home, EncryptionKey.at(secret_key) if secret_key else None)
+    password = os.environ.get("DROPFED_PASSWORD")
+    for place in places:
+        if not _is_address(place):
+            folders |= _mirrors(home) if home else _folders_at(Path(place))
+            continue
+        if user is None:
+            raise ConfigurationError([f"{place}: name the account with --user"])
+        if password is None:
+            if ask_password is None:
+                raise ConfigurationError([f"{place}: put the password of {user} into DROPFED_PASSWORD"])
+            password = ask_password(user)
+        folders[place] = _folder_at_address(place, user, password, ca_file)
+    if secret_key is not None:
+        return Archive(folders, tuple(local), EncryptionKey.at(secret_key))
+    return Archive(folders, tuple(local), EncryptionKey.found_at(home / ENCRYPTION_KEY_FILE) if home else None)
+
+
+def _is_address(place: str) -> bool:
+    return place.startswith(("http://", "https://"))
+
+
+def _folder_at_address(address: str, user: str, password: str, ca_file: Path | None) -> Folder:
+    from shared.folder.webdav import WebDavFolder  # noqa: PLC0415  (local copies need no network)
+
+    folder = WebDavFolder(address, user, password, ca_file=ca_file)
+    try:
+        found = {entry.name for entry in folder.list("")}
+    except PoisonError:  # too long a listing: a finding
+        return folder
+    if not found & _CARDS:
+        remedy = "name the address in the hospital's site.yaml, or in aggregator.yaml"
+        raise ConfigurationError([f"{address}: is no drop folder, for {names.FEDERATION} is not in it; {remedy}"])
+    return folder
+
+
+def _mirrors(home: Path) -> dict[str, Folder]:
+    """The copies in an aggregator's work directory."""
+    mirrors = sorted(home.glob(f"sites/*/{_MIRROR}"))
+    if not mirrors:
+        raise ConfigurationError([f"{home}: is an aggregator's work directory that no hospital has joined yet"])
+    return {str(mirror): Mirror(mirror) for mirror in mirrors}
+
+
+def _folders_at(root: Path) -> dict[str, Folder]:
+    """The drop folder that a directory is, or those that it holds."""
+    if not root.is_dir():
+        raise ConfigurationError([f"{root}: is not a folder; name a copy of a drop folder, or its WebDAV address"])
+    if _is_drop_folder(root):
+        return {str(root): LocalFolder(root)}
+    inside = sorted(path for path in root.iterdir() if path.is_dir())
+    copies = [path for path in inside if _is_drop_folder(path)]
+    if not copies:
+        raise ConfigurationError([f"{root}: is no drop folder, and holds none: {_looks_like(root, inside)}"])
+    if others := [path for path in inside if path not in copies]:
+        remedy = "put it elsewhere, or name the drop folders one by one"
+        raise ConfigurationError([f"{others[0]}: lies among drop folders and is none, or cannot be read; {remedy}"])
+    return {str(path): LocalFolder(path) for path in copies}
+
+
+def _is_drop_folder(root: Path) -> bool:
+    """Whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
+    if root.absolute().name == _MIRROR and not _has(root, names.STATUS):
+        return False
+    return any(_has(root, name) for name in _CARDS)
+
+
+def _has(root: Path, name: str) -> bool:
+    return os.path.lexists(root / name)
+
+
+def _looks_like(root: Path, inside: Sequence[Path]) -> str:
+    """What a directory may be instead, and what to name."""
+    above = list(root.resolve().parents)[:_LEVELS]
+    if whole := next(filter(_is_drop_folder, above), None):
+        return f"it lies within one; name {whole}"
+    if below := sorted({path.parent for path in root.glob("*/*") if _is_drop_folder(path)}):
+        return f"such folders lie deeper; name {' '.join(map(str, below))}"
+    if home := next((path for path in (*above, *inside) if _has(path, _AGGREGATORS)), None):
+        return f"an aggregator's work directory has a copy of each; name {home}"
+    if any(_has(path, _HOSPITALS) for path in (root, *above[:1], *inside)):
+        return "it looks like a hospital's work directory; name its drop folder, or a copy of that"
+    if not any(root.iterdir()):
+        return f"it is empty; name the folder with {names.FEDERATION}, or a copy of it"
+    return f"name the folder with {names.FEDERATION}, or a directory that holds such folders and no others"

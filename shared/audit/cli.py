@@ -14,6 +14,7 @@ import click
 from shared.commands import Commands, ask_password
 from shared.counted import counted
 from shared.errors import ConfigurationError, StandingError
+from shared.visible import visible
 
 if TYPE_CHECKING:
     from shared.audit.archive import Archive
@@ -47,10 +48,7 @@ def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         from shared.audit.archive import open_archive  # noqa: PLC0415  (keeps --help instant)
 
-        if key is not None and KEY.fullmatch(key) is None:
-            raise ConfigurationError(
-                ["--key: must be the 64 hexadecimal digits, 0-9 and a-f, of the aggregator's public key"]
-            )
+        _check_key("--key", key, "aggregator")
         archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=ask_password, secret_key=secret_key)
         return command(archive=archive, key=key, **options)
 
@@ -71,6 +69,13 @@ def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
     return opened
 
 
+def _check_key(option: str, key: str | None, whose: str) -> None:
+    if key is not None and KEY.fullmatch(key) is None:
+        raise ConfigurationError(
+            [f"{option}: must be the 64 hexadecimal digits, 0-9 and a-f, of the {whose}'s public key"]
+        )
+
+
 @main.command()
 @_on_folders
 def verify(archive: Archive, key: str | None, as_json: bool) -> None:
@@ -78,13 +83,10 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
 
     Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise.
     """
-    from shared.audit.verify import lines, summary  # noqa: PLC0415  (keeps --help instant)
-    from shared.audit.verify import verify as verify_folder  # noqa: PLC0415
+    from shared.audit.reading import read_folders  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.verify import lines, summary, verified  # noqa: PLC0415
 
-    audits = {
-        name: verify_folder(opened, aggregator_key=key, secret_key=archive.secret_key)
-        for name, opened in archive.folders.items()
-    }
+    audits = {name: verified(reading) for name, reading in read_folders(archive, key).items()}
     is_used = any(audit.opened or audit.findings or not audit.encrypted for audit in audits.values())
     if archive.secret_key is not None and not is_used:
         raise ConfigurationError(["--secret-key: opens nothing here; it is the key of neither side of this folder"])
@@ -92,7 +94,7 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
         click.echo(json.dumps({name: audit.as_json() for name, audit in audits.items()}, indent=2))
     for name, audit in audits.items():
         for line in lines(audit) if not as_json else ():
-            click.echo(f"{name}/{line}" if len(audits) > 1 else line)
+            click.echo(visible(f"{name}/{line}") if len(audits) > 1 else line)
     if any(audit.findings for audit in audits.values()):
         raise SystemExit(1)
     if not as_json:
@@ -196,7 +198,13 @@ def replay(*, run: str, heldout: Path | None, threads: int, archive: Archive, ke
 @click.argument("run")
 @click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign it with the key in this file.")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the signed statement goes.")
-@click.option("--check", "signed", type=click.Path(path_type=Path, exists=True), help="Compare a signed statement.")
+@click.option(
+    "--check",
+    "signed",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Compare a signed statement.",
+)
+@click.option("--signer", metavar="HEX", help="The public key that must have signed it: what `make-key` printed.")
 @_on_folders
 def digest(
     *,
@@ -204,17 +212,25 @@ def digest(
     key_file: Path | None,
     output: Path | None,
     signed: Path | None,
+    signer: str | None,
     archive: Archive,
     key: str | None,
     as_json: bool,
 ) -> None:
     """Show the closing digest of RUN, one number over all its manifests, to compare on paper."""
     from shared.audit import closing  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.archive import check_target  # noqa: PLC0415
+    from shared.exchange.names import MAX_RECORD_BYTES  # noqa: PLC0415
     from shared.exchange.signing import SigningKey  # noqa: PLC0415
     from shared.folder.durable import write_file  # noqa: PLC0415
 
     if (key_file is None) != (output is None):
         raise ConfigurationError(["--sign and --output: give both, the key and where the signed statement goes"])
+    if signer is not None and signed is None:
+        raise ConfigurationError(["--signer: names whose a statement must be; name the statement with --check"])
+    _check_key("--signer", signer, "auditor")
+    if output is not None:
+        check_target(output, archive.places)
     readings = _readings(archive, key)
     found, findings = closing.closing(readings, run), _findings(readings)
     if key_file is not None and output is not None:
@@ -229,11 +245,13 @@ def digest(
     _show(found.model_dump(), closing.lines(found), as_json=as_json)
     for site in closing.open_folders(readings, run):
         click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
+    for site in closing.absent_sites(readings, run):
+        click.echo(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
     if signed is not None:
-        problems, signer, created = closing.check(signed.read_bytes(), found)
-        click.echo(f"{signed}: {closing.signed_line(signer, created)}", err=True)
-        for problem in problems:
-            click.echo(f"{signed}: {problem}", err=True)
+        with signed.open("rb") as file:
+            whose, problems = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer)
+        for line in (whose, *problems):
+            click.echo(f"{signed}: {line}", err=True)
         if problems:
             raise SystemExit(1)
         click.echo(f"{signed}: is of these very manifests", err=True)
@@ -249,11 +267,14 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
     It is one file that loads nothing. Exit 1 if there are findings, which the page shows.
     """
     from shared.audit import report as report_of  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.archive import check_target  # noqa: PLC0415
     from shared.audit.verify import verified  # noqa: PLC0415
     from shared.folder.durable import write_file  # noqa: PLC0415
 
     if html is None and not as_json:
         raise ConfigurationError(["--html: name the page to write, or ask for --json"])
+    if html is not None:
+        check_target(html, archive.places)
     readings = _readings(archive, key)
     document = report_of.report(readings, {site: verified(reading) for site, reading in readings.items()})
     if html is not None:
@@ -271,10 +292,12 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
 @click.argument("file", type=click.Path(path_type=Path))
 def make_key(file: Path) -> None:
     """Make a signing key of your own in FILE, for `digest --sign`; print its public half, for who checks."""
-    from shared.exchange.signing import SigningKey  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.archive import check_target  # noqa: PLC0415  (keeps --help instant)
+    from shared.exchange.signing import SigningKey  # noqa: PLC0415
 
     if file.exists():
         raise ConfigurationError([f"{file}: is there already; name another file, a key is never overwritten"])
+    check_target(file)
     click.echo(SigningKey.made_at(file).public)
 
 

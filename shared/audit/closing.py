@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.audit.reading import Reading
+from shared.audit.reading import Reading, settings_of
 from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
@@ -65,8 +65,7 @@ def closing(readings: Mapping[str, Reading], run: str) -> Closing:
     for site, reading in readings.items():
         for place in reading.messages:
             if place.run == run:
-                content = reading.folder.read(place.manifest, max_bytes=MAX_RECORD_BYTES)
-                entries.setdefault(site, {})[f"{site}/{place.manifest}"] = content
+                entries.setdefault(site, {})[f"{site}/{place.manifest}"] = reading.read(place.manifest)
     if not entries:
         raise ConfigurationError([f"there is no run {run} in these folders"])
     of_sites = {
@@ -87,6 +86,12 @@ def closing(readings: Mapping[str, Reading], run: str) -> Closing:
 def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
     """The sites in whose folders the run has no end yet, so that its digest still changes."""
     return [site for site, reading in readings.items() if _is_open(reading, run)]
+
+
+def absent_sites(readings: Mapping[str, Reading], run: str) -> list[str]:
+    """The sites of a run whose folder is not here, by its offer."""
+    settings = settings_of(readings, run)
+    return sorted(set(settings.sites) - readings.keys()) if settings else []
 
 
 def _is_open(reading: Reading, run: str) -> bool:
@@ -118,11 +123,14 @@ def sign(found: Closing, key: SigningKey) -> bytes:
     return key.sign(found.model_dump())
 
 
-def check(content: bytes, found: Closing) -> tuple[list[str], str, str]:
+def check(content: bytes, found: Closing, signer: str | None = None) -> tuple[str, list[str]]:
     """Compare a signed statement with what is here.
 
+    Args:
+        signer: the public key that must have signed it, if it is known from elsewhere.
+
     Returns:
-        What differs, one sentence each; the key that signed it, and when.
+        Who signed it, and when; and what differs, one sentence each.
 
     Raises:
         PoisonError: it is not a signed closing digest.
@@ -135,7 +143,13 @@ def check(content: bytes, found: Closing) -> tuple[list[str], str, str]:
     except ValueError as error:
         reason = str(error) if "\n" not in str(error) else "is not a closing digest of protocol 1"
         raise PoisonError("the signed statement", reason) from None
-    return list(_differences(said, found)), key, said.created
+    whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
+    if signer is None:
+        whose += (
+            "; whose key that is nobody vouches for: compare it with the auditor's own word, or name it by --signer"
+        )
+    strange = [f"it is signed by another key than {signer}"] if signer not in (None, key) else []
+    return whose, [*strange, *_differences(said, found)]
 
 
 def _differences(said: Closing, found: Closing) -> Iterator[str]:
@@ -164,8 +178,3 @@ def lines(found: Closing) -> Iterator[str]:
         yield f"of which {site}, {counted(of_site.manifests, 'manifest')}"
         for half in (of_site.root[:32], of_site.root[32:]):
             yield f"    {in_groups(half)}"
-
-
-def signed_line(key: str, created: str) -> str:
-    """Who signed a statement."""
-    return f"signed at {created} by key {key} ({fingerprint(key)})"

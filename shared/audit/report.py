@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared.audit.closing import closing
+from shared.audit.closing import absent_sites, closing
 from shared.audit.difference import flat
-from shared.audit.reading import Reading
+from shared.audit.reading import Reading, settings_of, sharing_of
 from shared.audit.show import rounds_of
 from shared.audit.verify import Audit
 from shared.exchange import names
@@ -130,8 +130,8 @@ def _site(reading: Reading, audit: Audit) -> Document:
 
 def _run(readings: Mapping[str, Reading], run: str) -> Document:
     offered = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
-    settings = next(filter(None, (reading.configuration(run) for reading in offered.values())), None)
-    listed = next(filter(None, (reading.sharing(run) for reading in offered.values())), None)
+    settings = settings_of(offered, run)
+    listed = sharing_of(offered, run)
     sites = {site: _participant(reading, run) for site, reading in offered.items()}
     return {
         "run": run,
@@ -140,7 +140,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "summary": _summary(settings),
         "stays": _stays(listed),
         "sites": sites,
-        "not_here": sorted(set(settings.sites) - sites.keys()) if settings else [],
+        "not_here": absent_sites(offered, run),
         "rounds": [_round(offered, run, number, settings) for number in rounds_of(offered, run)],
         "outcome": _outcome(offered, run),
         "digest": closing(offered, run).model_dump() if offered else None,

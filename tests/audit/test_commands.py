@@ -14,9 +14,11 @@ from shared.audit.cli import main
 from shared.audit.closing import tree_digest
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Verdict
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Sharing, Verdict
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from site_client.rotation import rotate
+from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
 
 
@@ -245,7 +247,7 @@ def test_a_digest_is_signed_and_compared(copy: Path, tmp_path: Path) -> None:
     paper = cli("digest", RUN, copy)[1]
     assert document["root"] == "".join(paper.splitlines()[1].split() + paper.splitlines()[2].split())
     assert cli("digest", RUN, copy, "--sign", key, "--output", signed)[0] == 0
-    assert cli("digest", RUN, copy, "--check", signed)[0] == 0
+    assert cli("digest", RUN, copy, "--check", signed, "--signer", public.strip())[0] == 0
     assert cli("digest", RUN, copy, "--sign", key)[0] == 2
     assert cli("digest", "octa-9", copy)[0] == 2
 
@@ -259,6 +261,60 @@ def test_a_digest_is_signed_and_compared(copy: Path, tmp_path: Path) -> None:
     signed.write_bytes(signed.read_bytes().replace(b'"manifests":9', b'"manifests":8'))
     result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(signed)])
     assert (result.exit_code, "signature does not hold" in result.stderr) == (1, True)
+
+
+def test_a_statement_is_worth_what_its_signer_is(copy: Path, tmp_path: Path) -> None:
+    signed, keys = tmp_path / "closing.json", [SigningKey.made_at(tmp_path / name).public for name in ("one", "other")]
+    assert cli("digest", RUN, copy, "--sign", tmp_path / "one", "--output", signed)[0] == 0
+
+    def checked(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["digest", RUN, str(copy), *arguments])
+        return result.exit_code, result.stderr
+
+    code, said = checked("--check", str(signed))
+    assert (code, f"by key {keys[0]}" in said, "nobody vouches for" in said) == (0, True, True)
+    code, said = checked("--check", str(signed), "--signer", keys[0])
+    assert (code, f"by key {keys[0]}" in said, "nobody vouches for" in said) == (0, True, False)
+    code, said = checked("--check", str(signed), "--signer", keys[1])
+    assert (code, f"another key than {keys[1]}" in said, "these very manifests" in said) == (1, True, False)
+    assert checked("--signer", keys[0])[0] == 2
+    code, said = checked("--check", str(signed), "--signer", "50d4 9b22")
+    assert (code, said.startswith("--signer: must be the 64 hexadecimal digits")) == (2, True)
+
+
+def test_a_digest_says_whose_folder_it_is_without(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    offer = run_configuration(run=RUN, sites=["north", "south"], quorum=1)
+    sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    run.send("offer", 0, {names.RUN_CONFIGURATION: dump_yaml(offer), names.TENSORS: dump_yaml(sharing)}, None)
+    result = CliRunner().invoke(main, ["digest", RUN, str(run.drop)])
+    assert "south: is of this run, and its folder is not here" in result.stderr
+    assert "north: is of this run" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("lost", "gap", "goes_on"),
+    [
+        (Place("update", RUN, 1), ("north", 2, 2), Place("update", RUN, 2).path),
+        (Place("verdict", RUN, 1), ("aggregator", 3, 3), Place("round", RUN, 2).path),
+        (Place("final", RUN), ("aggregator", 6, 6), None),
+    ],
+)
+def test_a_gap_stands_where_its_sender_goes_on(
+    copy: Path, tmp_path: Path, lost: Place, gap: tuple[str, int, int], goes_on: str | None
+) -> None:
+    broken = tmp_path / "north"
+    shutil.copytree(copy, broken)
+    shutil.rmtree(broken / lost.path)
+    code, output = cli("timeline", broken, "--json")
+    events = json.loads(output)
+    (at,) = [at for at, event in enumerate(events) if event["kind"] == "gap"]
+    assert (code, len(events)) == (1, 9)
+    assert tuple(events[at][name] for name in ("sender", "first", "last")) == gap
+    assert [event["path"] for event in events[at + 1 : at + 2]] == ([goes_on] if goes_on else [])
+    text = cli("timeline", broken)[1].splitlines()
+    assert f"number {gap[1]}: taken away, still on the way, or not right" in text[at]
+    assert any("answers a message that is not here" in line for line in text) == (lost.kind == "update")
 
 
 def test_an_aggregators_work_directory_has_every_folder(played: Played) -> None:

@@ -1,0 +1,119 @@
+"""What is no drop folder is told from a forged one, by one sentence that says what to name; none is written into."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aggregator.setup import initialise
+from shared.audit.cli import main
+from shared.exchange import names
+from tests.played import RUN, Played
+
+
+@pytest.fixture(scope="module")
+def home(played: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one finds on a stick: work directories, copies of folders, and more."""
+    home = tmp_path_factory.mktemp("stick")
+    for name in ("aggregator", "north"):
+        shutil.copytree(played.drop.parent / name, home / "daemons" / name)
+    shutil.copytree(played.drop, home / "trial" / "folders" / "north")
+    initialise(home / "fresh", "retina", {"north": "http://127.0.0.1/north/"}, "aggregator")
+    (home / "empty").mkdir()
+    (home / "person" / "runs" / "experiment").mkdir(parents=True)
+    for name in (names.README, names.STATUS):
+        (home / "person" / name).write_bytes(b"{}")
+    return home
+
+
+def refused(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1), result.output
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("empty", "it is empty"),
+        ("person", "name the folder with federation.json"),
+        ("person/README.txt", "is not a folder"),
+        ("daemons/north", "a hospital's work directory; name its drop folder"),
+        ("daemons/north/mirror", "a hospital's work directory; name its drop folder"),
+        ("daemons", "name {home}/daemons/aggregator"),
+        ("daemons/aggregator/sites", "name {home}/daemons/aggregator"),
+        ("daemons/aggregator/sites/north", "name {home}/daemons/aggregator"),
+        ("daemons/aggregator/sites/north/mirror", "name {home}/daemons/aggregator"),
+        ("fresh", "no hospital has joined yet"),
+        ("trial", "name {home}/trial/folders"),
+        ("trial/folders/north/runs", "name {home}/trial/folders/north"),
+        (f"trial/folders/north/runs/{RUN}/rounds/0001/to_site", "name {home}/trial/folders/north"),
+    ],
+)
+def test_another_directory_is_told_from_a_forged_folder(home: Path, place: str, says: str) -> None:
+    for command in (["verify"], ["timeline"], ["digest", RUN]):
+        sentence = refused(*command, home / place)
+        assert sentence.startswith(f"{home / place}: ")
+        assert sentence.endswith(f"{says.format(home=home)}\n") or "{home}" not in says
+        assert says.format(home=home) in sentence
+
+
+def test_what_lies_among_folders_and_is_none_is_not_passed_over(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "trial" / "folders", tmp_path / "folders")
+    (tmp_path / "folders" / "south").mkdir()
+    assert refused("verify", tmp_path / "folders").startswith(f"{tmp_path}/folders/south: lies among drop folders")
+
+
+@pytest.mark.parametrize("lost", [names.FEDERATION, names.SITE_CARD, names.README, names.STATUS, names.RUNS])
+def test_a_folder_that_lost_something_is_still_one(home: Path, tmp_path: Path, lost: str) -> None:
+    copy = tmp_path / "north"
+    shutil.copytree(home / "trial" / "folders" / "north", copy)
+    for name in ("site.yaml", "aggregator.yaml"):
+        (copy / name).write_bytes(b"")
+    shutil.rmtree(copy / lost) if (copy / lost).is_dir() else (copy / lost).unlink()
+    result = CliRunner().invoke(main, ["verify", str(copy)])
+    assert result.exit_code == 1
+    assert lost == names.RUNS or f"{lost}: is missing" in result.stdout
+
+
+def test_two_folders_of_one_site_are_not_two_sites(home: Path, tmp_path: Path) -> None:
+    north = home / "trial" / "folders" / "north"
+    shutil.copytree(north, tmp_path / "south")
+    for command in (["verify"], ["timeline"], ["report", "--json"]):
+        assert refused(*command, north, tmp_path / "south") == (
+            f"{tmp_path}/south: is a second folder of north, as {north} is; name one\n"
+        )
+
+
+def test_folders_under_two_aggregators_keys_do_not_hold_together(home: Path, tmp_path: Path) -> None:
+    other = Played(tmp_path)
+    other.offer_and_consent()
+    north = home / "trial" / "folders" / "north"
+    assert "are of several federations" in refused("verify", north, other.drop)
+    result = CliRunner().invoke(main, ["verify", str(north), str(other.drop), "--key", other.aggregator_key])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
+    assert result.stdout.startswith(f"{north}/{names.FEDERATION}: is signed by another key")
+
+
+@pytest.mark.parametrize("where", ["north/page", "page", "north/runs/page", "link/page"])
+def test_nothing_is_written_into_what_is_audited(home: Path, tmp_path: Path, where: str) -> None:
+    folders = tmp_path / "folders"
+    shutil.copytree(home / "trial" / "folders", folders)
+    (tmp_path / "link").symlink_to(folders / "north")
+    target = tmp_path / where if where.startswith("link") else folders / where
+    CliRunner().invoke(main, ["make-key", str(tmp_path / "auditor.key")])
+    for command in (["report", "--html"], ["digest", RUN, "--sign", tmp_path / "auditor.key", "--output"]):
+        assert "where an audit changes nothing" in refused(*command, target, folders)
+    assert not target.exists()
+
+
+def test_no_folder_is_made_for_what_is_written(home: Path, tmp_path: Path) -> None:
+    target, north = tmp_path / "new" / "file", home / "trial" / "folders" / "north"
+    CliRunner().invoke(main, ["make-key", str(tmp_path / "auditor.key")])
+    for command in (["report", "--html"], ["digest", RUN, "--sign", tmp_path / "auditor.key", "--output"]):
+        assert f"there is no folder {target.parent}" in refused(*command, target, north)
+    assert f"there is no folder {target.parent}" in refused("make-key", target)
+    assert not target.parent.exists()
