@@ -18,35 +18,46 @@ from typing import Any
 import yaml
 
 from shared.learning.data import synthetic_octa
-from tests.learning.small_sites import write_small
+from shared.learning.tasks import TASK_NAMES
+from tests.learning.small_sites import SIGNALS, write_small
 
 TEMPLATES = tuple(sorted((Path(__file__).parent.parent / "configs" / "studies").glob("*.yaml")))
+FOR_ANY_TASK = "comparators"
+"""The template that is played for every task, with noise and foreign images besides."""
 SIDE = 32
 MOST_SITES = {"dr_staging": 3}
-ROUNDS = 2
-BATCH = 8
-IMAGES = {"octa_segmentation": 6, "dr_staging": 16, "rdr_classification": 15, "fundus_disease": 12}
-GRADES = (5, 6, 5, 4, 5)
-"""Of the sites of ``dr_staging``, as the public sets have them that the templates name."""
-NETWORKS: dict[str, dict[str, object]] = {
-    "octa_segmentation": {"widths": [4, 8]},
-    "dr_staging": {"encoder": "small", "weights": "random"},
-    "rdr_classification": {"encoder": "plain", "weights": "random", "hidden": [8]},
-    "fundus_disease": {"encoder": "plain", "weights": "random", "hidden": [8]},
+IMAGES = {
+    "octa_segmentation": 6,
+    "dr_staging": 16,
+    "rdr_classification": 15,
+    "fundus_disease": 12,
+    "time_series": 18,
+    "spectrograms": 12,
+}
+ROWS = {"time_series": 96, "spectrograms": 64}
+"""Of each recording."""
+GRADES = {"aptos": 5, "ddr": 6}
+"""Of the sites of ``dr_staging``, as the public sets have them that the templates name; of others 4."""
+OPTIONS: dict[str, dict[str, object]] = {
+    "octa_segmentation": {"image_size": SIDE, "widths": [4, 8]},
+    "dr_staging": {"image_size": SIDE, "encoder": "small", "weights": "random"},
+    "rdr_classification": {"image_size": SIDE, "encoder": "plain", "weights": "random", "hidden": [8]},
+    "fundus_disease": {"image_size": SIDE, "encoder": "plain", "weights": "random", "hidden": [8]},
+    **SIGNALS,
 }
 FEWER: dict[str, dict[str, int]] = {
-    "run": {"rounds": ROUNDS, "batch_size": BATCH},
+    "run": {"rounds": 2, "epochs": 2, "batch_size": 8, "images_per_site": 4},
     "method_options": {"fine_tuning_epochs": 1, "passes": 2, "members": 2},
     "augmentation": {"copies": 1},
 }
-"""What is lowered wherever a template says it."""
+"""What is lowered wherever a template says more."""
 
 
 def small(template: dict[str, Any]) -> dict[str, Any]:
     """A study like a template, with other sizes alone."""
     study = {**template, "seeds": template["seeds"][:1], "noise": template.get("noise", [])[:1]}
     run = _lowered(template["run"])
-    run["task_options"] = {**run["task_options"], "image_size": SIDE, **NETWORKS[template["task"]]}
+    run["task_options"] = {**run["task_options"], **OPTIONS[template["task"]]}
     study["run"] = run
     study["data"] = dict([*template["data"].items()][: MOST_SITES.get(template["task"])])
     study["ways"] = {label: _lowered(way) for label, way in template["ways"].items()}
@@ -55,34 +66,60 @@ def small(template: dict[str, Any]) -> dict[str, Any]:
     return study
 
 
+def for_task(template: dict[str, Any], task: str) -> dict[str, Any]:
+    """The template for any task, for this one."""
+    run = {**template["run"], "task_options": {}}
+    return {**template, "task": task, "run": run, "foreign": "data/foreign", "noise": [0.01]}
+
+
 def _lowered(settings: dict[str, Any]) -> dict[str, Any]:
-    lowered = settings | {key: value for key, value in FEWER["run"].items() if key in settings}
+    lowered = {**settings, **_fewer("run", settings)}
     for group in ("method_options", "augmentation"):
         if group in settings:
-            fewer = {key: value for key, value in FEWER[group].items() if key in settings[group]}
-            lowered[group] = settings[group] | fewer
+            lowered[group] = {**settings[group], **_fewer(group, settings[group])}
     return lowered
 
 
+def _fewer(group: str, settings: dict[str, Any]) -> dict[str, int]:
+    numbers = {key: settings[key] for key in FEWER[group] if isinstance(settings.get(key), int)}
+    return {key: min(number, FEWER[group][key]) for key, number in numbers.items()}
+
+
 def write_data(study: dict[str, Any], root: Path) -> None:
-    """Synthetic images where a study says that its sites' are."""
-    for number, folder in enumerate(study["data"].values()):
-        grades, images = GRADES[number], IMAGES[study["task"]]
-        write_small(study["task"], root / folder, images=images, size=SIDE, seed=number, site=number, grades=grades)
+    """Synthetic images, or recordings, where a study says that its sites' are."""
+    task = study["task"]
+    images, size = IMAGES[task], ROWS.get(task, SIDE)
+    for number, (site, folder) in enumerate(study["data"].items()):
+        grades = GRADES.get(site, 4)
+        write_small(task, root / folder, images=images, size=size, seed=number, site=number, grades=grades)
     if "foreign" in study:
-        octa = root / "octa"
-        synthetic_octa.write_site(octa, style=synthetic_octa.STYLES[0], images=4, size=SIDE, seed=1)
-        (octa / "images").rename(root / study["foreign"])
+        other = root / "other"
+        if task in SIGNALS:
+            write_small(task, other, images=4, size=size, seed=9)
+        else:
+            synthetic_octa.write_site(other, style=synthetic_octa.STYLES[0], images=4, size=SIDE, seed=1)
+        (other / ("recordings" if task in SIGNALS else "images")).rename(root / study["foreign"])
 
 
-def play(template: Path, root: Path) -> str | None:
+def studies() -> dict[str, dict[str, Any]]:
+    """By what it is called here, every template made small."""
+    found = {}
+    for path in TEMPLATES:
+        template = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.stem == FOR_ANY_TASK:
+            found |= {f"{path.stem}-{task}": small(for_task(template, task)) for task in TASK_NAMES}
+        else:
+            found[path.stem] = small(template)
+    return found
+
+
+def play(name: str, study: dict[str, Any], root: Path) -> str | None:
     """Play a template's small version.
 
     Returns:
         What is wrong; None where all is well.
     """
-    study = small(yaml.safe_load(template.read_text(encoding="utf-8")))
-    path = root / template.name
+    path = root / f"{name}.yaml"
     write_data(study, root)
     path.write_text(yaml.safe_dump(study, sort_keys=False, allow_unicode=True), encoding="utf-8")
     command = [sys.executable, "-m", "aggregator.cli", "study", str(path)]
@@ -90,23 +127,37 @@ def play(template: Path, root: Path) -> str | None:
     if done.returncode:
         return f"exit {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1]}"
     home = path.with_suffix("")
-    with (home / "results.csv").open(encoding="utf-8", newline="") as file:
-        tested = {row["way"] for row in csv.DictReader(file) if row["split"] == "test"}
+    rows = _table(home / "results.csv")
+    tested = {row["way"] for row in rows if row["split"] == "test"}
     if missing := sorted(study["ways"].keys() - tested):
         return f"no test scores of {', '.join(missing)}"
+    tables = ["comparison", "by-site", "uncertainty", "fairness", "cost"]
+    tables += ["noise"] if study["noise"] else []
+    tables += ["elsewhere"] if "foreign" in study else []
+    if empty := [table for table in tables if not any(map(_has_number, _table(home / "tables" / f"{table}.csv")))]:
+        return f"no number in {', '.join(empty)}"
     return None if (home / "report.html").stat().st_size else "an empty page"
 
 
+def _table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _has_number(row: dict[str, str]) -> bool:
+    return any(text[:1].isdecimal() for name, text in row.items() if name not in ("way", "tested on"))
+
+
 def main() -> int:
-    """Play all templates; 1 where one failed."""
+    """Play all templates, or those that are named; 1 where one failed."""
+    chosen = {name: study for name, study in studies().items() if name in (sys.argv[1:] or [name])}
     failed = 0
-    for template in TEMPLATES:
+    for name, study in chosen.items():
         began = time.monotonic()
         root = Path(tempfile.mkdtemp(prefix="dropfed-smoke-"))
-        wrong = play(template, root)
-        ways = len(yaml.safe_load(template.read_text(encoding="utf-8"))["ways"])
+        wrong = play(name, study, root)
         how = f"FAILED: {wrong}; it lies in {root}" if wrong else "ok"
-        print(f"{template.stem}, {ways} ways, {time.monotonic() - began:.0f} s: {how}", flush=True)
+        print(f"{name}, {len(study['ways'])} ways, {time.monotonic() - began:.0f} s: {how}", flush=True)
         if wrong:
             failed += 1
         else:
