@@ -475,7 +475,7 @@ def study(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"]
     """
     from aggregator.studies.play import play_study  # noqa: PLC0415  (keeps --help instant)
 
-    if not play_study(study_yaml, output or study_yaml.with_suffix(""), engine, at_a_time):
+    if not play_study(study_yaml, output, engine, at_a_time):
         sys.exit(1)
 
 

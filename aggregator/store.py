@@ -331,13 +331,14 @@ def open_runs(work: Path) -> list[RunStore]:
 
 
 def if_another_launch(work: Path) -> str:
-    """What to do about a run that a daemon is at here, as the end of a sentence."""
+    """What to say to a second launch where a daemon works."""
     begun = open_runs(work)
     if not begun:
-        return "nothing was begun; wait for it to end, or stop it first"
+        return "another daemon works in this directory; nothing was begun; wait for it to end, or stop it first"
     run = begun[-1].run
     return (
-        f"run {run} goes on there, and nothing was begun: watch it by `dropfed-aggregator status --work {work}`, and "
+        f"another daemon works in this directory; run {run} goes on there, and nothing was begun: watch it by "
+        f"`dropfed-aggregator status --work {work}`, and "
         f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {work}`"
     )
 

@@ -16,6 +16,7 @@ import yaml
 
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
+from aggregator.studies.play import play_study
 from aggregator.studies.results import result_of
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
@@ -74,15 +75,18 @@ def cells_of(path):
 
 def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
     path, home = written(data), data / "small"
-    process = subprocess.Popen(command(path), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 240
     while not [cell for cell in cells_of(path) if result_of(home, cell)] and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    process.wait(60)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "stopped; the same command goes on" in said and "Traceback" not in said
     finished = [home / "cells" / cell.name / "result.json" for cell in cells_of(path) if result_of(home, cell)]
     early = {result: result.stat().st_mtime_ns for result in finished}
     assert early
+    assert f"{len(early)} of 3 cells are finished." in (home / "report.html").read_text()
 
     again = subprocess.run(command(path), capture_output=True, text=True, check=True)
     assert f"3 cells, {len(early)} of them finished before" in again.stdout
@@ -246,11 +250,28 @@ def test_what_decides_a_cell_is_in_its_name(data):
         ({"rounds_as": {"images": 60, "pooled_epochs": 2, "steps_per_round": 1}}, "run says rounds too"),
         ({"seeds": [1, 1]}, "one is named twice"),
         ({"wayz": {}}, "wayz: is not a known key"),
+        ({"data": {"north": "data/north", "south": "data/north"}}, "north and south have the same folder"),
+        ({"foreign": "data/north"}, "north and foreign have the same folder"),
     ],
 )
 def test_a_wrong_study_is_explained(data, changes, sentence):
     with pytest.raises(ConfigurationError, match=sentence):
         cells_of(written(data, "wrong", **changes))
+
+
+def test_results_get_a_place_of_their_own(data):
+    among_images = subprocess.run(
+        [*command(written(data)), "--output", str(data / "data" / "north" / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert among_images.returncode == 2
+    assert among_images.stderr.strip() == "data: results would lie in data/north; say another place with --output"
+    assert not (data / "data" / "north" / "out").exists()
+    unnamed = written(data).rename(data / "no-ending")
+    with pytest.raises(ConfigurationError, match=r"call it no-ending\.yaml, or say --output"):
+        play_study(unnamed, None, "local", 1)
 
 
 def test_rounds_of_equal_steps(data):

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aggregator.report.tables import Spread, Table
-from aggregator.studies import analysis
-from aggregator.studies.analysis import Predicted
+from aggregator.studies import analysis, voting
 from aggregator.studies.configuration import POOLED, Energy, StudyConfiguration
 from aggregator.studies.matrix import Cell, expand
 from aggregator.studies.pages import write_study_pages
 from aggregator.studies.results import folder_of, table_rows, write_table
+from aggregator.studies.voting import Predicted
 from shared.errors import ConfigurationError
 
 HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
@@ -61,8 +61,9 @@ def test_a_mean_over_sites_has_its_spread_over_seeds() -> None:
     rows += [row("a", "n", "s", auroc=0.1), row("a", "s", "n", auroc=0.3), row("b", POOLED, "n", auroc=None)]
     found = body(analysis.comparison(rows, ["auroc"]))
     (internal,) = found["a", "internal"]
-    assert internal.mean == pytest.approx((0.7 + 0.9 + 0.5) / 3)
-    assert internal.std == pytest.approx(0.2)  # of 0.7, 0.9 and 0.5, with n - 1 below
+    assert (internal.values, internal.of) == (5, 6)  # one is undefined
+    assert internal.number.mean == pytest.approx((0.7 + 0.9 + 0.5) / 3)
+    assert internal.number.std == pytest.approx(0.2)  # of 0.7, 0.9 and 0.5, with n - 1 below
     assert found["a", "external"] == [pytest.approx(0.2)]  # one seed has no spread
     assert found["b", "internal"] == [None]
     assert body(analysis.by_site(rows, "auroc"))["a", "external"] == [pytest.approx(0.3), pytest.approx(0.1)]
@@ -146,6 +147,13 @@ def test_where_nothing_varies_there_is_no_p() -> None:
     assert [line[4:] for line in table.rows] == [[None, None, None, None]]
 
 
+def test_of_two_values_there_is_no_p() -> None:
+    (found,) = analysis.tests(of_seeds("a", FIRST[:2]) + of_seeds("b", SECOND[:2]), "auroc")
+    assert (found.pairs, found.paired, found.unpaired) == (2, None, None)
+    (found,) = analysis.tests(of_seeds("a", FIRST[:3]) + of_seeds("b", SECOND[:3]), "auroc")
+    assert found.paired is not None and found.unpaired is not None
+
+
 def test_on_other_sites_images_several_models_are_one_value() -> None:
     rows = [row(way, model, "n", seed=seed, auroc=base + spread)
             for way, base in (("a", 0.6), ("b", 0.5)) for seed in range(2)
@@ -191,17 +199,17 @@ def predicted(probabilities: list[float], truth: list[int], severities: tuple[st
 
 def test_the_cut_of_youden_by_hand() -> None:
     # At 0.6: 2 of 3 positives, 0 of 3 negatives. At 0.3: 3 of 3 and 2 of 3. So 0.6.
-    assert analysis.youden_cut(predicted([0.9, 0.6, 0.3, 0.5, 0.4, 0.1], [1, 1, 1, 0, 0, 0])) == 0.6
+    assert voting.youden_cut(predicted([0.9, 0.6, 0.3, 0.5, 0.4, 0.1], [1, 1, 1, 0, 0, 0])) == 0.6
     # At 0.9 and at 0.3 the gain is a half: the higher.
-    assert analysis.youden_cut(predicted([0.9, 0.5, 0.3, 0.1], [1, 0, 1, 0])) == 0.9
-    assert analysis.youden_cut(predicted([0.9, 0.1], [1, 1])) == 0.5  # of one class there is none
+    assert voting.youden_cut(predicted([0.9, 0.5, 0.3, 0.1], [1, 0, 1, 0])) == 0.9
+    assert voting.youden_cut(predicted([0.9, 0.1], [1, 1])) == 0.5  # of one class there is none
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]), st.booleans()), min_size=2, max_size=30))
 @example([(0.1, False)] * 2 + [(0.1, True)] * 2 + [(0.3, False)] + [(0.3, True)] * 3 + [(0.5, True)] * 4)  # a tie
 def test_no_other_cut_is_better(answers: list[tuple[float, bool]]) -> None:
     probabilities, truth = [p for p, _ in answers], [int(is_one) for _, is_one in answers]
-    cut = analysis.youden_cut(predicted(probabilities, truth))
+    cut = voting.youden_cut(predicted(probabilities, truth))
     if 0 < sum(truth) < len(truth):
 
         def gain(at: float) -> float:
@@ -257,26 +265,27 @@ def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
     said = [[0.1, 0.6, 0.4, 0.9], [0.3, 0.2, 0.7, 0.5]]  # together 0.2, 0.4, 0.55 and 0.7
     cuts = [predicted([0.2, 0.4], [0, 1]), predicted([0.1, 0.7], [0, 1])]  # 0.4 and 0.7, so 0.55
     for member, probabilities, validation in zip(members, said, cuts, strict=True):
-        assert not list(analysis.votes(tmp_path, cells))
+        assert not list(voting.votes(tmp_path, cells))
         say(tmp_path, member, "north.test", predicted(probabilities, truth, severities))
         say(tmp_path, member, "north.validation", validation)
-        assert not list(analysis.votes(tmp_path, cells))  # what a cell has said before it ended may be cut off
+        assert not list(voting.votes(tmp_path, cells))  # what a cell has said before it ended may be cut off
         finish(tmp_path, member, [])
-    (voted,) = analysis.votes(tmp_path, cells)
+    (voted,) = voting.votes(tmp_path, cells)
     assert (voted.outer, voted.model_of, voted.tested_on) == (0, "north", "north")
     assert voted.cut == pytest.approx(0.55)
     assert voted.predicted.probabilities[:, 1] == pytest.approx([0.2, 0.4, 0.55, 0.7])
-    table = analysis.ensemble([voted])
+    table = voting.ensemble([voted])
     scores = dict(zip(table.header[2:], table.rows[0][2:], strict=True))
     assert {name: scores[name] for name in ("AUROC", "AUPRC", "accuracy")} == dict.fromkeys(
         ("AUROC", "AUPRC", "accuracy"), pytest.approx(1.0)
     )
-    assert [scores[name] for name in severities] == [1.0] * 4
+    assert [scores[f"severity {name}"] for name in severities] == [1.0] * 4
+    assert voting.ensemble([voted], ["normal", "mild"]).header[-4:] == ("normal", "mild", "severity 2", "severity 3")
 
 
 def test_what_votes_cannot_say_is_absent() -> None:
-    voted = analysis.Voted("a", 0, None, "n", "n", predicted([0.1, 0.2], [0, 0]), 0.15)
-    table = analysis.ensemble([voted])
+    voted = voting.Voted("a", 0, None, "n", "n", predicted([0.1, 0.2], [0, 0]), 0.15)
+    table = voting.ensemble([voted])
     scores = dict(zip(table.header[2:], table.rows[0][2:], strict=True))
     assert {name for name, value in scores.items() if value is None} == {
         *("AUROC", "AUPRC", "sensitivity", "specificity", "balanced accuracy")
@@ -320,12 +329,12 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
     assert (north["auroc"], south["auroc"], north["way"]) == ("", "0.25", HOSTILE)
 
 
-def test_a_score_that_no_run_has_is_refused(tmp_path: Path) -> None:
-    planned = study(tmp_path, scores=["auroc", "aurok"])
-    cells = expand(planned, tmp_path)
-    finish(tmp_path, cells[0], [result_row("north", 0.5)])
-    with pytest.raises(ConfigurationError, match=r"there is no aurok; .* accuracy, auroc"):
-        page_of(tmp_path, planned, cells)
+def test_a_score_that_no_run_has_is_refused_before_any_is_played(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no aurok; .* accuracy, auprc, auroc") as found:
+        expand(study(tmp_path, scores=["auroc", "aurok", "accuracy_of_1"]), tmp_path)
+    assert len(found.value.problems) == 1
+    with pytest.raises(ConfigurationError, match=r"there is no dice; .* dice_mean"):
+        expand(study(tmp_path, scores=["dice"], task="octa_segmentation", run={"rounds": 1}), tmp_path)
 
 
 def test_the_same_results_give_the_same_page(tmp_path: Path) -> None:
@@ -333,6 +342,33 @@ def test_the_same_results_give_the_same_page(tmp_path: Path) -> None:
     cells = expand(planned, tmp_path)
     finish(tmp_path, cells[0], [result_row("north", 0.5), result_row("south", 0.25)])
     assert page_of(tmp_path, planned, cells) == page_of(tmp_path, planned, cells)
+
+
+def test_what_a_changed_study_has_no_more_is_removed(tmp_path: Path) -> None:
+    planned = study(tmp_path, noise=[0.01])
+    cells = expand(planned, tmp_path)
+    finish(tmp_path, cells[0], [result_row("north", 0.5), {**result_row("north", 0.4), "split": "noise-0.01"}])
+    page = page_of(tmp_path, planned, cells)
+    drawn = {tmp_path / "tables" / "noise.csv", tmp_path / "figures" / "noise-curve.svg"}
+    assert "variance of the noise" in page and all(path.exists() for path in drawn)
+    page = page_of(tmp_path, planned.model_copy(update={"noise": []}), cells)
+    assert "variance of the noise" not in page and not any(path.exists() for path in drawn)
+    assert (tmp_path / "tables" / "comparison.csv").exists()
+
+
+def test_many_comparisons_are_folded_up(tmp_path: Path) -> None:
+    for ways, is_folded in ((3, False), (7, True)):
+        planned = study(tmp_path, ways={f"way {n}": {"method": "mean", "rounds": n + 1} for n in range(ways)})
+        cells = expand(planned, tmp_path)
+        for number, cell in enumerate(cells):
+            finish(tmp_path, cell, [result_row("north", number / 10)])
+        page = page_of(tmp_path, planned, cells)
+        assert ("<summary>Two-tailed t-tests" in page) == is_folded
+
+
+def test_a_small_number_is_not_shown_as_none() -> None:
+    table = Table("small", "", ("a", "b"), [["x", 0.00012], ["y", 0.0], ["z", -0.2]])
+    assert [line[1].text for line in table.shown] == ["1e-04", "0.000", "-0.200"]
 
 
 def test_a_spread_is_told_in_tables_too() -> None:

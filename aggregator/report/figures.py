@@ -143,6 +143,7 @@ def lines(
     *,
     has_mean: bool = False,
     limits: tuple[float | None, float | None] = (None, None),
+    are_names: bool = False,
     why_none: str = "nobody has told a number yet",
     **labels: str,
 ) -> Figure:
@@ -150,11 +151,12 @@ def lines(
 
     Args:
         has_mean: whether the last column is the mean of the others.
+        are_names: whether the first column's cells are not places on the axis but names, at equal distances.
         labels: ``xlabel`` and ``ylabel``, with their units.
     """
     if not any(is_number(cell) for row in table.rows for cell in row[1:]):
         return Figure(table.name, title, why_none=why_none)
-    places = [number(row[0]) for row in table.rows]
+    places = [float(place) if are_names else number(row[0]) for place, row in enumerate(table.rows)]
     columns = table.header[1:]
 
     def draw(axes: Axes) -> None:
@@ -164,9 +166,14 @@ def lines(
             style = _OF_MEAN if is_mean else line_style(index) if named else _OF_MANY
             values = [number(row[index + 1]) for row in table.rows]
             axes.plot(places, values, label=label(column) if named else None, **style)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        if are_names:
+            axes.set_xticks(places, [str(row[0]) for row in table.rows])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_ylim(*limits)
 
+    if len(columns) > MOST_NAMED:
+        caption = f"{caption} More than {MOST_NAMED} lines are drawn without their names, which the numbers below have."
     alt = f"Lines: {labels['ylabel']} over {labels['xlabel']}. Last: {_last_told(table)}."
     height = HEIGHT + 0.2 * (min(len(columns), MOST_NAMED) // 3)
     return panel(Words(table.name, title, caption, alt), table, draw, labels, height=height)

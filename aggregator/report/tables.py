@@ -23,6 +23,9 @@ SHOWN_ROWS = 300
 _LONG = 30
 """Letters of a text that needs a wide column."""
 
+_TOO_SMALL = 0.0005
+"""With three places it would look like 0, which it is not."""
+
 _FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet would compute with, were it the beginning of a text."""
 
@@ -53,7 +56,16 @@ class Spread:
     std: float
 
 
-Cell = float | int | str | Spread | Untold | None
+@dataclass(frozen=True)
+class Partly:
+    """A number over fewer values than there could be; the others are undefined."""
+
+    number: float | Spread
+    values: int
+    of: int
+
+
+Cell = float | int | str | Spread | Partly | Untold | None
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,11 @@ def is_number(cell: Cell) -> bool:
 
 def short(value: float) -> str:
     """A number for people."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if 0 < abs(value) < _TOO_SMALL:
+        return f"{value:.0e}"
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 # --- of the document ---------------------------------------------------------------------------------------
@@ -299,6 +315,8 @@ def _csv_cell(cell: Cell) -> str:
             return ""
         case Spread():
             return f"{cell.mean:.3f} ± {cell.std:.3f}"
+        case Partly():
+            return f"{_csv_cell(cell.number)} ({cell.values} of {cell.of})"
         case float():
             return decimal_text(cell)
         case int():
@@ -321,6 +339,8 @@ def _shown_cell(cell: Cell) -> ShownCell:
             return ShownCell(cell.why, "soft")
         case Spread():
             return ShownCell(f"{cell.mean:.3f} ± {cell.std:.3f}", "number")
+        case Partly():
+            return ShownCell(f"{_shown_cell(cell.number).text} ({cell.values} of {cell.of})", "number")
         case int() | float():
             return ShownCell(short(cell), "number")
         case str():

@@ -1,4 +1,4 @@
-"""What a study's results say: means with their spread, tests between ways, ensembles of folds, noise, foreign images.
+"""What a study's results say: means with their spread, tests between ways, noise, foreign images, cost.
 
 A value is of one way, seed, turn of the cross-validation and pair of sites: whose model, whose images. ``internal`` is
 a model on images of its own site (of pooled sites: of any), ``external`` on another's.
@@ -6,23 +6,19 @@ a model on images of its own site (of pooled sites: of any), ``external`` on ano
 
 from __future__ import annotations
 
-import csv
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.report.tables import Spread, Table
+from aggregator.report.tables import Partly, Spread, Table
 from aggregator.studies.configuration import POOLED, Energy
-from aggregator.studies.matrix import Cell
-from aggregator.studies.results import PREDICTIONS, folder_of, result_of
-from shared.learning.metrics import mean_and_std, mean_over_sites, ranking
+from shared.learning.metrics import mean_and_std, mean_over_sites
 
 Row = Mapping[str, Any]
 Key = tuple[Any, ...]
@@ -30,6 +26,8 @@ Floats = NDArray[np.float64]
 
 ETAS = (1.0, 1.5, 2.0, math.e)
 """How far larger sites count more in a mean over sites: not at all with 1, by their images with e (FedEE)."""
+_FEWEST_TESTED = 3
+"""Of two values' differences a t-test tells nothing that one would act on."""
 _NO_SPREAD = 1e-9
 """Values that lie no farther apart than this are the same but for rounding: no t-test tells anything of them."""
 
@@ -61,15 +59,25 @@ def spread_over_repeats(found: Mapping[Key, float]) -> Spread | float | None:
     return means[0] if len(means) == 1 else Spread(*_mean_and_sample_std(means))
 
 
+def _over_repeats(found: Mapping[Key, float], asked: int) -> Spread | Partly | float | None:
+    """The same, and where fewer values are defined than were asked for, how many."""
+    over_repeats = spread_over_repeats(found)
+    if over_repeats is None or len(found) == asked:
+        return over_repeats
+    return Partly(over_repeats, len(found), asked)
+
+
 def comparison(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     """Every way's scores on the sites' test images."""
     by_score = {score: values(rows, score) for score in scores}
-    pairs = _in_order(rows)
+    asked = Counter((row["way"], kind_of(row)) for row in rows if row["split"] == "test")
     body = [
-        [way, kind, *(spread_over_repeats(by_score[score].get((way, kind), {})) for score in scores)]
-        for way, kind in pairs
+        [*pair, *(_over_repeats(by_score[score].get(pair, {}), asked[pair]) for score in scores)]
+        for pair in _in_order(rows)
     ]
     caption = "Scores on test images: mean over sites, ± standard deviation of that mean over seeds and folds."
+    if any(isinstance(cell, Partly) for line in body for cell in line):
+        caption += " In brackets: how many of the values are defined, where not all are."
     return Table("comparison", caption, ("way", "tested on", *scores), body)
 
 
@@ -115,7 +123,7 @@ def tests(rows: Sequence[Row], score: str, kind: str = "internal") -> list[Teste
             continue
         one, two = (np.array([found[way][place] for place in both]) for way in (first, second))
         paired = unpaired = None
-        if len(both) > 1:
+        if len(both) >= _FEWEST_TESTED:
             if np.ptp(one - two) > _NO_SPREAD:
                 paired = float(stats.ttest_rel(one, two).pvalue)
             if np.ptp(one) + np.ptp(two) > _NO_SPREAD:
@@ -141,11 +149,9 @@ def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal
         [each.first, each.second, each.difference, each.pairs, each.paired, p, each.unpaired, q]
         for each, p, q in zip(compared, paired, unpaired, strict=True)
     ]
-    header = ("way", "against", "difference", "pairs", "p paired", "adjusted", "p unpaired", "adjusted ")
-    caption = (
-        f"Two-tailed t-tests on {score}, {kind}; adjusted by Benjamini and Hochberg. Values of one seed are not "
-        "independent of each other where folds share images: p-values say less than they seem to."
-    )
+    p_values = [name for test in ("paired", "unpaired") for name in (f"p {test}", f"p {test}, adjusted")]
+    header = ("way", "against", "difference", "pairs", *p_values)
+    caption = f"Two-tailed t-tests on {score}, {kind}; p-values adjusted for their number by Benjamini and Hochberg."
     return Table("tests" if kind == "internal" else f"tests-{kind}", caption, header, body)
 
 
@@ -160,7 +166,7 @@ def noise(rows: Sequence[Row], score: str) -> Table:
         [way, *(spread_over_repeats(found.get((way, "internal"), {})) for found in by_variance.values())]
         for way in ways
     ]
-    caption = f"{score} on test images with Gaussian noise, by its variance (levels from 0 to 1)."
+    caption = f"{score} on own sites' test images with Gaussian noise, by its variance; 0 is none."
     return Table("noise", caption, ("way", *(f"{variance:g}" for variance in by_variance)), body)
 
 
@@ -195,7 +201,7 @@ def fairness(rows: Sequence[Row], score: str) -> Table:
             [mean_over_sites([v for v, _ in told], [n for _, n in told], eta) for told in by_repeat.values()]
             for eta in ETAS
         ]
-        body.append([way, *(_spread(of_eta) for of_eta in means)])
+        body.append([way, *(spread(of_eta) for of_eta in means)])
     header = ("way", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
     return Table("fairness", f"{score}, mean over sites: alike with η = 1, by their images with η = e.", header, body)
 
@@ -219,136 +225,6 @@ def cost(rows: Sequence[Row], energy: Energy) -> Table:
         f"{energy.watts:g} W + MB of all sites and training rounds · {energy.joules_per_megabyte:g} J) / 3600."
     )
     return Table("cost", caption, header, body)
-
-
-# --- ensembles of the inner folds -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """What a classification's models say about images, together.
-
-    Args:
-        truth: (N,) classes.
-        probabilities: (N, K).
-        severities: (N,) text, empty where the task has none.
-    """
-
-    images: tuple[str, ...]
-    truth: NDArray[np.int64]
-    probabilities: Floats
-    severities: tuple[str, ...]
-
-
-def read_predictions(path: Path) -> Predicted | None:
-    """A table that a cell wrote; None where there is none."""
-    if not path.exists():
-        return None
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = [name for name in (rows[0] if rows else {}) if name.startswith("probability_")]
-    return Predicted(
-        tuple(row["image"] for row in rows),
-        np.array([int(row["class"]) for row in rows]),
-        np.array([[float(row[name]) for name in columns] for row in rows]),
-        tuple(row["severity"] for row in rows),
-    )
-
-
-def youden_cut(predicted: Predicted) -> float:
-    """The probability of class 1 from which on sensitivity + specificity is greatest; the highest such, of equals."""
-    found = ranking(predicted.probabilities[:, 1], predicted.truth == 1)
-    if not found.positives[-1] or not found.negatives[-1]:
-        return 0.5
-    # In whole numbers: equals stay equal, which two rounded shares need not.
-    gain = found.positives * found.negatives[-1] - found.negatives * found.positives[-1]
-    return float(found.scores[int(np.argmax(gain))])
-
-
-@dataclass(frozen=True)
-class Voted:
-    """The models of one outer fold's inner turns, voting softly: their probabilities are averaged, and their cuts."""
-
-    way: str
-    seed: int
-    outer: int | None
-    model_of: str
-    tested_on: str
-    predicted: Predicted
-    cut: float
-
-
-def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
-    """Every ensemble of two classes whose members are all finished; without a cross-validation each votes alone."""
-    groups: dict[Key, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[cell.way, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
-    for (way, seed, outer), members in groups.items():
-        if any(result_of(home, member) is None for member in members):
-            continue
-        first = folder_of(home, members[0]) / PREDICTIONS
-        for path in sorted(first.glob("*/*.test.csv")):
-            model_of, tested_on = path.parent.name, path.name.removesuffix(".test.csv")
-            tested, validated = [], []
-            for member in members:
-                folder = folder_of(home, member) / PREDICTIONS / model_of
-                tested.append(read_predictions(folder / f"{tested_on}.test.csv"))
-                validated.append(read_predictions(folder / f"{model_of}.validation.csv"))
-            together = _together([each for each in tested if each is not None])
-            if together is None or together.probabilities.shape[1] != 2:
-                continue
-            cuts = [youden_cut(each) for each in validated if each is not None]
-            cut = math.fsum(cuts) / len(cuts) if cuts else 0.5
-            yield Voted(way, seed, outer, model_of, tested_on, together, cut)
-
-
-def ensemble(found: Sequence[Voted]) -> Table:
-    """The scores of soft votes, and the share that is right of each severity."""
-    severities = list(dict.fromkeys(name for each in found for name in each.predicted.severities if name))
-    names = ("accuracy", "balanced accuracy", "AUROC", "AUPRC", "F1", "sensitivity", "specificity")
-    scored: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-    for each in found:
-        kind = "internal" if each.model_of in (each.tested_on, POOLED) else "external"
-        scored[each.way, kind].append(_vote_scores(each, severities))
-    body = [
-        [way, kind, *(_spread([one[name] for one in of_way if name in one]) for name in (*names, *severities))]
-        for (way, kind), of_way in scored.items()
-    ]
-    caption = (
-        "Inner folds vote softly, cut at the mean of their validation cuts (Youden): mean ± standard deviation over "
-        "sites, outer folds and seeds. Of each severity: the share that is right."
-    )
-    return Table("ensemble", caption, ("way", "tested on", *names, *severities), body)
-
-
-def _vote_scores(voted: Voted, severities: Sequence[str]) -> dict[str, float]:
-    predicted, truth = voted.predicted, voted.predicted.truth == 1
-    says = predicted.probabilities[:, 1] >= voted.cut
-    right = says == truth
-    found = {"accuracy": float(right.mean())}
-    curve = ranking(predicted.probabilities[:, 1], truth)
-    if truth.any() and not truth.all():
-        sensitivity, specificity = float(says[truth].mean()), float((~says[~truth]).mean())
-        found |= {"sensitivity": sensitivity, "specificity": specificity}
-        found |= {"balanced accuracy": (sensitivity + specificity) / 2}
-        areas = {"AUROC": curve.auroc(), "AUPRC": curve.average_precision()}
-        found |= {name: area for name, area in areas.items() if area is not None}
-    if truth.any() or says.any():
-        found["F1"] = float(2 * (says & truth).sum() / (says.sum() + truth.sum()))
-    for severity in severities:
-        chosen = np.array([name == severity for name in predicted.severities])
-        if chosen.any():
-            found[severity] = float(right[chosen].mean())
-    return found
-
-
-def _together(found: Sequence[Predicted]) -> Predicted | None:
-    """The mean of several models' probabilities of the same images."""
-    if not found or any(each.images != found[0].images for each in found):
-        return None
-    first = found[0]
-    mean = np.mean([each.probabilities for each in found], axis=0)
-    return Predicted(first.images, first.truth, mean, first.severities)
 
 
 # --- small things ----------------------------------------------------------------------------------------------
@@ -376,7 +252,8 @@ def _is_noise(row: Row) -> bool:
     return bool(row["split"].startswith("noise-"))
 
 
-def _spread(found: Sequence[float]) -> Spread | float | None:
+def spread(found: Sequence[float]) -> Spread | float | None:
+    """The mean and standard deviation of some values; one has no deviation."""
     if not found:
         return None
     return found[0] if len(found) == 1 else Spread(*_mean_and_sample_std(found))

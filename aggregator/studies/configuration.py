@@ -71,7 +71,7 @@ class StudyConfiguration(Record):
     folds: Turns | None = None
     noise: Annotated[
         list[Annotated[float, Field(gt=0, le=1)]],
-        Field(max_length=20, description="variances of Gaussian noise on test images with levels from 0 to 1"),
+        Field(max_length=20, description="variances of Gaussian noise on test images"),
     ] = []
     scores: Annotated[
         list[str], Field(description="columns shown in the tables, the main one first; none: the task's own")

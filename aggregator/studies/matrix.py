@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 from pydantic import BeforeValidator
 
 from aggregator.studies.configuration import Device, StudyConfiguration
@@ -19,8 +20,11 @@ from shared.exchange.records import Record, RunConfiguration
 from shared.exchange.signing import digest_of
 from shared.learning.data.splits import Folds
 from shared.learning.methods import open_method
+from shared.learning.metrics import OF_CLASS
+from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
+from shared.visible import visible
 
 _ANY_CLASSES = 2  # of a network that only shows whether it can be begun
 IMAGES_PER_SITE = "images_per_site"
@@ -85,8 +89,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         root: the folder that the study's paths are relative to.
 
     Raises:
-        ConfigurationError: every problem of every way, each told once, and folders and published weights that are not
-            there.
+        ConfigurationError: every problem of every way, each told once; and folders, published weights and scores that
+            are not there.
     """
     data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
     foreign = str((root / study.foreign).resolve()) if study.foreign else None
@@ -94,11 +98,13 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     problems = [
         f"data: there is no folder {folder}; correct the path" for folder in folders if not Path(folder).is_dir()
     ]
+    problems += _shared_folders(study, root)
     if problems:
         raise ConfigurationError(problems)
     contents = {folder: contents_of(Path(folder)) for folder in folders}
     weights = str((root / study.weights).resolve())
     software = f"dropfed {version('dropfed')}"
+    problems += _unknown_scores(study)
     cells: list[Cell] = []
     begun: set[str] = set()
     for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
@@ -136,10 +142,33 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     return cells
 
 
+def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
+    """A sentence for each folder that is two sites', or foreign besides: images would be trained and tested on."""
+    named = [*study.data.items(), *([("foreign", study.foreign)] if study.foreign else [])]
+    owners: dict[Path, str] = {}
+    problems = []
+    for name, folder in named:
+        if (owner := owners.setdefault((root / folder).resolve(), name)) != name:
+            problems.append(f"data: {owner} and {name} have the same folder, {folder}; give each its own")
+    return problems
+
+
 def contents_of(folder: Path) -> str:
     """A digest of what files there are and how large they are."""
     found = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     return digest_of(json.dumps(found).encode())
+
+
+def _unknown_scores(study: StudyConfiguration) -> list[str]:
+    """A sentence for each score that the task does not have; of single classes each may."""
+    scoring = task_named(study.task).scoring(CrossEntropy())
+    there = scoring.scores([scoring.look(torch.zeros(2, 2), torch.tensor([0, 1]))])  # of two answers, whatever they say
+    told = ", ".join(sorted(name for name in there if not name.startswith(OF_CLASS) and not name.endswith("_std")))
+    return [
+        f"scores: there is no {visible(score)}; take it out, or take one of {told}"
+        for score in study.scores
+        if score not in there and not score.startswith(OF_CLASS)
+    ]
 
 
 def _check(run: RunConfiguration) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 from aggregator.report.figures import COLOURS, Figure, Words, lines, panel
 from aggregator.report.page import Section, write_sections
 from aggregator.report.tables import Cell as TableCell
-from aggregator.report.tables import Spread, Table
-from aggregator.studies import analysis
-from aggregator.studies.analysis import Row, Voted
+from aggregator.report.tables import Partly, Spread, Table
+from aggregator.studies import analysis, voting
+from aggregator.studies.analysis import Row
 from aggregator.studies.configuration import POOLED, StudyConfiguration
 from aggregator.studies.matrix import Cell
-from shared.errors import ConfigurationError
+from aggregator.studies.voting import Voted
 from shared.exchange.reading import dump_yaml
 from shared.learning.metrics import DROPPED_PERCENTS
 from shared.learning.tasks import SELECTION_SCORES, task_named
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 _USUAL = ("accuracy", "balanced_accuracy", "auroc", "auprc", "f1", "dice", "iou", "kappa", "sensitivity", "specificity")
 _LETTERS_OF_A_LINE = 28
 """Of a way's name beside its point; 60 in one line would leave no room for points."""
+_MOST_TESTS = 15
+"""More comparisons than this are folded up, one table each."""
+_OF_TESTS = (
+    "Each value is of one seed, fold and tested site. A p-value needs three values that both ways have; where there "
+    "are fewer, or nothing varies, a dash stands. Values are not independent of each other where folds share images or "
+    "sites a model: p-values say less than they seem to."
+)
+_NOT_ALWAYS = ("tests-external", "ensemble", "severities-*", "noise", "noise-curve", "elsewhere")
+"""Tables and figures that not every page has."""
 _OF_DOUBT = (
     "calibration_error",
     "misdiagnosis_auroc",
@@ -48,30 +57,19 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
 
     Returns:
         The page.
-
-    Raises:
-        ConfigurationError: a score that the study names does not exist.
     """
-    _demand_scores(study, rows)
     main, *others = study.scores or _usual_scores(study.task, rows)
-    voted = list(analysis.votes(home, cells))
+    voted = list(voting.votes(home, cells))
     comparing = [analysis.comparison(rows, [main, *others]), analysis.by_site(rows, main)]
     sections = [
         Section("comparison", "Scores", figures=[_bars(comparing[0], main)], tables=comparing),
-        Section(
-            "tests",
-            "Tests between ways",
-            tables=[
-                analysis.table_of_tests(compared, main, kind)
-                for kind in ("internal", "external")
-                if (compared := analysis.tests(rows, main, kind)) or kind == "internal"
-            ],
-        ),
+        _tests(rows, main),
     ]
     if voted:
-        sections.append(
-            Section("ensemble", "Inner folds together", figures=_histograms(voted), tables=[analysis.ensemble(voted)])
-        )
+        title = "Inner folds together" if study.folds else "With a cut from validation images"
+        names = getattr(task_named(study.task).options(study.run.get("task_options", {})), "severities", ())
+        tables = [voting.ensemble(voted, names)]
+        sections.append(Section("ensemble", title, figures=_histograms(voted, names), tables=tables))
     sections.append(_uncertainty(rows))
     if study.noise:
         table = analysis.noise(rows, main)
@@ -80,6 +78,7 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
         Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(rows, main)]),
         Section("cost", "Cost", tables=[analysis.cost(rows, study.energy)]),
     ]
+    _remove_earlier(home)
     finished = len({row["configuration"] for row in rows})
     return write_sections(
         home,
@@ -97,13 +96,23 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
     )
 
 
-def _demand_scores(study: StudyConfiguration, rows: Sequence[Row]) -> None:
-    there = {name for row in rows if row["split"] == "test" for name in row["scores"]}
-    if unknown := [score for score in study.scores if score not in there]:
-        told = ", ".join(sorted(there))
-        raise ConfigurationError(
-            [f"scores: there is no {score}; take it out, or take one of {told}" for score in unknown]
-        )
+def _remove_earlier(home: Path) -> None:
+    """Remove what an earlier page had and this one may not have."""
+    for pattern in _NOT_ALWAYS:
+        for folder in ("tables", "figures"):
+            for path in (home / folder).glob(f"{pattern}.*"):
+                path.unlink()
+
+
+def _tests(rows: Sequence[Row], score: str) -> Section:
+    tables = [
+        analysis.table_of_tests(compared, score, kind)
+        for kind in ("internal", "external")
+        if (compared := analysis.tests(rows, score, kind)) or kind == "internal"
+    ]
+    are_many = any(len(table.rows) > _MOST_TESTS for table in tables)
+    shown, folded = ([], tables) if are_many else (tables, [])
+    return Section("tests", "Tests between ways", [_OF_TESTS], shown, folded)
 
 
 def _usual_scores(task: str, rows: Sequence[Row]) -> list[str]:
@@ -151,7 +160,8 @@ def _bars(table: Table, score: str) -> Figure:
 
     def draw(axes: Axes) -> None:
         for place, (_, cell) in enumerate(shown):
-            spread = cell.std if isinstance(cell, Spread) else None  # of a single value it is not known
+            known = cell.number if isinstance(cell, Partly) else cell
+            spread = known.std if isinstance(known, Spread) else None  # of a single value it is not known
             axes.errorbar(_middle(cell), -place, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
         names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name, _ in shown]
         axes.set_yticks([-place for place in range(len(shown))], names, size=8)
@@ -173,15 +183,15 @@ def _bars(table: Table, score: str) -> Figure:
 
 
 def _noise(table: Table, score: str) -> Figure:
-    variances = [float(text) for text in table.header[1:]]
     body: list[list[TableCell]] = [
-        [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(variances)
+        [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(table.header[1:])
     ]
     turned = Table("noise-curve", table.caption, ("variance", *(str(row[0]) for row in table.rows)), body)
-    return lines("Noise on test images", table.caption, turned, xlabel="variance of the noise", ylabel=score)
+    labels = {"xlabel": "variance of the noise (not to scale)", "ylabel": score}
+    return lines("Noise on test images", table.caption, turned, are_names=True, **labels)
 
 
-def _histograms(voted: Sequence[Voted]) -> list[Figure]:
+def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
     """How the probability of class 1 is spread in each severity, by way; models on their own sites' images."""
     edges = np.linspace(0, 1, 11)
     by_way: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -189,13 +199,14 @@ def _histograms(voted: Sequence[Voted]) -> list[Figure]:
         if each.model_of in (each.tested_on, POOLED):
             predicted = each.predicted
             for name, of_image in zip(predicted.severities, predicted.probabilities, strict=True):
-                by_way[each.way][name or "all"].append(float(of_image[1]))
+                if name:
+                    by_way[each.way][name].append(float(of_image[1]))
     figures = []
     for number, (way, severities) in enumerate(by_way.items()):
-        ordered = sorted(
-            severities, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)
-        )
-        counted = {name: np.histogram(severities[name], bins=edges)[0] for name in ordered}
+        ordered = voting.in_order(severities)
+        counted = {
+            voting.name_of_severity(each, names): np.histogram(severities[each], bins=edges)[0] for each in ordered
+        }
 
         def draw(axes: Axes, counted: dict[str, np.ndarray] = counted) -> None:
             for index, (name, counts) in enumerate(counted.items()):
@@ -209,13 +220,15 @@ def _histograms(voted: Sequence[Voted]) -> list[Figure]:
         words = Words(
             f"severities-{number + 1}",
             f"Probabilities by severity: {way}",
-            "Share of the images of each severity (counted from 0), by the votes' probability of class 1.",
+            "Share of the images of each severity, by the votes' probability of being referable, at their own sites.",
             f"Histograms of {way}, one for each severity.",
         )
-        table = Table(words.name, f"Images of {way}.", ("probability", *ordered), body)
-        figures.append(panel(words, table, draw, {"xlabel": "probability of class 1", "ylabel": "share of images"}))
+        table = Table(words.name, f"Images of {way}.", ("probability", *counted), body)
+        labels = {"xlabel": "probability of being referable", "ylabel": "share of images"}
+        figures.append(panel(words, table, draw, labels))
     return figures
 
 
 def _middle(cell: TableCell) -> float:
+    cell = cell.number if isinstance(cell, Partly) else cell
     return cell.mean if isinstance(cell, Spread) else float(cell) if isinstance(cell, (int, float)) else math.nan

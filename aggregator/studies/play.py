@@ -8,22 +8,23 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from aggregator.studies.configuration import read_study
+from aggregator.studies.configuration import StudyConfiguration, read_study
 from aggregator.studies.matrix import Cell, expand
 from aggregator.studies.pages import write_study_pages
 from aggregator.studies.results import CELLS, folder_of, result_of, table_rows, write_table
 from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 from shared.counted import counted
 from shared.durations import duration_text
+from shared.errors import ConfigurationError
 from shared.visible import visible
 
 
-def play_study(path: Path, home: Path, engine: Engine, at_a_time: int | None) -> bool:
+def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int | None) -> bool:
     """Play what is not finished of a study, and write its table.
 
     Args:
         path: ``STUDY.yaml``.
-        home: where its cells and tables are; made if it is not there.
+        output: where its cells and tables are, made if it is not there; None: beside the file.
 
     Returns:
         Whether every cell is finished.
@@ -32,6 +33,8 @@ def play_study(path: Path, home: Path, engine: Engine, at_a_time: int | None) ->
         ConfigurationError: every problem of the study.
     """
     study = read_study(path)
+    home = output or path.with_suffix("")
+    _demand_place(home, path, study)
     cells = expand(study, path.parent)
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
@@ -40,16 +43,36 @@ def play_study(path: Path, home: Path, engine: Engine, at_a_time: int | None) ->
         f"{study.study}: {counted(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}"
     )
     at_a_time = at_a_time or as_many_as_fit()
+    stopped = False
     with _Told(console, len(cells), done, at_a_time) as told:
-        failed = run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
-    console.print(f"the table: {write_table(home, cells)}")
+        try:
+            run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
+        except KeyboardInterrupt:
+            stopped = True
     rows = list(table_rows(home, cells))
+    console.print(f"the table: {write_table(home, cells)}")
     if rows:
         console.print(f"the page:  {write_study_pages(study, home, cells, rows)}")
-    for finished in failed:
+    for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
         console.print(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
-    return not failed
+    if stopped:
+        console.print("stopped; the same command goes on, and plays no finished cell again")
+    return not told.failed and not stopped
+
+
+def _demand_place(home: Path, path: Path, study: StudyConfiguration) -> None:
+    """Demand that results get no other place than their own.
+
+    Raises:
+        ConfigurationError: they would lie where the file is, or among some site's images, which would then be others
+            with each run.
+    """
+    if home == path:
+        raise ConfigurationError([f"{path}: results would lie in its place; call it {path.name}.yaml, or say --output"])
+    for folder in (*study.data.values(), *([study.foreign] if study.foreign else [])):
+        if home.resolve().is_relative_to((path.parent / folder).resolve()):
+            raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])
 
 
 def name_of(cell: Cell) -> str:
@@ -64,6 +87,7 @@ class _Told:
     def __init__(self, console: Console, cells: int, done: int, at_a_time: int) -> None:
         self._console, self._cells, self._done, self._at_a_time = console, cells, done, at_a_time
         self._began, self._finished_now = time.monotonic(), 0
+        self.failed: list[Finished] = []
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._bar = self._progress.add_task("", total=cells, completed=done)
@@ -76,6 +100,8 @@ class _Told:
         self._progress.stop()
 
     def finished(self, finished: Finished) -> None:
+        if finished.trouble is not None:
+            self.failed.append(finished)
         self._finished_now += 1
         self._done += 1
         each_s = (time.monotonic() - self._began) / self._finished_now

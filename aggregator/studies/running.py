@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from aggregator.studies.matrix import Cell
 from aggregator.studies.results import CONFIGURATION, folder_of, result_of
 from shared.errors import ConfigurationError
-from shared.folder.durable import write_file
+from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 
 if TYPE_CHECKING:
@@ -59,32 +59,25 @@ def as_many_as_fit() -> int:
 
 def run_cells(
     cells: Sequence[Cell], home: Path, *, engine: Engine, at_a_time: int, on_finished: Callable[[Finished], None]
-) -> list[Finished]:
+) -> None:
     """Play what is not finished yet.
 
     Args:
         home: the study's folder.
         on_finished: told of each cell as it ends.
 
-    Returns:
-        The cells that failed.
-
     Raises:
-        ConfigurationError: another process plays this study,
-            or ``engine`` is not installed.
+        ConfigurationError: ``engine`` is not installed.
+        StandingError: another process plays this study.
     """
-    with work_lock(home):
+    with work_lock(home, "another process plays this study; wait for it, or stop it first"):
         missing = {cell.name: cell for cell in cells if result_of(home, cell) is None}
         for cell in missing.values():
             settings = cell.configuration.model_dump(mode="json")
             write_file(folder_of(home, cell) / CONFIGURATION, json.dumps(settings, indent=1).encode())
         play = _by_ray if engine == "ray" else _by_processes
-        failed = []
         for finished in play([*missing.values()], home, at_a_time):
             on_finished(finished)
-            if finished.trouble is not None:
-                failed.append(finished)
-        return failed
 
 
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
@@ -125,7 +118,10 @@ def play_logged(folder: Path) -> NoReturn:
     with (folder / LOG).open("wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
-    sys.exit(import_module(PROGRAM).main(str(folder)))
+    try:
+        sys.exit(import_module(PROGRAM).main(str(folder)))
+    except OSError as error:
+        sys.exit(str(disk_trouble(error, folder)))
 
 
 def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
@@ -161,5 +157,6 @@ def finished_of(cell: Cell, home: Path, seconds: float) -> Finished:
     """How a cell ended, by what it left."""
     if result_of(home, cell) is not None:
         return Finished(cell, seconds, None)
-    lines = (folder_of(home, cell) / LOG).read_text(errors="replace").strip().splitlines()
-    return Finished(cell, seconds, lines[-1] if lines else "it was stopped")
+    log = folder_of(home, cell) / LOG
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return Finished(cell, seconds, lines[-1] if lines else "it ended without a word, as where memory or disk is full")

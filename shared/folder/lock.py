@@ -57,11 +57,11 @@ def demand_work(work: Path) -> None:
 
 
 @contextmanager
-def work_lock(work: Path, remedy: str = "stop it first") -> Iterator[None]:
+def work_lock(work: Path, taken: str = "another daemon works in this directory; stop it first") -> Iterator[None]:
     """Hold a work directory until the block ends, however it ends.
 
     Args:
-        remedy: what to do where another daemon holds it, as the end of a sentence.
+        taken: what to say where another process holds it.
 
     Raises:
         ConfigurationError: there is no such directory.
@@ -72,4 +72,4 @@ def work_lock(work: Path, remedy: str = "stop it first") -> Iterator[None]:
         with FileLock(work / LOCK, timeout=LOOKS_S):
             yield
     except Timeout:
-        raise StandingError(f"{work}: another daemon works in this directory; {remedy}") from None
+        raise StandingError(f"{work}: {taken}") from None
