@@ -97,6 +97,9 @@ def test_images_from_elsewhere() -> None:
         row("b", POOLED, "foreign", split="foreign", ood_auroc=None),
     ]
     assert body(analysis.elsewhere(rows)) == {"a": [pytest.approx(0.8), 0.6], "b": [None, None]}
+    # One model says of s against n the reverse of what it says of n against s: 0.5, whatever it says.
+    rows = [row("a", "n", "s", ood_auroc=0.7), row("a", "s", "n", ood_auroc=0.3)]
+    assert [cell.why for cell in body(analysis.elsewhere(rows))["a"][:1]] == ["one model"]
 
 
 def test_the_estimate_of_energy_is_its_formula() -> None:
@@ -322,8 +325,8 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
         line for line in csv.reader((tmp_path / "tables" / "comparison.csv").open()) if line[1] == "internal"
     ]
     assert (kind, scores[0]) == ("internal", "")
-    assert [line[1] for line in csv.reader((tmp_path / "tables" / "ways.csv").open())][1:] == ["0.25"]
-    assert "Not drawn: nobody has told a number yet." in page  # of noise
+    assert [line[1:] for line in csv.reader((tmp_path / "tables" / "ways.csv").open())][1:] == [["external", "0.25"]]
+    assert "Not drawn: no cell has told a number yet." in page  # of noise
     write_table(tmp_path, cells)
     (north, south) = csv.DictReader((tmp_path / "results.csv").open())
     assert (north["auroc"], south["auroc"], north["way"]) == ("", "0.25", HOSTILE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ INK, SOFT = "#1b1f24", "#6e7781"
 WIDTH, HEIGHT = 4.6, 3.5
 """Of a figure, in inches: on a phone its letters are still large enough to read."""
 
+_LETTERS_BELOW, _LETTERS_OF_A_HANDLE = 66, 8
+"""Of the names below a figure in one row, and what the line before each takes."""
+
 _TALLEST = 60.0
 
 MOST_NAMED = 12
@@ -45,6 +48,7 @@ _STYLE: dict[Any, object] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.12,  # inches: a number below the end of an axis is not cut off
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "grid.color": "#e6e9ed",
@@ -175,7 +179,8 @@ def lines(
     if len(columns) > MOST_NAMED:
         caption = f"{caption} More than {MOST_NAMED} lines are drawn without their names, which the numbers below have."
     alt = f"Lines: {labels['ylabel']} over {labels['xlabel']}. Last: {_last_told(table)}."
-    height = HEIGHT + 0.2 * (min(len(columns), MOST_NAMED) // 3)
+    named = [label(column) for column in columns] if len(columns) <= MOST_NAMED else []
+    height = HEIGHT + 0.2 * (-(-len(named) // _columns_below(named)) - 1)
     return panel(Words(table.name, title, caption, alt), table, draw, labels, height=height)
 
 
@@ -224,8 +229,14 @@ def _legend_below(sheet: Sheet, axes: Axes) -> None:
     """Names below the axes, where they hide nothing."""
     handles, names = axes.get_legend_handles_labels()
     if handles:
-        columns = 2 if len(names) in {2, 4} else 3
+        columns = _columns_below(names)
         sheet.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=2.4, columnspacing=1.2)
+
+
+def _columns_below(names: Sequence[str]) -> int:
+    """How many names stand beside each other below a figure without being cut off."""
+    most = _LETTERS_BELOW // (_LETTERS_OF_A_HANDLE + max(map(len, names), default=1))
+    return max(1, min(most, 2 if len(names) in {2, 4} else 3))
 
 
 def label(text: str, most: int = 24) -> str:

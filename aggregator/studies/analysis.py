@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.report.tables import Partly, Spread, Table
+from aggregator.report.tables import Cell, Partly, Spread, Table, Untold
 from aggregator.studies.configuration import POOLED, Energy
 from shared.learning.metrics import mean_and_std, mean_over_sites
 
@@ -30,6 +30,9 @@ _FEWEST_TESTED = 3
 """Of two values' differences a t-test tells nothing that one would act on."""
 _NO_SPREAD = 1e-9
 """Values that lie no farther apart than this are the same but for rounding: no t-test tells anything of them."""
+
+
+_ONE_MODEL = Untold("one model")
 
 
 def kind_of(row: Row) -> str:
@@ -78,7 +81,12 @@ def comparison(rows: Sequence[Row], scores: Sequence[str]) -> Table:
     caption = "Scores on test images: mean over sites, ± standard deviation of that mean over seeds and folds."
     if any(isinstance(cell, Partly) for line in body for cell in line):
         caption += " In brackets: how many of the values are defined, where not all are."
-    return Table("comparison", caption, ("way", "tested on", *scores), body)
+    return Table("comparison", caption, ("way", "tested on", *map(heading, scores)), body)
+
+
+def heading(score: str) -> str:
+    """What a score is called over a column; of a segmentation each is a mean over images."""
+    return score.removesuffix("_mean")
 
 
 def by_site(rows: Sequence[Row], score: str) -> Table:
@@ -89,7 +97,9 @@ def by_site(rows: Sequence[Row], score: str) -> Table:
         [way, kind, *(spread_over_repeats(_of_site(found.get((way, kind), {}), site)) for site in sites)]
         for way, kind in _in_order(rows)
     ]
-    return Table("by-site", f"{score} by the site whose test images they are.", ("way", "tested on", *sites), body)
+    return Table(
+        "by-site", f"{heading(score)} by the site whose test images they are.", ("way", "tested on", *sites), body
+    )
 
 
 @dataclass(frozen=True)
@@ -151,7 +161,7 @@ def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal
     ]
     p_values = [name for test in ("paired", "unpaired") for name in (f"p {test}", f"p {test}, adjusted")]
     header = ("way", "against", "difference", "pairs", *p_values)
-    caption = f"Two-tailed t-tests on {score}, {kind}; p-values adjusted for their number by Benjamini and Hochberg."
+    caption = f"Two-tailed t-tests on {heading(score)}, {kind}; p-values adjusted by Benjamini and Hochberg."
     return Table("tests" if kind == "internal" else f"tests-{kind}", caption, header, body)
 
 
@@ -166,7 +176,7 @@ def noise(rows: Sequence[Row], score: str) -> Table:
         [way, *(spread_over_repeats(found.get((way, "internal"), {})) for found in by_variance.values())]
         for way in ways
     ]
-    caption = f"{score} on own sites' test images with Gaussian noise, by its variance; 0 is none."
+    caption = f"{heading(score)} on own sites' test images with Gaussian noise, by its variance; 0 is none."
     return Table("noise", caption, ("way", *(f"{variance:g}" for variance in by_variance)), body)
 
 
@@ -180,11 +190,25 @@ def elsewhere(rows: Sequence[Row]) -> Table:
             place = (row["seed"], row["outer"], row["inner"], row["model_of"], row["tested_on"])
             found[row["way"], what][place] = value
     ways = list(dict.fromkeys(row["way"] for row in rows))
-    body = [
-        [way, *(spread_over_repeats(found.get((way, what), {})) for what in ("other sites", "foreign"))] for way in ways
-    ]
-    caption = "P(an image from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing."
+    body: list[list[Cell]] = []
+    for way in ways:
+        of_others, of_foreign = (found.get((way, what), {}) for what in ("other sites", "foreign"))
+        others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others)
+        body.append([way, others, spread_over_repeats(of_foreign)])
+    caption = (
+        "P(an image from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing. One model "
+        "of all sites would come to 0.5 on other sites' images, whatever it says."
+    )
     return Table("elsewhere", caption, ("way", "other sites", "foreign"), body)
+
+
+def _mirrored(found: Mapping[Key, float]) -> bool:
+    """Whether all is as with one model: what it says of s against n is the reverse of what it says of n against s."""
+    back = [found.get((*repeat, tested_on, model_of)) for *repeat, model_of, tested_on in found]
+    return bool(found) and all(
+        other is not None and abs(value + other - 1) < _NO_SPREAD
+        for value, other in zip(found.values(), back, strict=True)
+    )
 
 
 def fairness(rows: Sequence[Row], score: str) -> Table:
@@ -203,7 +227,9 @@ def fairness(rows: Sequence[Row], score: str) -> Table:
         ]
         body.append([way, *(spread(of_eta) for of_eta in means)])
     header = ("way", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
-    return Table("fairness", f"{score}, mean over sites: alike with η = 1, by their images with η = e.", header, body)
+    return Table(
+        "fairness", f"{heading(score)}, mean over sites: alike with η = 1, by their images with η = e.", header, body
+    )
 
 
 def cost(rows: Sequence[Row], energy: Energy) -> Table:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggregator.report.figures import COLOURS, Figure, Words, lines, panel
+from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, Words, lines, panel
 from aggregator.report.page import Section, write_sections
 from aggregator.report.tables import Cell as TableCell
-from aggregator.report.tables import Partly, Spread, Table
+from aggregator.report.tables import Partly, Spread, Table, is_number, number
 from aggregator.studies import analysis, voting
 from aggregator.studies.analysis import Row
 from aggregator.studies.configuration import POOLED, StudyConfiguration
@@ -38,7 +38,9 @@ _OF_TESTS = (
     "are fewer, or nothing varies, a dash stands. Values are not independent of each other where folds share images or "
     "sites a model: p-values say less than they seem to."
 )
-_NOT_ALWAYS = ("tests-external", "ensemble", "severities-*", "noise", "noise-curve", "elsewhere")
+_NOTHING = "no cell has told a number yet"
+_WAYS_OF_A_FIGURE = 6
+_NOT_ALWAYS = ("tests-external", "ensemble", "severities-*", "noise*", "elsewhere", "selective*")
 """Tables and figures that not every page has."""
 _OF_DOUBT = (
     "calibration_error",
@@ -62,7 +64,7 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
     voted = list(voting.votes(home, cells))
     comparing = [analysis.comparison(rows, [main, *others]), analysis.by_site(rows, main)]
     sections = [
-        Section("comparison", "Scores", figures=[_bars(comparing[0], main)], tables=comparing),
+        Section("comparison", "Scores", figures=[_points(comparing[0], analysis.heading(main))], tables=comparing),
         _tests(rows, main),
     ]
     if voted:
@@ -73,7 +75,7 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
     sections.append(_uncertainty(rows))
     if study.noise:
         table = analysis.noise(rows, main)
-        sections.append(Section("noise", "Noise", figures=[_noise(table, main)], tables=[table]))
+        sections.append(Section("noise", "Noise", figures=_noise(table, main), tables=[table]))
     sections += [
         Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(rows, main)]),
         Section("cost", "Cost", tables=[analysis.cost(rows, study.energy)]),
@@ -90,7 +92,7 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
             ("Sites", ", ".join(study.data)),
             ("Seeds", ", ".join(map(str, study.seeds))),
             ("Folds", f"{study.folds.outer} outer, {study.folds.inner} inner" if study.folds else "none"),
-            ("Main score", main),
+            ("Main score", analysis.heading(main)),
         ],
         configuration=dump_yaml(study).decode().splitlines(),
     )
@@ -137,7 +139,7 @@ def _uncertainty(rows: Sequence[Row]) -> Section:
     ]
     header = ("% left out", *(str(row[0]) for row in ways))
     selective = Table("selective", "Accuracy without the most uncertain predictions.", header, body)
-    curve = lines(
+    curves = _curves(
         "Accuracy without the most uncertain",
         "Internal test images; the mean over sites, seeds and folds.",
         selective,
@@ -149,46 +151,76 @@ def _uncertainty(rows: Sequence[Row]) -> Section:
     if any(cell is not None for row in unlike.rows for cell in row[1:]):
         tables.append(unlike)
     said = "How well each way's uncertainty finds its own wrong answers, and how many it must refer for 90 and 95 %."
-    return Section("uncertainty", "Uncertainty", paragraphs=[said], figures=[curve], tables=tables)
+    return Section("uncertainty", "Uncertainty", paragraphs=[said], figures=curves, tables=tables)
 
 
-def _bars(table: Table, score: str) -> Figure:
-    """The main score of every way with its spread, as points."""
-    shown = [(f"{row[0]} ({row[1]})", row[2]) for row in table.rows if row[2] is not None]
+def _points(table: Table, score: str) -> Figure:
+    """The main score of every way with its spread: a point internally, a square externally."""
+    ways = list(dict.fromkeys(str(row[0]) for row in table.rows))
+    shown = {(str(row[0]), str(row[1])): row[2] for row in table.rows if row[2] is not None}
     if not shown:
         return Figure("ways", "Every way", why_none="no cell is finished yet")
 
     def draw(axes: Axes) -> None:
-        for place, (_, cell) in enumerate(shown):
-            known = cell.number if isinstance(cell, Partly) else cell
-            spread = known.std if isinstance(known, Spread) else None  # of a single value it is not known
-            axes.errorbar(_middle(cell), -place, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
-        names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name, _ in shown]
-        axes.set_yticks([-place for place in range(len(shown))], names, size=8)
+        for kind, marker, colour, beside in (("internal", "o", COLOURS[0], 0.0), ("external", "s", COLOURS[1], 0.3)):
+            label = kind
+            for place, way in enumerate(ways):
+                if (cell := shown.get((way, kind))) is not None:
+                    known = cell.number if isinstance(cell, Partly) else cell
+                    spread = known.std if isinstance(known, Spread) else None  # of a single value it is not known
+                    where, look = -place - beside, {"color": colour, "label": label}
+                    axes.errorbar(_middle(cell), where, xerr=spread, fmt=marker, capsize=3, markersize=4, **look)
+                    label = ""
+        names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name in ways]
+        axes.set_yticks([-place - 0.15 for place in range(len(ways))], names, size=8)
+        axes.set_ylim(-len(ways) + 0.3, 0.4)
 
-    body = [[name, cell] for name, cell in shown]
+    body = [[*pair, cell] for pair, cell in shown.items()]
     words = Words(
         "ways",
         "Every way",
-        "Mean over sites, and its standard deviation over seeds and folds.",
-        f"Points: {score} of every way on test images.",
+        "Mean over sites, and its standard deviation over seeds and folds where there are several.",
+        f"Points: {score} of every way on test images, internal and external.",
     )
     return panel(
         words,
-        Table("ways", f"{score} of every way.", ("way", score), body),
+        Table("ways", f"{score} of every way.", ("way", "tested on", score), body),
         draw,
         {"xlabel": score},
-        height=max(2.5, 0.35 * len(shown) + 1),
+        height=max(2.5, 0.42 * len(ways) + 1.2),
     )
 
 
-def _noise(table: Table, score: str) -> Figure:
+def _curves(title: str, caption: str, table: Table, *, are_names: bool = False, **labels: str) -> list[Figure]:
+    """A line for each way; where they are too many for one figure, some at a time, all on the same range."""
+    ways = table.header[1:]
+    if len(ways) <= MOST_NAMED:
+        return [lines(title, caption, table, are_names=are_names, why_none=_NOTHING, **labels)]
+    found = [number(cell) for row in table.rows for cell in row[1:] if is_number(cell)]
+    edge = 0.05 * (max(found) - min(found)) if found else 0.0
+    limits = (min(found) - edge, max(found) + edge) if edge else (None, None)
+    figures = []
+    for start in range(0, len(ways), _WAYS_OF_A_FIGURE):
+        chosen = range(1 + start, 1 + min(start + _WAYS_OF_A_FIGURE, len(ways)))
+        part = Table(
+            f"{table.name}-{1 + start // _WAYS_OF_A_FIGURE}",
+            table.caption,
+            (table.header[0], *(table.header[column] for column in chosen)),
+            [[row[0], *(row[column] for column in chosen)] for row in table.rows],
+        )
+        of_all = f"{title}: ways {chosen[0]} to {chosen[-1]} of {len(ways)}"
+        drawn = lines(of_all, caption, part, limits=limits, are_names=are_names, why_none=_NOTHING, **labels)
+        figures.append(drawn)
+    return figures
+
+
+def _noise(table: Table, score: str) -> list[Figure]:
     body: list[list[TableCell]] = [
         [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(table.header[1:])
     ]
     turned = Table("noise-curve", table.caption, ("variance", *(str(row[0]) for row in table.rows)), body)
-    labels = {"xlabel": "variance of the noise (not to scale)", "ylabel": score}
-    return lines("Noise on test images", table.caption, turned, are_names=True, **labels)
+    labels = {"xlabel": "variance of the noise (not to scale)", "ylabel": analysis.heading(score)}
+    return _curves("Noise on test images", table.caption, turned, are_names=True, **labels)
 
 
 def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
@@ -202,23 +234,23 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
                 if name:
                     by_way[each.way][name].append(float(of_image[1]))
     figures = []
-    for number, (way, severities) in enumerate(by_way.items()):
+    for index, (way, severities) in enumerate(by_way.items()):
         ordered = voting.in_order(severities)
         counted = {
             voting.name_of_severity(each, names): np.histogram(severities[each], bins=edges)[0] for each in ordered
         }
 
         def draw(axes: Axes, counted: dict[str, np.ndarray] = counted) -> None:
-            for index, (name, counts) in enumerate(counted.items()):
+            for place, (name, counts) in enumerate(counted.items()):
                 share = counts / counts.sum()
-                axes.step(edges, [*share, share[-1]], where="post", color=COLOURS[index % len(COLOURS)], label=name)
+                axes.step(edges, [*share, share[-1]], where="post", color=COLOURS[place % len(COLOURS)], label=name)
 
         body: list[list[TableCell]] = [
             [f"{low:.1f} to {high:.1f}", *(int(counts[place]) for counts in counted.values())]
             for place, (low, high) in enumerate(pairwise(edges))
         ]
         words = Words(
-            f"severities-{number + 1}",
+            f"severities-{index + 1}",
             f"Probabilities by severity: {way}",
             "Share of the images of each severity, by the votes' probability of being referable, at their own sites.",
             f"Histograms of {way}, one for each severity.",
