@@ -242,7 +242,11 @@ def test_what_decides_a_cell_is_in_its_name(data):
     ("changes", "sentence"),
     [
         ({"data": {"north": "nowhere"}}, "there is no folder"),
-        ({"ways": {"a": {"method": "fedavgg"}}}, "there is no method fedavgg"),
+        (
+            {"ways": {"a": {"method": "fedavg"}, "b": {"method": "fedavgg"}}},
+            "^ways: b: method: there is no method fedavgg",
+        ),
+        ({"run": STUDY["run"] | {"round": 1}}, "^run: round: is not a known key"),
         ({"ways": {"a": {"method": "scaffold", "task_options": {"optimizer": "adam"}}}}, "optimizer: sgd"),
         ({"ways": {"a": {"method": "fedavg", "seed": 3}}}, "seed is decided by the study"),
         ({"run": STUDY["run"] | {"split": {"folds": {"outer": 0, "inner": 0}}}}, "split.folds is decided by the study"),
@@ -255,8 +259,9 @@ def test_what_decides_a_cell_is_in_its_name(data):
     ],
 )
 def test_a_wrong_study_is_explained(data, changes, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
+    with pytest.raises(ConfigurationError, match=sentence) as found:
         cells_of(written(data, "wrong", **changes))
+    assert len(found.value.problems) == 1
 
 
 def test_results_get_a_place_of_their_own(data):

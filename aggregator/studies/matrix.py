@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import product
@@ -106,7 +106,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     software = f"dropfed {version('dropfed')}"
     problems += _unknown_scores(study)
     cells: list[Cell] = []
-    begun: set[str] = set()
+    found: dict[str, dict[str, None]] = {}  # by problem, the ways that have it
     for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
         settings = {**study.common(), **{key: value for key, value in way.items() if key != IMAGES_PER_SITE}}
         if turn is not None:
@@ -130,13 +130,15 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                 f"ways: {label}",
             )
             _check(run)
-            if (options := json.dumps(run.task_options, sort_keys=True)) not in begun:
-                begun.add(options)
-                _check_weights(run, Path(weights))
         except ConfigurationError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
+            for problem in error.problems:
+                found.setdefault(problem.removeprefix(f"ways: {label}: "), {})[label] = None
             continue
         cells.append(Cell(label, configuration, turn))
+    for problem, labels in found.items():
+        is_common = 1 < len(labels) == len(study.ways)
+        problems += [f"run: {problem}"] if is_common else [f"ways: {label}: {problem}" for label in labels]
+    problems += _missing_weights(cells, Path(weights))
     if problems:
         raise ConfigurationError(problems)
     return cells
@@ -177,11 +179,18 @@ def _check(run: RunConfiguration) -> None:
         check_together(run)
 
 
-def _check_weights(run: RunConfiguration, folder: Path) -> None:
-    """Demand the published weights that a run begins with, before its first cell has read its images."""
-    task = task_named(run.task)
-    options = task.options(run.task_options)
-    task.load_initial_weights(task.build_model(options, _ANY_CLASSES, run.seed), options, [folder])
+def _missing_weights(cells: Sequence[Cell], folder: Path) -> list[str]:
+    """A sentence for each published weights that runs begin with and that are not there."""
+    runs = {json.dumps(cell.configuration.run.task_options, sort_keys=True): cell.configuration.run for cell in cells}
+    problems: list[str] = []
+    for run in runs.values():
+        task = task_named(run.task)
+        options = task.options(run.task_options)
+        try:
+            task.load_initial_weights(task.build_model(options, _ANY_CLASSES, run.seed), options, [folder])
+        except ConfigurationError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    return problems
 
 
 def _turns(study: StudyConfiguration) -> Iterator[Folds | None]:

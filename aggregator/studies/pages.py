@@ -168,8 +168,8 @@ def _points(table: Table, score: str) -> Figure:
                 if (cell := shown.get((way, kind))) is not None:
                     known = cell.number if isinstance(cell, Partly) else cell
                     spread = known.std if isinstance(known, Spread) else None  # of a single value it is not known
-                    where, look = -place - beside, {"color": colour, "label": label}
-                    axes.errorbar(_middle(cell), where, xerr=spread, fmt=marker, capsize=3, markersize=4, **look)
+                    where = (_middle(cell), -place - beside)
+                    axes.errorbar(*where, xerr=spread, fmt=marker, capsize=3, ms=4, color=colour, label=label)
                     label = ""
         names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name in ways]
         axes.set_yticks([-place - 0.15 for place in range(len(ways))], names, size=8)
@@ -191,11 +191,14 @@ def _points(table: Table, score: str) -> Figure:
     )
 
 
-def _curves(title: str, caption: str, table: Table, *, are_names: bool = False, **labels: str) -> list[Figure]:
+def _curves(
+    title: str, caption: str, table: Table, *, xlabel: str, ylabel: str, are_names: bool = False
+) -> list[Figure]:
     """A line for each way; where they are too many for one figure, some at a time, all on the same range."""
     ways = table.header[1:]
     if len(ways) <= MOST_NAMED:
-        return [lines(title, caption, table, are_names=are_names, why_none=_NOTHING, **labels)]
+        drawn = lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)
+        return [drawn]
     found = [number(cell) for row in table.rows for cell in row[1:] if is_number(cell)]
     edge = 0.05 * (max(found) - min(found)) if found else 0.0
     limits = (min(found) - edge, max(found) + edge) if edge else (None, None)
@@ -209,7 +212,7 @@ def _curves(title: str, caption: str, table: Table, *, are_names: bool = False, 
             [[row[0], *(row[column] for column in chosen)] for row in table.rows],
         )
         of_all = f"{title}: ways {chosen[0]} to {chosen[-1]} of {len(ways)}"
-        drawn = lines(of_all, caption, part, limits=limits, are_names=are_names, why_none=_NOTHING, **labels)
+        drawn = lines(of_all, caption, part, limits=limits, are_names=are_names, xlabel=xlabel, ylabel=ylabel)
         figures.append(drawn)
     return figures
 
@@ -219,8 +222,9 @@ def _noise(table: Table, score: str) -> list[Figure]:
         [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(table.header[1:])
     ]
     turned = Table("noise-curve", table.caption, ("variance", *(str(row[0]) for row in table.rows)), body)
-    labels = {"xlabel": "variance of the noise (not to scale)", "ylabel": analysis.heading(score)}
-    return _curves("Noise on test images", table.caption, turned, are_names=True, **labels)
+    along = "variance of the noise (not to scale)"
+    title, ylabel = "Noise on test images", analysis.heading(score)
+    return _curves(title, table.caption, turned, are_names=True, xlabel=along, ylabel=ylabel)
 
 
 def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:

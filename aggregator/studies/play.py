@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, ru
 from shared.counted import counted
 from shared.durations import duration_text
 from shared.errors import ConfigurationError
+from shared.folder.durable import disk_trouble
 from shared.visible import visible
 
 
@@ -31,11 +33,19 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
 
     Raises:
         ConfigurationError: every problem of the study.
+        StandingError, PassingError: the disk is full, or lets nothing be written there.
     """
     study = read_study(path)
     home = output or path.with_suffix("")
     _demand_place(home, path, study)
     cells = expand(study, path.parent)
+    try:
+        return _play(study, cells, home, engine, at_a_time)
+    except OSError as error:  # which need not tell the file
+        raise disk_trouble(error, home) from error
+
+
+def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: Engine, at_a_time: int | None) -> bool:
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -51,8 +61,7 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
             stopped = True
     rows = list(table_rows(home, cells))
     console.print(f"the table: {write_table(home, cells)}")
-    if rows:
-        console.print(f"the page:  {write_study_pages(study, home, cells, rows)}")
+    console.print(f"the page:  {write_study_pages(study, home, cells, rows)}")
     for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
         console.print(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
