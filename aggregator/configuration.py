@@ -9,8 +9,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from shared.exchange.names import Name
 from shared.exchange.records import Record
-from shared.folder.address import checked_url, shown
+from shared.folder.address import checked_address, folder_here, shown
+from shared.folder.contract import Folder
 from shared.folder.copies import Copies
+from shared.folder.local import LocalFolder
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from shared.logs import LogForm
@@ -56,7 +58,7 @@ class AggregatorConfiguration(Record):
     def _each_site_has_its_own_folder(self) -> AggregatorConfiguration:
         first: dict[tuple[str, str], str] = {}
         for name, access in sorted(self.sites.items()):
-            url = checked_url(access.url)
+            url = checked_address(access.url)
             other = first.setdefault((url, access.user), name)
             if other != name:
                 raise ValueError(f"sites: {other} and {name} have one folder, {shown(url)}; give each its own")
@@ -72,17 +74,17 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
     return read_settings(work / FILE, AggregatorConfiguration, "run `dropfed-aggregator init`")
 
 
-def open_folder(
-    work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None
-) -> WebDavFolder:
+def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:
     """Connect to one site's folder.
 
     Args:
-        meter, copies: as for ``WebDavFolder``.
+        meter, copies: as for ``WebDavFolder``; a folder of this machine does without.
 
     Raises:
         StandingError: the password file is missing or readable by others, or the address is unusable.
     """
+    if (root := folder_here(access.url)) is not None:
+        return LocalFolder(root)
     ca_file = work / access.ca_file if access.ca_file else None
     password = kept_password(work / access.password_file, FILE)
     return WebDavFolder(access.url, access.user, password, ca_file=ca_file, meter=meter, copies=copies)

@@ -118,6 +118,10 @@ class Daemon:
                 site.join()
             self._forget_ciphertexts()
 
+    def look_soon(self, site: str) -> None:
+        """Have a site's folder looked into at once, by whoever knows that there is something new."""
+        self._sites[site].look_soon()
+
     @property
     def given_up(self) -> str | None:
         """Why the run ended without having started, or None."""

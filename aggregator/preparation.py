@@ -60,7 +60,7 @@ class Prepared:
         is_new: whether it was never begun here.
         model: the first global model; of a run that goes on, one like it.
         heldout: the tolerance check, with a model of its own.
-        untrained: the score in [0, 1] of ``model`` on the held-out images.
+        untrained: the score in [0, 1] of ``model`` on the held-out images; None of a run without a tolerance.
         by_default: what RUN.yaml does not say, each with what is taken for it.
         weights_sha256: of the published weights in ``model``, if it has such.
     """
@@ -74,7 +74,7 @@ class Prepared:
     model: nn.Module
     division: Sharing
     heldout: HeldOutSet
-    untrained: float
+    untrained: float | None
     by_default: tuple[str, ...]
     weights_sha256: str | None
 
@@ -158,7 +158,7 @@ def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, 
     )
     for check in checks:
         _found(problems, check, f"{where}: ")
-    if run.task in TASK_NAMES and run.task not in configuration.heldout:
+    if run.task in TASK_NAMES and run.task not in configuration.heldout and run.tolerance is not None:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
             "DIR holding labelled images, laid out like a site's, for the tolerance check"
@@ -174,12 +174,13 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("warning", ended_already(run.run))
     elif not prepared.is_new:
         yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
-    said = f"the initial model scores {score:.4f} on the held-out set; the tolerance is {run.tolerance:g}"
-    if score > run.tolerance:
+    if score is None or run.tolerance is None:
+        yield Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
+    elif score > run.tolerance:
         more = "so even an untrained model passes the tolerance check: a higher tolerance would say more"
-        yield Finding("warning", f"{said}, {more}")
+        yield Finding("warning", f"{_said(score, run.tolerance)}, {more}")
     else:
-        yield Finding("note", said)
+        yield Finding("note", _said(score, run.tolerance))
     if prepared.by_default:
         yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")
     if run.quorum == len(run.sites) > 1:
@@ -196,6 +197,10 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
 def ended_already(run: str) -> str:
     """What is said of a run that is launched once more."""
     return f"{run} has ended already; to run it again, give it a new name"
+
+
+def _said(score: float, tolerance: float) -> str:
+    return f"the initial model scores {score:.4f} on the held-out set; the tolerance is {tolerance:g}"
 
 
 def _sizes_of_a_round(prepared: Prepared) -> tuple[int, int]:
@@ -269,7 +274,7 @@ def _demand_keys(work: Path, run: RunConfiguration, site: str) -> None:
 
 def _begun(
     work: Path, run_yaml: Path, configuration: AggregatorConfiguration, run: RunConfiguration, problems: list[str]
-) -> tuple[Task, Method, nn.Module, Collection, str | None] | None:
+) -> tuple[Task, Method, nn.Module, Collection | None, str | None] | None:
     """What a run begins with: task, method, untrained model, held-out images, SHA-256 of published weights in it.
 
     None where one of them cannot be had. What is wrong with images and weights is then among the problems; what is
@@ -279,7 +284,8 @@ def _begun(
     if settings is None:
         return None
     task, options, method = settings
-    images = _found(problems, lambda: _held_out(work, configuration, task, options))
+    wants_images = run.tolerance is not None
+    images = _found(problems, lambda: _held_out(work, configuration, task, options)) if wants_images else None
     is_new = not RunStore(work, run.run).aggregate_path(0).exists()
     hashes: list[str | None] = []
 
@@ -293,7 +299,7 @@ def _begun(
         lambda: build_network(task, method, options, classes, run_seed=run.seed, is_private=is_private, prepare=begin),
         f"{run_yaml}: ",
     )
-    if model is None or images is None:
+    if model is None or (images is None and wants_images):
         return None
     return task, method, model, images, next(filter(None, hashes), None)
 

@@ -17,7 +17,7 @@ from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_federation
-from shared.folder.address import checked_url
+from shared.folder.address import checked_address
 from shared.folder.durable import write_file
 
 KEY_FILE = "signing.key"
@@ -73,7 +73,7 @@ def initialise(
             where = f"change url in {invite_path(work, name)}" if name in urls else f"add --site {name}=URL"
             problems.append(f"--site-url {name}: is for an invite that is made now; {where}")
         try:
-            checked_url(url)
+            checked_address(url)
         except StandingError as error:
             problems.append(f"--site-url {name}: {error}")
     if problems:
@@ -107,7 +107,7 @@ def misfits(work: Path, federation: str, wanted: Mapping[str, SiteAccess]) -> li
         f"--site {name}: {path} has another address for it; change it there, under sites: {name}: url, "
         f"and in {invite_path(work, name)}"
         for name in sorted(wanted.keys() & known.keys())
-        if checked_url(wanted[name].url) != checked_url(known[name].url)
+        if checked_address(wanted[name].url) != checked_address(known[name].url)
     ]
     if configuration.federation != federation:
         problems.insert(0, f"{path}: belongs to federation {configuration.federation}; take another --work")

@@ -18,7 +18,9 @@ Data = Mapping[str, Path]
 def play(run: RunConfiguration, data: Data) -> Outcome:
     """One run of all sites, a reference too."""
     with tempfile.TemporaryDirectory() as home:
-        return run_rounds(run, data, Path(home))
+        outcome = run_rounds(run, data, Path(home))
+        _ = outcome.tests  # measured while the models are there
+        return outcome
 
 
 def compare(

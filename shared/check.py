@@ -19,6 +19,7 @@ from shared.errors import ConfigurationError, DataError, DropfedError, PassingEr
 from shared.exchange.names import new_scratch
 from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
+from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
@@ -116,13 +117,17 @@ def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Findi
         yield Finding("warning", f"TLS: the certificate ends on {certificate.ends:%Y-%m-%d}; have it renewed in time")
 
 
-def look_at_server(folder: WebDavFolder) -> Iterator[Finding]:
-    """See whether the folder can be entered, and what its server can do; writes and removes a scratch folder.
+def look_at_server(folder: Folder) -> Iterator[Finding]:
+    """See whether the folder can be entered, and what its server can do; writes and removes a scratch folder there.
 
     Raises:
         DropfedError: it cannot be used.
     """
     folder.check()
+    if not isinstance(folder, WebDavFolder):
+        yield Finding("ok", "the folder is there, on this machine")
+        yield _room(folder.room())
+        return
     yield Finding("ok", f"{shown(folder.url)} answers, and the password is right")
     found = folder.capabilities(new_scratch())
     yield Finding(

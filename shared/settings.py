@@ -10,14 +10,14 @@ from pydantic import AfterValidator
 
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.reading import AnyRecord, parse_yaml
-from shared.folder.address import checked_url
+from shared.folder.address import checked_address
 from shared.folder.durable import read_private
 from shared.folder.login import Password
 
 
 def _usable(url: str) -> str:
     try:
-        checked_url(url)
+        checked_address(url)
     except StandingError as error:
         raise ValueError(str(error)) from None
     return url

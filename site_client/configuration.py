@@ -17,7 +17,10 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Digest, Federation, Record
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import open_federation
+from shared.folder.address import folder_here
+from shared.folder.contract import Folder
 from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
 from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
@@ -197,7 +200,7 @@ def computing_of(configuration: SiteConfiguration) -> Computing:
 
 def open_folder(
     work: Path, configuration: SiteConfiguration, permit: Callable[[Direction], None] = lambda _: None
-) -> WebDavFolder:
+) -> Folder:
     """Connect to the hospital's folder, and keep the limits.
 
     Args:
@@ -221,8 +224,10 @@ def open_folder(
     return connect(work, configuration, meter)
 
 
-def connect(work: Path, configuration: SiteConfiguration, meter: Meter) -> WebDavFolder:
+def connect(work: Path, configuration: SiteConfiguration, meter: Meter) -> Folder:
     """Connect to the hospital's folder, with the password of the environment, of systemd or of the password file.
+
+    A folder of this machine needs no password, and nothing moves far enough to be held back.
 
     Args:
         meter: what watches and holds back large files; one of its own does neither.
@@ -230,6 +235,8 @@ def connect(work: Path, configuration: SiteConfiguration, meter: Meter) -> WebDa
     Raises:
         StandingError: no password, a password file that others can read, or an unusable address.
     """
+    if (root := folder_here(configuration.url)) is not None:
+        return LocalFolder(root)
     password = _password(work / configuration.password_file)
     return WebDavFolder(
         configuration.url, configuration.user, password, ca_file=ca_file_of(work, configuration), meter=meter

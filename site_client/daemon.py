@@ -131,17 +131,16 @@ class Daemon:
         self._heartbeat.begin(self._channel)
         service.ready()
         try:
-            while not self._stop.is_set():
-                service.alive()
-                action = rounds.decide(self._facts())
-                if self._act_or_tell(action, must_succeed=once):
+            if once:
+                self.step()
+                if not self._stop.is_set():
+                    self._tell_rest(self._rest())
+            while not (once or self._stop.is_set()):
+                if self._act_or_tell(rounds.decide(self._facts()), must_succeed=False):
                     if not self._looked:
                         polling.restart()
                 else:
                     resting = self._rest()
-                    if once:
-                        self._tell_rest(resting)
-                        break
                     self._heartbeat.beat(resting, self._channel)
                     service.wait(self._stop, polling.pause_s())
                     self._looked = False
@@ -150,6 +149,20 @@ class Daemon:
         service.stopping()
         self._heartbeat.beat("stopped", self._channel, now=True)
         logger.info("stopped; the next start goes on from here")
+
+    def step(self) -> bool:
+        """Look for news, and do all there is to do now.
+
+        Returns:
+            Whether there was anything to do.
+
+        Raises:
+            DropfedError: what stands in the way.
+        """
+        self._looked, has_acted = False, False
+        while not self._stop.is_set() and self._act_or_tell(rounds.decide(self._facts()), must_succeed=True):
+            has_acted |= not self._looked
+        return has_acted
 
     def permit(self, direction: Direction) -> None:
         """Ask, before each block of a large file, whether it is still wanted. What has moved so far is not lost.
@@ -177,6 +190,15 @@ class Daemon:
         if resting != "paused":  # which was told
             waits_for, _ = what_it_waits_for(self._work, self._configuration, self._channel)
             logger.info("nothing more to do now; this site waits for %s", waits_for)
+
+    def consent(self, run: str) -> Consent | None:
+        """What this site answered to the offer of a run, or None."""
+        return store.consent(self._channel, run)
+
+    def images(self, run: str) -> Dataset:
+        """The hospital's images as a run that was offered divides them."""
+        trainer = self._trainer(run)
+        return self._dataset_of(trainer, split_seed(trainer.run.seed, self._configuration.site))
 
     # --- facts ---------------------------------------------------------------------------------------------
 
@@ -221,6 +243,7 @@ class Daemon:
 
     def _act_or_tell(self, action: rounds.Action, *, must_succeed: bool) -> bool:
         """Do an action and return whether to go on at once; what stands in the way is told, not fatal."""
+        service.alive()
         try:
             goes_on = self._act(action)
         except Stopped as reason:
@@ -361,7 +384,7 @@ class Daemon:
             except (ConfigurationError, PoisonError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
-                dataset = self._dataset_of(trainer, split_seed(configuration.seed, self._configuration.site))
+                dataset = self.images(run)
                 images = split_counts(dataset, self._configuration.policy)
                 try:
                     trainer.check_privacy(dataset)
@@ -539,7 +562,7 @@ class Daemon:
         on_progress = self._resting_until(lambda percent: self._is_time(place, percent))
         try:
             trainer = self._trainer(run)
-            dataset = self._dataset_of(trainer, split_seed(trainer.run.seed, self._configuration.site))
+            dataset = self.images(run)
             last = round_configuration(trainer.run, trainer.run.rounds, self._configuration.site)
             keep_final(self._work, self._channel, trainer, dataset, last, on_progress=on_progress)
         except Stopped:

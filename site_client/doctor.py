@@ -14,7 +14,7 @@ from shared.errors import NotFoundError, PoisonError, StandingError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, new_scratch
 from shared.exchange.records import RunConfiguration, Sharing
 from shared.exchange.trust import open_federation, open_site_card
-from shared.folder.address import checked_url
+from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
@@ -75,10 +75,11 @@ def _folder(
     key: str | None,
     speed: Callable[[WebDavFolder], Iterator[Finding]] | None,
 ) -> Iterator[Finding]:
-    yield from look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
+    if folder_here(configuration.url) is None:
+        yield from look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
     folder = connect(work, configuration, Meter())
     yield from look_at_server(folder)
-    if speed is not None:
+    if speed is not None and isinstance(folder, WebDavFolder):
         yield from with_problems(partial(speed, folder))
     if key is not None:
         key = shown_key_by(work, folder, key)

@@ -22,7 +22,7 @@ from shared.exchange.records import PLAIN, FileEntry, Sharing, Status, time_text
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, entry_of, layout_of
-from shared.folder.address import checked_url, shown
+from shared.folder.address import checked_address, shown
 from shared.folder.lock import demand_work
 from shared.visible import visible
 from site_client import store
@@ -59,7 +59,7 @@ def sent(work: Path, since: str | None = None) -> State:
     return {
         "federation": configuration.federation,
         "site": configuration.site,
-        "folder": shown(checked_url(configuration.url)),
+        "folder": shown(checked_address(configuration.url)),
         "since": earliest or None,
         "messages": messages,
         "heartbeat": {"path": names.STATUS, "holds": HEARTBEAT, "last": status.time} if status else None,

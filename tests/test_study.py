@@ -18,6 +18,7 @@ from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
 from aggregator.studies.play import play_study
 from aggregator.studies.results import result_of
+from deploy.local.cell import with_as_many_images
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.learning.data import synthetic_fundus
@@ -124,7 +125,7 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
     path = written(data, "failing", ways=ways, noise=[])
     found = subprocess.run(command(path), capture_output=True, text=True, check=False)
     assert found.returncode == 1
-    assert "too many, seed 0 failed: images_per_site: north has" in found.stdout
+    assert "too many, seed 0 failed: train_images: there are 24 images for training, not 1000" in found.stdout
     assert "Traceback" not in found.stdout + found.stderr
     assert [result_of(data / "failing", cell) is not None for cell in cells_of(path)] == [False, True]
 
@@ -148,14 +149,13 @@ def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_pa
 
 def test_as_many_images_of_each_site_as_the_smallest_has(data, tmp_path):
     (cell,) = cells_of(written(data, ways={"combined": {"method": "centralised", "images_per_site": "fewest"}}))
-    run = cell.configuration.run
     small = tmp_path / "south"
     synthetic_fundus.write_graded_site(
         small, style=synthetic_fundus.STYLES[1], images=20, size=48, seed=1, grades=4, label_noise=0.0
     )
     folders = {"north": data / "data" / "north", "south": small}
-    _, whole = open_sites(run, folders, tmp_path)
-    _, equal = open_sites(run, folders, tmp_path, images_per_site=cell.configuration.images_per_site)
+    _, whole = open_sites(cell.configuration.run, folders, tmp_path)
+    _, equal = open_sites(with_as_many_images(cell.configuration, folders), folders, tmp_path)
     fewest = len(whole["south"].dataset.train)
     assert fewest < len(whole["north"].dataset.train)
     assert [len(site.dataset.train) for site in equal.values()] == [fewest, fewest]
@@ -198,7 +198,7 @@ def test_ray_plays_the_same_cells(data):
     path = written(data, "by-ray", ways=ways, noise=[])
     found = subprocess.run(command(path, "--engine", "ray"), capture_output=True, text=True, check=False)
     assert found.returncode == 1
-    assert "too many, seed 0 failed: images_per_site: north has" in found.stdout
+    assert "too many, seed 0 failed: train_images: there are 24 images for training, not 1000" in found.stdout
     assert "Traceback" not in found.stdout + found.stderr
     by_ray = [result_of(data / "by-ray", cell) for cell in cells_of(path)]
     assert by_ray[0] is None
@@ -253,6 +253,11 @@ def test_what_decides_a_cell_is_in_its_name(data):
         ({"folds": {"outer": 3, "inner": 3}}, "must be less than the 3 folds"),
         ({"rounds_as": {"images": 60, "pooled_epochs": 2, "steps_per_round": 1}}, "run says rounds too"),
         ({"seeds": [1, 1]}, "one is named twice"),
+        (
+            {"ways": {"a": {"method": "fedavg", "tolerance": 0.3}}},
+            "tolerance: there are no images to score models with",
+        ),
+        ({"heldout": "nowhere"}, "there is no folder"),
         ({"wayz": {}}, "wayz: is not a known key"),
         ({"data": {"north": "data/north", "south": "data/north"}}, "north and south have the same folder"),
         ({"foreign": "data/north"}, "north and foreign have the same folder"),

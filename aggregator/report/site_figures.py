@@ -140,6 +140,8 @@ def tolerance(document: Document) -> Figure:
     name, title = "tolerance", "Tolerance check"
     caption = "Score of each site's model on the aggregator's held-out images; a word: there is none"
     table = of_rounds(document, "score", name, caption)
+    if document["configuration"]["tolerance"] is None:
+        return Figure(name, title, why_none="models are not scored in this run")
     if not table.rows:
         return Figure(name, title, why_none="no model was scored yet")
     sites, level = document["configuration"]["sites"], document["configuration"]["tolerance"]

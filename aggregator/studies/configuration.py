@@ -55,6 +55,10 @@ class StudyConfiguration(Record):
     task: Name
     data: Annotated[dict[Name, str], Field(min_length=1, description="each site's folder, laid out like a site's data")]
     foreign: Annotated[str | None, Field(description="a folder of images that are no site's, without labels")] = None
+    heldout: Annotated[
+        str | None, Field(description="the aggregator's labelled images, for the tolerance check; none: runs have none")
+    ] = None
+    keep_folders: Annotated[bool, Field(description="whether each federated cell's drop folders stay")] = False
     weights: Annotated[str, Field(description="a folder with published weights' files, where runs begin with such")] = (
         "weights"
     )

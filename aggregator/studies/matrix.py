@@ -27,6 +27,8 @@ from shared.learning.tasks import task_named
 from shared.visible import visible
 
 _ANY_CLASSES = 2  # of a network that only shows whether it can be begun
+_DEFAULTS = {"keep": "last 1"}
+"""What of a run is otherwise in a study: a folder per site with the models of every round would soon fill a disk."""
 IMAGES_PER_SITE = "images_per_site"
 """A key of a way that no run has: training images that are taken of each site, drawn by the seed; a number, or
 ``fewest``: as many as the site has that has fewest."""
@@ -50,6 +52,8 @@ class CellConfiguration(Record):
     run: RunConfiguration
     data: dict[str, str]
     foreign: str | None
+    heldout: str | None
+    keep_folders: bool
     images_per_site: Annotated[int | Literal["fewest"] | None, BeforeValidator(_number_or_fewest)]
     noise: list[float]
     contents: dict[str, str]
@@ -93,8 +97,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
             are not there.
     """
     data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
-    foreign = str((root / study.foreign).resolve()) if study.foreign else None
-    folders = [*data.values(), *([foreign] if foreign else [])]
+    foreign, heldout = (str((root / folder).resolve()) if folder else None for folder in (study.foreign, study.heldout))
+    folders = [*data.values(), *(folder for folder in (foreign, heldout) if folder)]
     problems = [
         f"data: there is no folder {folder}; correct the path" for folder in folders if not Path(folder).is_dir()
     ]
@@ -108,7 +112,9 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the ways that have it
     for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
-        settings = {**study.common(), **{key: value for key, value in way.items() if key != IMAGES_PER_SITE}}
+        settings = {**_DEFAULTS, **study.common(), **{key: way[key] for key in way if key != IMAGES_PER_SITE}}
+        if study.heldout is None:
+            settings.setdefault("tolerance", None)
         if turn is not None:
             settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
         values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
@@ -119,6 +125,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                     "run": run,
                     "data": data,
                     "foreign": foreign,
+                    "heldout": heldout,
+                    "keep_folders": study.keep_folders,
                     IMAGES_PER_SITE: way.get(IMAGES_PER_SITE),
                     "noise": study.noise,
                     "contents": contents,
@@ -129,7 +137,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                 CellConfiguration,
                 f"ways: {label}",
             )
-            _check(run)
+            _check(run, has_heldout=heldout is not None)
         except ConfigurationError as error:
             for problem in error.problems:
                 found.setdefault(problem.removeprefix(f"ways: {label}: "), {})[label] = None
@@ -173,7 +181,11 @@ def _unknown_scores(study: StudyConfiguration) -> list[str]:
     ]
 
 
-def _check(run: RunConfiguration) -> None:
+def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
+    if run.tolerance is not None and not has_heldout:
+        raise ConfigurationError(
+            ["tolerance: there are no images to score models with; name their folder under heldout, or take it out"]
+        )
     method = open_method(run.method, run.method_options)
     if not method.reference:
         check_together(run)

@@ -1,5 +1,9 @@
 """One cell of a study, in a process of its own: ``python -m deploy.local.cell DIR`` plays what ``DIR/cell.json`` says.
 
+A federated run is played by the daemons, over drop folders (``deploy/local/exchange.py``); they lie with all work
+directories in ``DIR/federation``, from where a cell that was killed goes on, and which goes with its end. Where the
+study keeps drop folders, they are ``DIR/folders`` then. A reference exchanges nothing, and is played without.
+
 ``DIR/result.json`` comes last, so a cell that has it is done. ``DIR/predictions/MODEL_OF/TESTED_ON.SPLIT.csv`` holds
 what a classification's model said about each image: all lies on one machine, and nothing of it is exchanged.
 """
@@ -9,10 +13,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +25,24 @@ import torch
 
 from aggregator.studies.matrix import Cell, CellConfiguration
 from aggregator.studies.results import CONFIGURATION, PREDICTIONS, RESULT
+from deploy.local.exchange import FOLDERS, run_exchange
 from deploy.local.rounds import Final, Outcome, run_rounds
 from shared.errors import DropfedError
-from shared.exchange.reading import parse_json
+from shared.exchange.reading import check_record, parse_json
+from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.cost import model_cost
 from shared.learning.data.noise import with_noise
+from shared.learning.data.splits import SplitPlan
+from shared.learning.methods import open_method
 from shared.learning.metrics import ood_auroc
 from shared.learning.reliability import image_uncertainty
+from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Task
 from shared.learning.training import answers, evaluate, tame
 
+FEDERATION = "federation"
 FOREIGN = "foreign"
 
 Row = dict[str, Any]
@@ -46,21 +55,19 @@ def play(home: Path) -> None:
         DropfedError: the data or the settings do not allow it.
     """
     cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
-    configuration = cell.configuration
+    configuration, work = cell.configuration, home / FEDERATION
     computing = Computing(device=configuration.device)
     prepare_compute(computing, threads=1)  # cells go on side by side; and the same figures come out on another day
-    data = {site: Path(folder) for site, folder in configuration.data.items()}
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dropfed-cell-") as scratch:
-        outcome = run_rounds(
-            configuration.run,
-            data,
-            Path(scratch),
-            images_per_site=configuration.images_per_site,
-            weights=Path(configuration.weights),
-            computing=computing,
-        )
+    try:
+        outcome = _outcome(configuration, work, computing)
         rows = list(_rows(home, configuration, outcome))
+        if configuration.keep_folders and (work / FOLDERS).is_dir():
+            shutil.rmtree(home / FOLDERS, ignore_errors=True)
+            (work / FOLDERS).rename(home / FOLDERS)
+    except Exception:
+        shutil.rmtree(work, ignore_errors=True)  # what failed is played anew, once its reason is mended
+        raise
     result = {
         "configuration": cell.digest,
         "rows": rows,
@@ -70,8 +77,35 @@ def play(home: Path) -> None:
             "answers": sum(len(of_round) for of_round in outcome.weights.values()),
             "seconds": round(time.monotonic() - began, 1),
         },
+        "weights": outcome.weights,
+        "thetas": outcome.thetas,
     }
     write_file(home / RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _outcome(configuration: CellConfiguration, work: Path, computing: Computing) -> Outcome:
+    """Play a cell's run."""
+    data = {site: Path(folder) for site, folder in configuration.data.items()}
+    run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
+    if open_method(run.method, run.method_options).reference:
+        shutil.rmtree(work, ignore_errors=True)
+        return run_rounds(run, data, work, weights=weights, computing=computing)
+    heldout = Path(configuration.heldout) if configuration.heldout else None
+    return run_exchange(run, data, work, heldout=heldout, weights=weights, computing=computing)
+
+
+def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Path]) -> RunConfiguration:
+    """The run, with as many training images of each site as the study wants."""
+    run, wanted = configuration.run, configuration.images_per_site
+    if wanted == "fewest":
+        task, split = task_named(run.task), check_record(run.split, SplitPlan, "split")
+        options = task.options(run.task_options)
+        wanted = min(
+            len(task.open_dataset(folder, options, split, split_seed(run.seed, site)).train)
+            for site, folder in data.items()
+        )
+    return run if wanted is None else run.model_copy(update={"split": {**run.split, "train_images": wanted}})
 
 
 def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Iterator[Row]:
@@ -81,7 +115,7 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
     foreign = task.open_unlabelled(Path(configuration.foreign), options) if configuration.foreign else ()
     tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
     for model_of, final in outcome.finals.items():
-        asked = _Asked(task, final.network(), final, home / PREDICTIONS / model_of)
+        asked = _Asked(final.network(), final, home / PREDICTIONS / model_of)
         fixed = {"model_of": model_of, "chosen_round": outcome.chosen[next(iter(final.tests))], **asked.cost()}
         own = [image for images in final.tests.values() for image in images]
         yield fixed | asked.row(model_of, "validation", final.dataset.validation)
@@ -109,13 +143,12 @@ class _Asked:
         folder: where its predictions go.
     """
 
-    task: Task
     network: torch.nn.Module
     final: Final
     folder: Path
 
     def row(self, tested_on: str, split: str, images: Sequence[Any]) -> Row:
-        evaluation = evaluate(self.task, self.network, images, self.final.objective)
+        evaluation = evaluate(self.final.task, self.network, images, self.final.objective)
         content = self._predictions(images)
         if content is not None:
             write_file(self.folder / f"{tested_on}.{split}.csv", content)
@@ -129,7 +162,7 @@ class _Asked:
         writer = csv.writer(text, lineterminator="\n")
         classes = range(len(self.final.dataset.classes))
         writer.writerow(["image", "class", "severity", "uncertainty", *(f"probability_{k}" for k in classes)])
-        for batch, logits, targets in answers(self.task, self.network, images):
+        for batch, logits, targets in answers(self.final.task, self.network, images):
             if targets.ndim > 1:
                 return None
             flat = tame(logits).double()
@@ -142,12 +175,13 @@ class _Asked:
     def ood_auroc(self, inside: Sequence[Any], outside: Sequence[Any]) -> float | None:
         """Whether the model is less sure of images from elsewhere."""
         of_inside, of_outside = (
-            image_uncertainty(self.task, self.network, images, self.final.objective) for images in (inside, outside)
+            image_uncertainty(self.final.task, self.network, images, self.final.objective)
+            for images in (inside, outside)
         )
         return ood_auroc(of_inside, of_outside).value
 
     def cost(self) -> Row:
-        image, _ = self.task.collate(self.final.dataset.validation[:1])
+        image, _ = self.final.task.collate(self.final.dataset.validation[:1])
         cost = model_cost(self.network, image)
         return {"parameters": cost.parameters, "flops": cost.flops}
 

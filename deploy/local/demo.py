@@ -24,31 +24,27 @@ from pathlib import Path
 from typing import cast
 
 import click
-import yaml
 from rich.console import Console
 from rich.table import Table
 
-from aggregator.configuration import FILE as AGGREGATOR_FILE
 from aggregator.report import report_text, run_report
-from aggregator.setup import initialise
 from aggregator.store import RunStore
+from deploy.local.federation import set_up
 from deploy.local.report import site_scores
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Commands
 from shared.counted import counted
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
-from shared.exchange.reading import check_record, dump_yaml
+from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names
 from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
-from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
 from site_client.final import CARD
-from site_client.setup import join, read_invite
 
 HOME = Path("demo-run")
 SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain")
@@ -98,7 +94,16 @@ def main(
     run = _run_configuration(scenario, sites, size, chosen)
     heldout = _heldout(scenario, data, sites, run, size)
     with _server(sites) as url:
-        _set_up(sites, run, heldout, url)
+        set_up(
+            HOME,
+            run,
+            {site.name: site.root for site in sites},
+            {site.name: f"{url}/{site.name}/" for site in sites},
+            federation="demo",
+            heldout=heldout,
+            poll_s=POLL_S,
+            policy=Policy(consent="auto"),
+        )
         _federate(sites, run.run)
     _finish(scenario, run, time.monotonic() - began)
 
@@ -217,24 +222,6 @@ def _server(sites: Sequence[SiteData]) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-def _set_up(sites: Sequence[SiteData], run: RunConfiguration, heldout: Path, url: str) -> None:
-    """What the PI and each hospital's IT do by hand: init, join, settings."""
-    work = HOME / "aggregator"
-    initialise(work, "demo", {site.name: f"{url}/{site.name}/" for site in sites}, AGGREGATOR)
-    _change(work / AGGREGATOR_FILE, heldout={run.task: str(heldout)}, poll_seconds=POLL_S)
-    write_file(work / "RUN.yaml", dump_yaml(run))
-    for site in sites:
-        home = HOME / "sites" / site.name
-        invite = read_invite(work / "invites" / f"{site.name}.json")
-        join(home, invite, data={run.task: str(site.root.resolve())}, url=None, password=None)
-        _change(home / SITE_FILE, poll_seconds=POLL_S, policy=Policy(consent="auto").model_dump())
-
-
-def _change(path: Path, **settings: object) -> None:
-    values = yaml.safe_load(path.read_bytes())
-    write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())
 
 
 # --- running ---------------------------------------------------------------------------------------------------

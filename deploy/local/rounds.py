@@ -1,18 +1,18 @@
 """A federation's rounds in one process: the daemons' own training, weights and mean, without folders in between.
 
-For comparing methods: who takes part, what a site trains, sends and keeps, and how the aggregator combines it, is the
-code that the daemons run, on the same files; what the run's form of weights rounds is rounded. Left out are transfer,
-signatures, consent and the tolerance check.
-
-The references play by the same loop: each site as a federation of its own, or all sites' images as those of one site.
+For references, which exchange nothing: each site as a federation of its own, or all sites' images as those of one site;
+and for what asks about methods alone. Who takes part, what a site trains, sends and keeps, and how the aggregator
+combines it, is the code that the daemons run, on the same files; what the run's form of weights rounds is rounded. Left
+out are transfer, signatures, consent and the tolerance check. ``deploy/local/exchange.py`` plays a run with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import yaml
@@ -20,7 +20,7 @@ import yaml
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from aggregator.studies.configuration import POOLED
-from shared.errors import ConfigurationError, DataError
+from shared.errors import ConfigurationError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
@@ -34,16 +34,14 @@ from shared.learning.model_files import round_tensors
 from shared.learning.objectives import Objective
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import seed_for, split_seed
+from shared.learning.seeds import split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Evaluation
+from shared.learning.tasks.contract import Dataset, Evaluation, Task
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
 
-ImagesPerSite = int | Literal["fewest"]
-"""So many training images of each site, or as many as the site has that has fewest."""
 EVERYONE = Policy(minimum_count=2)
 
 
@@ -76,12 +74,13 @@ class Final:
 
     Args:
         network: makes it, with the site's own parts, while the run's folder is there.
-        objective: reads its answers.
+        task, objective: read its answers.
         dataset: the images that it was trained, and chosen, on.
         tests: its test images by the site that they are of.
     """
 
     network: Callable[[], torch.nn.Module]
+    task: Task
     objective: Objective
     dataset: Dataset
     tests: Mapping[str, Sequence[Any]]
@@ -95,10 +94,9 @@ class Outcome:
         chosen: by site, the aggregate with the best mean validation score; the newest where sites are asked in turn.
         rows: by aggregate and site, what the received model scored: the rows of epoch 0; of pooled sites, ``POOLED``'s.
         finals: the chosen model at each site; of pooled sites, ``POOLED``'s.
-        tests: each site's scores on its test images of that model.
         thetas: by round and site, where the method has θ sent.
-        weights: by round and site.
-        sent_bytes: of one site's answer to the last training round; 0 where nothing would be sent.
+        weights: by training round and site.
+        sent_bytes: of one site's answer to a training round: here the last one's tensor files; 0 of a reference.
         received_bytes: of that round at that site, in the plain form; 0 likewise.
         spent: by site, ε in the end; None where the run is not private.
     """
@@ -106,12 +104,20 @@ class Outcome:
     chosen: dict[str, int]
     rows: dict[int, dict[str, list[MetricsRow]]]
     finals: dict[str, Final]
-    tests: dict[str, Evaluation]
     thetas: dict[int, dict[str, float]]
     weights: dict[int, dict[str, float]]
     sent_bytes: int
     received_bytes: int
     spent: dict[str, float | None]
+
+    @cached_property
+    def tests(self) -> dict[str, Evaluation]:
+        """Each site's scores on its test images of the chosen model, while the run's folder is there."""
+        found: dict[str, Evaluation] = {}
+        for final in self.finals.values():
+            network = final.network()
+            found |= {of: evaluate(final.task, network, images, final.objective) for of, images in final.tests.items()}
+        return found
 
 
 def open_sites(
@@ -119,7 +125,6 @@ def open_sites(
     data: Mapping[str, Path],
     home: Path,
     *,
-    images_per_site: ImagesPerSite | None = None,
     weights: Path | None = None,
     computing: Computing = EXACT,
 ) -> tuple[torch.nn.Module, dict[str, Site]]:
@@ -127,12 +132,11 @@ def open_sites(
 
     Args:
         home: where the sites' secrets go.
-        images_per_site: how many training images are taken of each site, drawn by the run's seed; None: all.
         weights: where published weights lie, if the run begins with some.
 
     Raises:
         ConfigurationError: those weights are not there.
-        DataError: every problem of some site's images, or too few of them.
+        DataError: every problem of some site's images.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options, is_private = task.options(run.task_options), run.privacy is not None
@@ -147,18 +151,7 @@ def open_sites(
         trainer = Trainer(run, listed, folder, EVERYONE, computing=computing, secret=home / "noise" / name)
         dataset = trainer.open_dataset(split_seed(run.seed, name))
         sites[name] = Site(trainer, dataset, {name: dataset.test})
-    if images_per_site is not None:
-        fewest = min(len(site.dataset.train) for site in sites.values())
-        count = fewest if images_per_site == "fewest" else images_per_site
-        for name, site in sites.items():
-            site.dataset = replace(site.dataset, train=_some(site.dataset.train, count, run.seed, name))
     return network, sites
-
-
-def _some(samples: Sequence[Any], count: int, seed: int, site: str) -> list[Any]:
-    if len(samples) < count:
-        raise DataError([f"images_per_site: {site} has {len(samples)} training images, not {count}; lower it."])
-    return sorted(samples, key=lambda sample: seed_for(seed, "some", site, sample.id))[:count]
 
 
 def run_rounds(
@@ -166,7 +159,6 @@ def run_rounds(
     data: Mapping[str, Path],
     home: Path,
     *,
-    images_per_site: ImagesPerSite | None = None,
     weights: Path | None = None,
     computing: Computing = EXACT,
 ) -> Outcome:
@@ -175,7 +167,7 @@ def run_rounds(
     Args:
         data: each site's data folder.
         home: a new folder for what the aggregator and the sites keep.
-        images_per_site, weights: see ``open_sites``.
+        weights: see ``open_sites``.
 
     Raises:
         ConfigurationError: settings that do not fit together, classes that differ where images are pooled, or published
@@ -185,7 +177,7 @@ def run_rounds(
     reference = open_method(run.method, run.method_options).reference
     if not reference:
         check_together(run)
-    network, sites = open_sites(run, data, home, images_per_site=images_per_site, weights=weights, computing=computing)
+    network, sites = open_sites(run, data, home, weights=weights, computing=computing)
     if reference == "pooled":
         return _play(_run_of_one(run, POOLED), network, {POOLED: pooled(sites)}, home)
     if reference == "alone":
@@ -235,12 +227,8 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
     chosen = best_of(rows, {} if method.in_turn else validation_means(validated, task.selection_score))
     aggregation.choose(chosen)
     finals = {name: _final(store, run, site, name, chosen) for name, site in sites.items()}
-    tests: dict[str, Evaluation] = {}
-    for final in finals.values():
-        network = final.network()
-        tests |= {of: evaluate(task, network, images, final.objective) for of, images in final.tests.items()}
-    exchanged = _exchanged(run, store, sites)
-    return Outcome(dict.fromkeys(tests, chosen), rows, finals, tests, thetas, weights, *exchanged, spent)
+    tested = [of for final in finals.values() for of in final.tests]
+    return Outcome(dict.fromkeys(tested, chosen), rows, finals, thetas, weights, *_exchanged(run, store, sites), spent)
 
 
 def _answer(
@@ -317,7 +305,6 @@ def _beside(outcomes: Sequence[Outcome]) -> Outcome:
             for aggregate in outcomes[0].rows
         },
         finals={site: final for outcome in outcomes for site, final in outcome.finals.items()},
-        tests={site: scores for outcome in outcomes for site, scores in outcome.tests.items()},
         thetas={},
         weights={
             round_no: {site: weight for outcome in outcomes for site, weight in outcome.weights[round_no].items()}
@@ -378,7 +365,7 @@ def _final(store: RunStore, run: RunConfiguration, site: Site, name: str, chosen
             personal=earlier[-1] if earlier else None,
         )
 
-    return Final(network, trainer.method.objective(run.rounds, run.rounds), site.dataset, site.tests)
+    return Final(network, trainer.task, trainer.method.objective(run.rounds, run.rounds), site.dataset, site.tests)
 
 
 def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path) -> Path:

@@ -357,7 +357,9 @@ class RunConfiguration(Record):
     epochs: Annotated[int, Field(ge=1, le=1000, description="local epochs per round")] = 1
     batch_size: Annotated[int, Field(ge=2, le=4096)] = 8
     learning_rate: LearningRate = Falling()
-    tolerance: Annotated[float, Field(ge=0, lt=1, description="a site's score must exceed it")] = 0.3
+    tolerance: Annotated[
+        float | None, Field(ge=0, lt=1, description="a site's score must exceed it; null: models are not scored")
+    ] = 0.3
     sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
     consent_deadline_hours: Hours = 168.0
@@ -556,9 +558,9 @@ class Reliability(Record):
 class Verdict(Record):
     """What became of one site's answer in one round.
 
-    ``score`` and ``tolerance`` are in [0, 1]; ``theta`` in (0, 1] is what the site sent, where the method asks for it;
-    ``weight`` in [0, 1] is the site's share of the aggregate; ``epsilon`` is what the site says that it has spent of
-    its images' privacy in the run so far, where the run is private.
+    ``score`` and ``tolerance`` are in [0, 1], None where models are not scored; ``theta`` in (0, 1] is what the site
+    sent, where the method asks for it; ``weight`` in [0, 1] is the site's share of the aggregate; ``epsilon`` is what
+    the site says that it has spent of its images' privacy in the run so far, where the run is private.
     """
 
     run: Name
@@ -566,7 +568,7 @@ class Verdict(Record):
     site: Name
     status: Literal["accepted", "omitted", "late", "withdrawn", "validated"]
     score: DecimalText | None
-    tolerance: DecimalText
+    tolerance: DecimalText | None
     theta: DecimalText | None
     weight: DecimalText | None
     epsilon: DecimalText | None = None

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
+from urllib.request import url2pathname
 
 from shared.errors import StandingError
 from shared.visible import visible
@@ -61,6 +63,21 @@ def is_near(url: str) -> bool:
         return ip_address(host).is_private
     except ValueError:
         return "." not in host
+
+
+def checked_address(url: str) -> str:
+    """Return the address of a folder as ``checked_url`` does, or of a folder of this machine: ``file:///PATH``.
+
+    Raises:
+        StandingError: it is neither.
+    """
+    here = folder_here(url)
+    return checked_url(url) if here is None else here.absolute().as_uri()
+
+
+def folder_here(url: str) -> Path | None:
+    """The folder of this machine that an address names; None of any other address."""
+    return Path(url2pathname(url.removeprefix("file://"))) if url.startswith("file:///") else None
 
 
 def is_loopback(url: str) -> bool:

@@ -89,7 +89,7 @@ def decide(
         answer: of a site whose answer passed the checks.
         withdrawn: the sites that have left the run.
     """
-    accepted = sorted(site for site, each in scored.items() if each and each.score and passes(each.score, run))
+    accepted = sorted(site for site, each in scored.items() if each and passes(each, run, round_no))
     weights = aggregation.weights({site: answer(site) for site in accepted}) if accepted else {}
     return {
         site: _verdict(
@@ -105,9 +105,13 @@ def decide(
     }
 
 
-def passes(score: str, run: RunConfiguration) -> bool:
-    """The tolerance check (Lo et al. 2021): strictly above."""
-    return float(score) > run.tolerance
+def passes(scored: Scored, run: RunConfiguration, round_no: int) -> bool:
+    """Whether a site's answer to a training round counts: by the tolerance check (Lo et al. 2021), strictly above it;
+    in a run without one, every answer in which nothing is wrong.
+    """
+    if scored.reason or round_no > run.rounds:
+        return False
+    return run.tolerance is None or (scored.score is not None and float(scored.score) > run.tolerance)
 
 
 def _verdict(
@@ -134,7 +138,8 @@ def _verdict(
             f"score {float(scored.score or 0):.4f} does not exceed the tolerance {run.tolerance}",
         )
     else:
-        status, reason = "accepted", f"score {float(scored.score or 0):.4f} exceeds the tolerance {run.tolerance}"
+        exceeds = f"score {float(scored.score or 0):.4f} exceeds the tolerance {run.tolerance}"
+        status, reason = "accepted", "models are not scored in this run" if run.tolerance is None else exceeds
         if not weight:
             reason += f", but {why_left_out}"
     return Verdict.model_validate(
@@ -144,7 +149,7 @@ def _verdict(
             "site": site,
             "status": status,
             "score": scored.score if scored else None,
-            "tolerance": decimal_text(run.tolerance),
+            "tolerance": None if run.tolerance is None else decimal_text(run.tolerance),
             "theta": scored.theta if scored else None,
             "weight": None if weight is None else decimal_text(weight),
             "epsilon": scored.epsilon if scored else None,

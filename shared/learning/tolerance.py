@@ -26,12 +26,20 @@ class HeldOutSet:
     """The aggregator's labelled images and one model to score with.
 
     Args:
+        images: None where the run has no tolerance: then a model file is checked, and not scored.
         objective: how a whole model's answers are read.
         seed: decides the probe's folds.
     """
 
     def __init__(
-        self, task: Task, model: nn.Module, images: Collection, sharing: Sharing, *, objective: Objective, seed: int
+        self,
+        task: Task,
+        model: nn.Module,
+        images: Collection | None,
+        sharing: Sharing,
+        *,
+        objective: Objective,
+        seed: int,
     ) -> None:
         self._task = task
         self._model = model
@@ -40,8 +48,8 @@ class HeldOutSet:
         self._objective = objective
         self._seed = seed
 
-    def score(self, file: Path, shown_as: str) -> float:
-        """The score in [0, 1] of a model file on the held-out images.
+    def score(self, file: Path, shown_as: str) -> float | None:
+        """The score in [0, 1] of a model file on the held-out images; None where there are none.
 
         Raises:
             PoisonError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
@@ -49,12 +57,14 @@ class HeldOutSet:
         load_checked(self._model, self._sharing.shared, file, shown_as)
         return self.score_as_it_is()
 
-    def score_as_it_is(self) -> float:
-        """The score in [0, 1] of the model as it is now.
+    def score_as_it_is(self) -> float | None:
+        """The score in [0, 1] of the model as it is now; None where there are no images.
 
         Raises:
             ValueError: these images are too few to score with.
         """
+        if self._images is None:
+            return None
         if not self._sharing.has_whole_model:
             return probe_score(self._task, self._model, self._images, self._seed)
         evaluation = evaluate(self._task, self._model, self._images.samples, self._objective)

@@ -94,6 +94,17 @@ def test_too_few_images_leave_a_split_empty(tmp_path):
         split_images(alike("ab"), tmp_path, SplitPlan(), 1)
 
 
+def test_so_many_are_drawn_for_training_and_the_others_stay(tmp_path):
+    ids = alike([f"eye{number}" for number in range(20)])
+    whole = split_images(ids, tmp_path, SplitPlan(), 3)
+    drawn = {seed: split_images(ids, tmp_path, SplitPlan(train_images=5), seed) for seed in (3, 4)}
+    assert len(drawn[3]["train"]) == len(set(drawn[3]["train"]) & set(whole["train"])) == 5
+    assert (drawn[3]["validation"], drawn[3]["test"]) == (whole["validation"], whole["test"])
+    assert drawn[3]["train"] != drawn[4]["train"]
+    with pytest.raises(DataError, match="train_images: there are 12 images for training, not 13; lower it"):
+        split_images(ids, tmp_path, SplitPlan(train_images=13), 3)
+
+
 def test_fractions_must_add_up():
     with pytest.raises(ValidationError, match="add up to 1"):
         SplitPlan(train=0.6, validation=0.3, test=0.2)

@@ -179,13 +179,15 @@ class Replayer:
     def _score(self, site: str, found: Round, model: Path, shown_as: str) -> Iterator[Step]:
         """Measure a score again, if the held-out images are here."""
         told, what = found.verdicts[site].score, f"score of {site}"
+        if self._run.tolerance is None:
+            return
         if told is None:
             yield Step(found.number, what, "differs", "the verdict tells none, though nothing is wrong with the answer")
         elif self._heldout is None:
             detail = f"because the held-out images are not here (--heldout); {told} is taken as told"
             yield Step(found.number, what, "not replayable", detail)
         else:
-            score = self._heldout.score(model, shown_as)
+            score = self._heldout.score(model, shown_as) or 0.0
             if decimal_text(score) == told:
                 yield Step(found.number, what, "same", told)
             elif abs(score - float(told)) <= SCORES_AGREE:

@@ -73,6 +73,8 @@ class SplitPlan(BaseModel):
     """Whether ``split.csv`` decides where the site has one."""
     folds: Folds | None = None
     """Folds instead of the fractions."""
+    train_images: int | None = Field(default=None, ge=1)
+    """So many of the images for training are trained on, drawn by the seed; None: all."""
 
     @model_validator(mode="after")
     def _fractions_add_up(self) -> SplitPlan:
@@ -239,13 +241,13 @@ def split_images(
         classes: the class of every image by its id, which folds are stratified by; all alike where there are none.
         root: the site's data folder, where ``split.csv`` may be.
         plan: the fractions, and whether the file counts.
-        seed: decides the division where the file does not.
+        seed: decides the division where the file does not, and what is drawn of it.
         group_pattern: see ``groups_by_pattern``; a ``group`` column in the file goes before it.
         groups: the group of each by ``unit_of``, where the data folder says it elsewhere.
 
     Raises:
-        DataError: the file is wrong, or says the groups a second time, a group is in two splits, a split is empty, or
-            the file says one for each image where folds are asked for.
+        DataError: the file is wrong, or says the groups a second time, a group is in two splits, a split is empty or
+            has fewer images than are to be drawn of it, or the file says one for each image where folds are asked for.
     """
     ids = list(classes)
     units = list(dict.fromkeys(map(unit_of, ids)))
@@ -274,6 +276,13 @@ def split_images(
     result: dict[SplitName, tuple[str, ...]] = {
         name: tuple(sorted(image for image in ids if split[image] == name)) for name in SPLITS
     }
+    if plan.train_images is not None:
+        drawn = sorted(result["train"], key=lambda image: seed_for(seed, "trained on", image))[: plan.train_images]
+        if len(drawn) < plan.train_images:
+            problems.append(
+                f"train_images: there are {len(drawn)} images for training, not {plan.train_images}; lower it."
+            )
+        result["train"] = tuple(sorted(drawn))
     problems += [
         f"the {name} split is empty: there is no more than {counted(len(ids), 'image')} in "
         f"{counted(len(splits_of_group), 'group')}, and at least one group is needed for each of train, validation and "

@@ -1,0 +1,224 @@
+"""A run on this machine as hospitals have it: the aggregator's daemon and each site's, on drop folders of this machine.
+
+Keys, invites, consent, signed messages, transfer, the checks of every answer: all is the daemons' own. They share one
+process, so that a run needs one core and loads its libraries once. The sites work one after the other in the thread
+that asks for the run, since a process has one random generator of PyTorch's; the aggregator works beside them, and
+draws nothing once its first model is made. Whoever has put something into a folder has the other look there at once.
+
+Below ``home`` lies what daemons of their own would have: ``aggregator/``, ``sites/SITE/``, and ``folders/SITE/``. A run
+that was cut off goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import torch
+
+from aggregator.daemon import Daemon as AggregatorDaemon
+from aggregator.launch import prepare_daemon
+from aggregator.preparation import PUBLISHED_WEIGHTS
+from aggregator.setup import KEY_FILE
+from aggregator.site import open_channel
+from aggregator.store import RunStore, metrics_of
+from deploy.local.federation import RUN_FILE, aggregator_work, set_up, site_work
+from deploy.local.rounds import EVERYONE, Final, Outcome
+from shared.errors import StandingError
+from shared.exchange.channel import Channel
+from shared.exchange.names import MANIFEST, Place
+from shared.exchange.records import RunConfiguration
+from shared.exchange.signing import SigningKey
+from shared.exchange.tables import MetricsRow, epsilon_in
+from shared.folder.durable import link_file
+from shared.folder.local import LocalFolder
+from shared.learning.compute import EXACT, Computing, prepare_compute
+from shared.learning.run_checks import check_together
+from site_client.configuration import open_folder, read_configuration
+from site_client.daemon import Daemon as SiteDaemon
+from site_client.final import FINAL, open_final
+
+FEDERATION = "study"
+FOLDERS = "folders"
+POLICY = EVERYONE.model_copy(update={"consent": "auto", "max_epochs": 1_000_000})
+NO_DEADLINE_HOURS = 87_600.0  # all answer, be it late: nothing of a result may depend on how fast a machine is
+LONGEST_POLL_S = 1.0  # of the aggregator, which is told where to look
+PAUSE_S = 0.02  # until the sites look again, when none of them found anything
+
+
+def run_exchange(
+    run: RunConfiguration,
+    data: Mapping[str, Path],
+    home: Path,
+    *,
+    heldout: Path | None = None,
+    weights: Path | None = None,
+    computing: Computing = EXACT,
+) -> Outcome:
+    """Play a federated run to its end, or go on with it.
+
+    Args:
+        data: each site's data folder.
+        home: a folder for all that the aggregator and the sites keep.
+        heldout: labelled images for the tolerance check, where the run has one.
+        weights: where published weights lie, if the run begins with some.
+
+    Raises:
+        ConfigurationError: settings that do not fit together, images that cannot be read, or published weights that are
+            not there.
+        StandingError: a site does not agree to the run, or it cannot start.
+        DropfedError: what else stands in a site's way.
+    """
+    check_together(run)
+    deadlines = {"consent_deadline_hours": NO_DEADLINE_HOURS, "round_deadline_hours": NO_DEADLINE_HOURS}
+    run = run.model_copy(update=deadlines)
+    urls = {}
+    for site in data:
+        folder = (home / FOLDERS / site).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        urls[site] = folder.as_uri()
+    set_up(
+        home,
+        run,
+        data,
+        urls,
+        federation=FEDERATION,
+        heldout=heldout,
+        poll_s=LONGEST_POLL_S,
+        policy=POLICY,
+        device=computing.device,
+    )
+    if weights is not None and weights.is_dir():
+        _lay_out(weights, aggregator_work(home) / PUBLISHED_WEIGHTS)
+    try:
+        sites = _federate(home, run, computing)
+    finally:
+        logging.shutdown()  # its file is one of those that may be removed now
+    return _outcome(home, run, sites, computing)
+
+
+def _lay_out(weights: Path, target: Path) -> None:
+    """Have the published weights lie where the aggregator looks for them."""
+    if target.exists():
+        return
+    try:
+        target.symlink_to(weights.absolute(), target_is_directory=True)
+    except OSError:  # Windows wants a privilege for that
+        for file in weights.iterdir():
+            link_file(file, target / file.name)
+
+
+# --- playing ------------------------------------------------------------------------------------------------------
+
+
+def _federate(home: Path, run: RunConfiguration, computing: Computing) -> dict[str, SiteDaemon]:
+    """Have the daemons work until every site has the final model."""
+    work, stop = aggregator_work(home), threading.Event()
+    aggregator = prepare_daemon(work, work / RUN_FILE, stop)
+    prepare_compute(computing, threads=1)
+    sites = {site: _site(site_work(home, site)) for site in run.sites}
+    with ThreadPoolExecutor(1, "aggregator", prepare_compute, (computing, 1)) as pool:  # some is each thread's own
+        running = pool.submit(aggregator.run)
+        try:
+            _take_turns(aggregator, running, sites, run.run)
+        finally:
+            stop.set()
+    running.result()
+    if (reason := aggregator.given_up) is not None:
+        raise StandingError(f"the run has ended: {reason}")
+    return sites
+
+
+def _site(work: Path) -> SiteDaemon:
+    configuration = read_configuration(work)
+    folder = open_folder(work, configuration)
+    return SiteDaemon(work, configuration, folder, stop=threading.Event(), give_up_after_s=0.0)
+
+
+def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapping[str, SiteDaemon], run: str) -> None:
+    """Have each site in turn do what there is to do, until nothing is left after the aggregator's end."""
+    goes_on = True
+    while goes_on:
+        is_last = running.done()  # what it sent last is there to be found
+        acted = [name for name, site in sites.items() if site.step()]
+        for name in acted:
+            aggregator.look_soon(name)
+            consent = sites[name].consent(run)
+            if consent is not None and not consent.agrees:
+                raise StandingError(f"{name} does not take part: {consent.reason}")
+        if not acted:
+            wait([running], timeout=PAUSE_S)
+        goes_on = not is_last or bool(acted)
+    for site in sites.values():
+        site.run(once=True)  # says that it has stopped
+
+
+# --- what it came to ----------------------------------------------------------------------------------------------
+
+
+def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon], computing: Computing) -> Outcome:
+    """What the aggregator's files, the messages and the models that the sites keep come to."""
+    work, store = aggregator_work(home), RunStore(aggregator_work(home), run.run)
+    card, key = store.card(), SigningKey.at(work / KEY_FILE)
+    if card is None:
+        raise StandingError("no model was chosen: the run was stopped")
+    channels = {site: _channel(work / "sites" / site, key) for site in run.sites}
+    rows: dict[int, dict[str, list[MetricsRow]]] = {}
+    thetas: dict[int, dict[str, float]] = {}
+    given: dict[int, dict[str, float]] = {}
+    spent: dict[str, float | None] = {}
+    received, sent = [], []
+    for round_no in range(1, store.round_no + 1):
+        for site, verdict in (store.verdicts(round_no) or {}).items():
+            channel = channels[site]
+            table = metrics_of(channel, run.run, round_no)
+            rows.setdefault(round_no - 1, {})[site] = [row for row in table if row.epoch == 0]
+            if verdict.theta is not None:
+                thetas.setdefault(round_no, {})[site] = float(verdict.theta)
+            if round_no <= run.rounds:
+                spent[site] = epsilon_in(table)
+                given.setdefault(round_no, {})
+                received.append(_bytes(channel, Place("round", run.run, round_no)))
+                sent.append(_bytes(channel, Place("update", run.run, round_no)))
+                if verdict.weight is not None:
+                    given[round_no][site] = float(verdict.weight)
+    return Outcome(
+        chosen=dict.fromkeys(run.sites, card.chosen_round),
+        rows=rows,
+        finals={name: _final(home, run, name, site, computing) for name, site in sites.items()},
+        thetas=thetas,
+        weights=given,
+        sent_bytes=round(sum(sent) / len(sent)),
+        received_bytes=round(sum(received) / len(received)),
+        spent=spent,
+    )
+
+
+def _channel(home: Path, key: SigningKey) -> Channel:
+    """The exchange with a site, to be read."""
+    channel = open_channel(home, LocalFolder(home / "mirror"), key)
+    if channel is None:
+        raise StandingError(f"{home} has no card of its site")
+    return channel
+
+
+def _bytes(channel: Channel, place: Place) -> int:
+    """Of a message as it lay in the folder, its manifest too; 0 of one that never came."""
+    message = channel.message(place)
+    if message is None:
+        return 0
+    manifest = channel.path(place, MANIFEST).stat().st_size
+    return manifest + sum(file.size for file in message.manifest.files.values())
+
+
+def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, computing: Computing) -> Final:
+    kept, images = site_work(home, name) / FINAL / run.run, site.images(run.run)
+    opened = open_final(kept)
+
+    def network() -> torch.nn.Module:
+        return computing.place(open_final(kept).model)
+
+    return Final(network, opened.task, opened.objective, images, {name: images.test})

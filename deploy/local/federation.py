@@ -1,0 +1,66 @@
+"""The work directories of a whole federation on one machine: ``aggregator/`` and ``sites/SITE/`` below one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from aggregator.configuration import FILE as AGGREGATOR_FILE
+from aggregator.setup import initialise, invite_path
+from shared.exchange.names import AGGREGATOR
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import RunConfiguration
+from shared.folder.durable import write_file
+from site_client.configuration import FILE as SITE_FILE
+from site_client.configuration import Policy
+from site_client.setup import join, read_invite
+
+RUN_FILE = "RUN.yaml"
+
+
+def aggregator_work(home: Path) -> Path:
+    """The aggregator's work directory."""
+    return home / "aggregator"
+
+
+def site_work(home: Path, site: str) -> Path:
+    """A site's work directory."""
+    return home / "sites" / site
+
+
+def set_up(
+    home: Path,
+    run: RunConfiguration,
+    data: Mapping[str, Path],
+    urls: Mapping[str, str],
+    *,
+    federation: str,
+    heldout: Path | None,
+    poll_s: float,
+    policy: Policy,
+    device: str = "cpu",
+) -> None:
+    """Do what the PI and each hospital's IT do by hand: init, join, settings. What was done before stays done.
+
+    Args:
+        data, urls: each site's images and drop folder.
+        heldout: the aggregator's labelled images, if it has some.
+        device: what the sites train on.
+    """
+    work = aggregator_work(home)
+    initialise(work, federation, urls, AGGREGATOR)
+    heldouts = {run.task: str(heldout.resolve())} if heldout else {}
+    _change(work / AGGREGATOR_FILE, heldout=heldouts, poll_seconds=poll_s)
+    write_file(work / RUN_FILE, dump_yaml(run))
+    for site, folder in data.items():
+        of_site = site_work(home, site)
+        invite = read_invite(invite_path(work, site))
+        join(of_site, invite, data={run.task: str(folder.resolve())}, url=None, password=None)
+        _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump(), device=device)
+
+
+def _change(path: Path, **settings: object) -> None:
+    values = yaml.safe_load(path.read_bytes())
+    write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())

@@ -1,0 +1,186 @@
+"""Cells of a study: the daemons play a federated one over drop folders, to the same figures as its rounds without."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from aggregator.studies.configuration import read_study
+from aggregator.studies.matrix import Cell, expand
+from aggregator.studies.results import CONFIGURATION, RESULT
+from deploy.local.exchange import FOLDERS, run_exchange
+from deploy.local.rounds import run_rounds
+from shared.audit.verify import lines, verify
+from shared.errors import StandingError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records import RoundConfiguration, RunConfiguration
+from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
+from tests.audit.replaying import not_same, replayed
+from tests.federation.running import RUN, make_data, run_configuration, staging_run
+from tests.learning.small_sites import write_small
+
+SITES = ("north", "south")
+RUNS = {
+    "mean": run_configuration(rounds=2, keep="last 1", tolerance=None),
+    "scaffold, rounded and encrypted": run_configuration(
+        rounds=2,
+        method="scaffold",
+        wire={"numbers": "bfloat16", "compression": "zstd", "difference": True},
+        encrypt="weights",
+        tolerance=None,
+    ),
+    "sequential": run_configuration(rounds=3, method="sequential", quorum=1, tolerance=None),
+    "feduaa, as many images": staging_run(tolerance=None, split={"train_images": 7}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """A cell has a process of its own, with a log and a number of threads of its own."""
+    handlers, hook, threads = logging.getLogger().handlers[:], sys.excepthook, torch.get_num_threads()
+    yield
+    logging.getLogger().handlers = handlers
+    logging.captureWarnings(False)
+    sys.excepthook = hook
+    torch.set_num_threads(threads)
+
+
+def data_of(run: RunConfiguration, root: Path) -> dict[str, Path]:
+    make_data(run, root, 20)
+    return {site: root / site for site in run.sites}
+
+
+def folder_of(home: Path, site: str) -> LocalFolder:
+    return LocalFolder(home / FOLDERS / site)
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_over_folders_a_run_comes_to_the_same_as_without(case: str, tmp_path: Path) -> None:
+    run = RUNS[case]
+    data, home = data_of(run, tmp_path / "data"), tmp_path / "home"
+    found = run_exchange(run, data, home)
+    rounds = run_rounds(run, data, tmp_path / "rounds")
+    assert (found.chosen, found.rows, found.thetas, found.weights, found.spent) == (
+        rounds.chosen,
+        rounds.rows,
+        rounds.thetas,
+        rounds.weights,
+        rounds.spent,
+    )
+    assert found.tests == rounds.tests
+    for site in run.sites:
+        here, there = (outcome.finals[site] for outcome in (found, rounds))
+        assert [sample.id for sample in here.dataset.train] == [sample.id for sample in there.dataset.train]
+        state = there.network().state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in here.network().state_dict().items())
+        assert list(lines(verify(folder_of(home, site)))) == []
+    assert "score" not in {step.what.partition(" ")[0] for step in replayed(home / "aggregator", RUN)}
+    if run.keep == "all":
+        assert not_same(replayed(home / "aggregator", RUN, secret_key=home / "aggregator" / "encryption.key")) == []
+
+
+def test_its_bytes_are_those_that_lay_in_the_folders(tmp_path: Path) -> None:
+    run = RUNS["mean"].model_copy(update={"rounds": 1, "keep": "all"})
+    home = tmp_path / "home"
+    found = run_exchange(run, data_of(run, tmp_path / "data"), home)
+    for kind, told in (("round", found.received_bytes), ("update", found.sent_bytes)):
+        place = Place(kind, RUN, 1).path
+        sizes = [sum(path.stat().st_size for path in (home / FOLDERS / site / place).iterdir()) for site in run.sites]
+        assert told == round(sum(sizes) / len(sizes)) > 0
+
+
+def test_with_held_out_images_models_are_scored_and_left_out(tmp_path: Path) -> None:
+    run = run_configuration(tolerance=0.999)
+    data = data_of(run, tmp_path / "data")
+    found = run_exchange(run, data, tmp_path / "home", heldout=tmp_path / "data" / "heldout")
+    assert found.weights == {1: {}}
+    verdict = json.loads(
+        (folder_of(tmp_path / "home", "north").root / f"runs/{RUN}/rounds/0001/verdict/verdict.json").read_bytes()
+    )
+    assert verdict["status"] == "omitted"
+    assert 0 < float(verdict["score"]) <= 0.999
+
+
+def test_a_site_that_does_not_take_part_ends_the_run(tmp_path: Path) -> None:
+    """Rather than that a cell is of fewer sites than the others."""
+    privacy = {"max_grad_norm": 1.0, "delta": 0.01, "target_epsilon": 0.01}
+    run = run_configuration(
+        method="fedavg", privacy=privacy, augmentation={"copies": 1, "originals": False}, tolerance=None
+    )
+    with pytest.raises(StandingError, match=r"^north does not take part: "):
+        run_exchange(run, data_of(run, tmp_path / "data"), tmp_path / "home")
+
+
+# --- in a process of its own ----------------------------------------------------------------------------------------
+
+
+def written(root: Path, **changes: object) -> Cell:
+    """A cell of a fold of a small cross-validation, in its folder."""
+    for number, site in enumerate(SITES):
+        write_small("rdr_classification", root / site, images=15, size=32, seed=number, site=number)
+    study = {
+        "study": "folds",
+        "task": "rdr_classification",
+        "data": {site: site for site in SITES},
+        "run": {
+            "rounds": 3,
+            "batch_size": 8,
+            "task_options": {"encoder": "plain", "weights": "random", "hidden": [8], "image_size": 32},
+        },
+        "ways": {"federated": {"method": "mean"}},
+        "folds": {"outer": 3, "inner": 2},
+        "keep_folders": True,
+    }
+    path = root / "study.yaml"
+    path.write_text(yaml.safe_dump(study | changes))
+    cell = expand(read_study(path), root)[3]
+    settings = cell.configuration.model_dump(mode="json")
+    write_file(root / "cell" / CONFIGURATION, json.dumps(settings).encode())
+    return cell
+
+
+def test_a_killed_cell_goes_on_and_every_round_is_of_its_fold(tmp_path: Path) -> None:
+    cell, home = written(tmp_path), tmp_path / "cell"
+    run = cell.configuration.run
+    command = [sys.executable, "-m", "deploy.local.cell", str(home)]
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    second_round = home / "federation" / "aggregator" / "runs" / run.run / "rounds" / "0002" / "opened.json"
+    deadline = time.monotonic() + 240
+    while not second_round.exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert second_round.exists() and not (home / RESULT).exists()
+
+    subprocess.run(command, check=True, stderr=subprocess.PIPE)
+    result = json.loads((home / RESULT).read_bytes())
+    assert sorted(path.name for path in home.iterdir()) == sorted([CONFIGURATION, FOLDERS, "predictions", RESULT])
+    configurations = {}
+    for site in SITES:
+        folder = folder_of(home, site)
+        assert list(lines(verify(folder))) == []
+        for path in folder.root.glob(f"runs/*/rounds/*/to_site/{names.ROUND_CONFIGURATION}"):
+            configurations[site, path.parent.parent.name] = parse_yaml(path.read_bytes(), RoundConfiguration, str(path))
+    assert len(configurations) == len(SITES) * (run.rounds + 1)
+    assert [each.split["folds"] for each in configurations.values()] == [{"count": 3, "outer": 1, "inner": 1}] * len(
+        configurations
+    )
+    outcome = run_rounds(run, {site: tmp_path / site for site in SITES}, tmp_path / "rounds")
+    tested = {(row["model_of"], row["tested_on"]): row["scores"] for row in result["rows"] if row["split"] == "test"}
+    for site in SITES:
+        assert tested[site, site] == {name: score.value for name, score in outcome.tests[site].scores.items()}
+    weights = {int(round_no): of_round for round_no, of_round in result["weights"].items()}
+    assert weights == outcome.weights
