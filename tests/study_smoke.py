@@ -25,7 +25,7 @@ TEMPLATES = tuple(sorted((Path(__file__).parent.parent / "configs" / "studies").
 FOR_ANY_TASK = "comparators"
 """The template that is played for every task, with noise and foreign images besides."""
 SIDE = 32
-MOST_SITES = {"dr_staging": 3}
+MOST_SITES = {"dr_staging": 2}
 IMAGES = {
     "octa_segmentation": 6,
     "dr_staging": 16,

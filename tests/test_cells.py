@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,12 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from click.testing import CliRunner
 
+from aggregator.cli import main as aggregator_command
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import Cell, expand
 from aggregator.studies.results import CONFIGURATION, RESULT
 from deploy.local.exchange import FOLDERS, run_exchange
 from deploy.local.rounds import run_rounds
+from shared.audit.cli import main as audit_command
 from shared.audit.verify import lines, verify
 from shared.errors import StandingError
 from shared.exchange import names
@@ -29,6 +30,7 @@ from shared.exchange.records import RoundConfiguration, RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from tests.audit.replaying import not_same, replayed
+from tests.federation.forked import Forked
 from tests.federation.running import RUN, make_data, run_configuration, staging_run
 from tests.learning.small_sites import write_small
 
@@ -92,7 +94,7 @@ def test_over_folders_a_run_comes_to_the_same_as_without(case: str, tmp_path: Pa
         assert not_same(replayed(home / "aggregator", RUN, secret_key=home / "aggregator" / "encryption.key")) == []
 
 
-def test_its_bytes_are_those_that_lay_in_the_folders(tmp_path: Path) -> None:
+def test_its_bytes_lay_in_the_folders_and_reports_tell_that_no_model_was_scored(tmp_path: Path) -> None:
     run = RUNS["mean"].model_copy(update={"rounds": 1, "keep": "all"})
     home = tmp_path / "home"
     found = run_exchange(run, data_of(run, tmp_path / "data"), home)
@@ -100,13 +102,19 @@ def test_its_bytes_are_those_that_lay_in_the_folders(tmp_path: Path) -> None:
         place = Place(kind, RUN, 1).path
         sizes = [sum(path.stat().st_size for path in (home / FOLDERS / site / place).iterdir()) for site in run.sites]
         assert told == round(sum(sizes) / len(sizes)) > 0
+    aggregator = ["report", RUN, "--work", str(home / "aggregator"), "--pages", str(tmp_path / "pages")]
+    assert CliRunner().invoke(aggregator_command, aggregator).exit_code == 0
+    assert "Not drawn: models are not scored in this run." in (tmp_path / "pages" / "report.html").read_text()
+    auditor = ["report", "--html", str(tmp_path / "audit.html"), str(home / FOLDERS)]
+    assert CliRunner().invoke(audit_command, auditor).exit_code == 0
+    assert "counts whatever it answers" in (tmp_path / "audit.html").read_text()
 
 
 def test_with_held_out_images_models_are_scored_and_left_out(tmp_path: Path) -> None:
     run = run_configuration(tolerance=0.999)
     data = data_of(run, tmp_path / "data")
     found = run_exchange(run, data, tmp_path / "home", heldout=tmp_path / "data" / "heldout")
-    assert found.weights == {1: {}}
+    assert found.weights == {1: dict.fromkeys(run.sites, 0.0)}
     verdict = json.loads(
         (folder_of(tmp_path / "home", "north").root / f"runs/{RUN}/rounds/0001/verdict/verdict.json").read_bytes()
     )
@@ -116,7 +124,7 @@ def test_with_held_out_images_models_are_scored_and_left_out(tmp_path: Path) -> 
 
 def test_a_site_that_does_not_take_part_ends_the_run(tmp_path: Path) -> None:
     """Rather than that a cell is of fewer sites than the others."""
-    privacy = {"max_grad_norm": 1.0, "delta": 0.01, "target_epsilon": 0.01}
+    privacy = {"max_grad_norm": 1.0, "delta": 0.5, "target_epsilon": 6.0}
     run = run_configuration(
         method="fedavg", privacy=privacy, augmentation={"copies": 1, "originals": False}, tolerance=None
     )
@@ -155,17 +163,17 @@ def written(root: Path, **changes: object) -> Cell:
 def test_a_killed_cell_goes_on_and_every_round_is_of_its_fold(tmp_path: Path) -> None:
     cell, home = written(tmp_path), tmp_path / "cell"
     run = cell.configuration.run
-    command = [sys.executable, "-m", "deploy.local.cell", str(home)]
-    first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    second_round = home / "federation" / "aggregator" / "runs" / run.run / "rounds" / "0002" / "opened.json"
+    command, log = ["deploy.local.cell", str(home)], tmp_path / "log.txt"
+    first = Forked(command, log)
+    second_round = home / "aggregator" / "runs" / run.run / "rounds" / "0002" / "opened.json"
     deadline = time.monotonic() + 240
     while not second_round.exists() and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
-    first.send_signal(signal.SIGKILL)
+    first.kill()
     first.wait()
     assert second_round.exists() and not (home / RESULT).exists()
 
-    subprocess.run(command, check=True, stderr=subprocess.PIPE)
+    assert Forked(command, log).wait() == 0, log.read_text()
     result = json.loads((home / RESULT).read_bytes())
     assert sorted(path.name for path in home.iterdir()) == sorted([CONFIGURATION, FOLDERS, "predictions", RESULT])
     configurations = {}

@@ -1,8 +1,8 @@
 """One cell of a study, in a process of its own: ``python -m deploy.local.cell DIR`` plays what ``DIR/cell.json`` says.
 
-A federated run is played by the daemons, over drop folders (``deploy/local/exchange.py``); they lie with all work
-directories in ``DIR/federation``, from where a cell that was killed goes on, and which goes with its end. Where the
-study keeps drop folders, they are ``DIR/folders`` then. A reference exchanges nothing, and is played without.
+A federated run is played by the daemons, over drop folders (``deploy/local/exchange.py``). From these and the work
+directories beside them a cell that was killed goes on; they go with its end, but for ``DIR/folders`` where the study
+keeps it. A reference exchanges nothing, and is played without.
 
 ``DIR/result.json`` comes last, so a cell that has it is done. ``DIR/predictions/MODEL_OF/TESTED_ON.SPLIT.csv`` holds
 what a classification's model said about each image: all lies on one machine, and nothing of it is exchanged.
@@ -16,7 +16,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 
 from aggregator.studies.matrix import Cell, CellConfiguration
 from aggregator.studies.results import CONFIGURATION, PREDICTIONS, RESULT
-from deploy.local.exchange import FOLDERS, run_exchange
+from deploy.local.exchange import FOLDERS, PARTS, run_exchange
 from deploy.local.rounds import Final, Outcome, run_rounds
 from shared.errors import DropfedError
 from shared.exchange.reading import check_record, parse_json
@@ -42,8 +42,9 @@ from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate, tame
 
-FEDERATION = "federation"
 FOREIGN = "foreign"
+ROUNDS = "rounds"
+"""Name of the folder for what a reference leaves."""
 
 Row = dict[str, Any]
 
@@ -55,18 +56,15 @@ def play(home: Path) -> None:
         DropfedError: the data or the settings do not allow it.
     """
     cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
-    configuration, work = cell.configuration, home / FEDERATION
+    configuration = cell.configuration
     computing = Computing(device=configuration.device)
     prepare_compute(computing, threads=1)  # cells go on side by side; and the same figures come out on another day
     began = time.monotonic()
     try:
-        outcome = _outcome(configuration, work, computing)
+        outcome = _outcome(configuration, home, computing)
         rows = list(_rows(home, configuration, outcome))
-        if configuration.keep_folders and (work / FOLDERS).is_dir():
-            shutil.rmtree(home / FOLDERS, ignore_errors=True)
-            (work / FOLDERS).rename(home / FOLDERS)
     except Exception:
-        shutil.rmtree(work, ignore_errors=True)  # what failed is played anew, once its reason is mended
+        _clear(home)  # what failed is played anew, once its reason is mended
         raise
     result = {
         "configuration": cell.digest,
@@ -81,18 +79,24 @@ def play(home: Path) -> None:
         "thetas": outcome.thetas,
     }
     write_file(home / RESULT, (json.dumps(result, indent=1) + "\n").encode())
-    shutil.rmtree(work, ignore_errors=True)
+    _clear(home, {FOLDERS} if configuration.keep_folders else set())
 
 
-def _outcome(configuration: CellConfiguration, work: Path, computing: Computing) -> Outcome:
+def _clear(home: Path, kept: Collection[str] = ()) -> None:
+    """Remove what a run has left."""
+    for name in {ROUNDS, *PARTS}.difference(kept):
+        shutil.rmtree(home / name, ignore_errors=True)
+
+
+def _outcome(configuration: CellConfiguration, home: Path, computing: Computing) -> Outcome:
     """Play a cell's run."""
     data = {site: Path(folder) for site, folder in configuration.data.items()}
     run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
     if open_method(run.method, run.method_options).reference:
-        shutil.rmtree(work, ignore_errors=True)
-        return run_rounds(run, data, work, weights=weights, computing=computing)
+        _clear(home)
+        return run_rounds(run, data, home / ROUNDS, weights=weights, computing=computing)
     heldout = Path(configuration.heldout) if configuration.heldout else None
-    return run_exchange(run, data, work, heldout=heldout, weights=weights, computing=computing)
+    return run_exchange(run, data, home, heldout=heldout, weights=weights, computing=computing)
 
 
 def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Path]) -> RunConfiguration:

@@ -36,13 +36,17 @@ from shared.exchange.tables import MetricsRow, epsilon_in
 from shared.folder.durable import link_file
 from shared.folder.local import LocalFolder
 from shared.learning.compute import EXACT, Computing, prepare_compute
+from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
+from shared.learning.tasks import task_named
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon as SiteDaemon
 from site_client.final import FINAL, open_final
 
 FEDERATION = "study"
 FOLDERS = "folders"
+PARTS = ("aggregator", "sites", FOLDERS)
+"""All that a run leaves."""
 POLICY = EVERYONE.model_copy(update={"consent": "auto", "max_epochs": 1_000_000})
 NO_DEADLINE_HOURS = 87_600.0  # all answer, be it late: nothing of a result may depend on how fast a machine is
 LONGEST_POLL_S = 1.0  # of the aggregator, which is told where to look
@@ -89,7 +93,7 @@ def run_exchange(
         heldout=heldout,
         poll_s=LONGEST_POLL_S,
         policy=POLICY,
-        device=computing.device,
+        computing={name: getattr(computing, name) for name in ("device", "workers", "precision")},
     )
     if weights is not None and weights.is_dir():
         _lay_out(weights, aggregator_work(home) / PUBLISHED_WEIGHTS)
@@ -180,11 +184,9 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
                 thetas.setdefault(round_no, {})[site] = float(verdict.theta)
             if round_no <= run.rounds:
                 spent[site] = epsilon_in(table)
-                given.setdefault(round_no, {})
+                given.setdefault(round_no, {})[site] = float(verdict.weight or 0)
                 received.append(_bytes(channel, Place("round", run.run, round_no)))
                 sent.append(_bytes(channel, Place("update", run.run, round_no)))
-                if verdict.weight is not None:
-                    given[round_no][site] = float(verdict.weight)
     return Outcome(
         chosen=dict.fromkeys(run.sites, card.chosen_round),
         rows=rows,
@@ -215,10 +217,9 @@ def _bytes(channel: Channel, place: Place) -> int:
 
 
 def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, computing: Computing) -> Final:
-    kept, images = site_work(home, name) / FINAL / run.run, site.images(run.run)
-    opened = open_final(kept)
+    method, images = open_method(run.method, run.method_options), site.images(run.run)
 
     def network() -> torch.nn.Module:
-        return computing.place(open_final(kept).model)
+        return computing.place(open_final(site_work(home, name) / FINAL / run.run).model)
 
-    return Final(network, opened.task, opened.objective, images, {name: images.test})
+    return Final(network, task_named(run.task), method.objective(run.rounds, run.rounds), images, {name: images.test})

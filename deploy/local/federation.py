@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -40,14 +41,14 @@ def set_up(
     heldout: Path | None,
     poll_s: float,
     policy: Policy,
-    device: str = "cpu",
+    computing: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Do what the PI and each hospital's IT do by hand: init, join, settings. What was done before stays done.
 
     Args:
         data, urls: each site's images and drop folder.
         heldout: the aggregator's labelled images, if it has some.
-        device: what the sites train on.
+        computing: what ``site.yaml`` says of how the sites train.
     """
     work = aggregator_work(home)
     initialise(work, federation, urls, AGGREGATOR)
@@ -58,7 +59,7 @@ def set_up(
         of_site = site_work(home, site)
         invite = read_invite(invite_path(work, site))
         join(of_site, invite, data={run.task: str(folder.resolve())}, url=None, password=None)
-        _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump(), device=device)
+        _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump(), **computing)
 
 
 def _change(path: Path, **settings: object) -> None:

@@ -95,7 +95,7 @@ class Outcome:
         rows: by aggregate and site, what the received model scored: the rows of epoch 0; of pooled sites, ``POOLED``'s.
         finals: the chosen model at each site; of pooled sites, ``POOLED``'s.
         thetas: by round and site, where the method has θ sent.
-        weights: by training round and site.
+        weights: by training round and site; 0 of a model that was left out.
         sent_bytes: of one site's answer to a training round: here the last one's tensor files; 0 of a reference.
         received_bytes: of that round at that site, in the plain form; 0 likewise.
         spent: by site, ε in the end; None where the run is not private.
