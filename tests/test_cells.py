@@ -18,6 +18,7 @@ from aggregator.cli import main as aggregator_command
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import Cell, expand
 from aggregator.studies.results import CONFIGURATION, RESULT
+from deploy.local import exchange
 from deploy.local.exchange import FOLDERS, run_exchange
 from deploy.local.rounds import run_rounds
 from shared.audit.cli import main as audit_command
@@ -122,13 +123,11 @@ def test_with_held_out_images_models_are_scored_and_left_out(tmp_path: Path) -> 
     assert 0 < float(verdict["score"]) <= 0.999
 
 
-def test_a_site_that_does_not_take_part_ends_the_run(tmp_path: Path) -> None:
+def test_a_site_that_does_not_take_part_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than that a cell is of fewer sites than the others."""
-    privacy = {"max_grad_norm": 1.0, "delta": 0.5, "target_epsilon": 6.0}
-    run = run_configuration(
-        method="fedavg", privacy=privacy, augmentation={"copies": 1, "originals": False}, tolerance=None
-    )
-    with pytest.raises(StandingError, match=r"^north does not take part: "):
+    monkeypatch.setattr(exchange, "POLICY", exchange.POLICY.model_copy(update={"max_epochs": 1}))
+    run = run_configuration(epochs=2, tolerance=None)
+    with pytest.raises(StandingError, match=r"^north does not take part: 2 epochs per round"):
         run_exchange(run, data_of(run, tmp_path / "data"), tmp_path / "home")
 
 
