@@ -99,7 +99,8 @@ def test_its_bytes_lay_in_the_folders_and_reports_tell_that_no_model_was_scored(
     run = RUNS["mean"].model_copy(update={"rounds": 1, "keep": "all"})
     home = tmp_path / "home"
     found = run_exchange(run, data_of(run, tmp_path / "data"), home)
-    for kind, told in (("round", found.received_bytes), ("update", found.sent_bytes)):
+    moved: dict[names.Kind, int] = {"round": found.received_bytes, "update": found.sent_bytes}
+    for kind, told in moved.items():
         place = Place(kind, RUN, 1).path
         sizes = [sum(path.stat().st_size for path in (home / FOLDERS / site / place).iterdir()) for site in run.sites]
         assert told == round(sum(sizes) / len(sizes)) > 0
