@@ -83,7 +83,7 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
 
     Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise.
     """
-    from shared.audit.reading import read_folders  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.sites import read_folders  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.verify import lines, summary, verified  # noqa: PLC0415
 
     audits = {name: verified(reading) for name, reading in read_folders(archive, key).items()}
@@ -123,8 +123,9 @@ def timeline(archive: Archive, key: str | None, as_json: bool) -> None:
 @_on_folders
 def show(which: str, run: str | None, archive: Archive, key: str | None, as_json: bool) -> None:
     """Show everything of one ROUND, a number or RUN/NUMBER: configuration, what came, metrics, verdicts."""
-    from shared.audit.show import lines, the_run  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.show import lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.show import show as show_round  # noqa: PLC0415
+    from shared.audit.sites import the_run  # noqa: PLC0415
 
     named, _, number = which.rpartition("/")
     if not re.fullmatch(r"[0-9]{1,4}", number) or (named and run and named != run):
@@ -158,7 +159,7 @@ def sent(site: str, archive: Archive, key: str | None, as_json: bool) -> None:
 def diff(first: str, second: str, archive: Archive, key: str | None, as_json: bool) -> None:
     """Show what differs between two RUNs: configuration, participants, outcomes."""
     from shared.audit.difference import difference, lines  # noqa: PLC0415  (keeps --help instant)
-    from shared.audit.show import the_run  # noqa: PLC0415
+    from shared.audit.sites import the_run  # noqa: PLC0415
 
     readings = _readings(archive, key)
     found = difference(readings, the_run(readings, first), the_run(readings, second))
@@ -220,6 +221,7 @@ def digest(
     """Show the closing digest of RUN, one number over all its manifests, to compare on paper."""
     from shared.audit import closing  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.archive import check_target  # noqa: PLC0415
+    from shared.audit.sites import absent_sites  # noqa: PLC0415
     from shared.exchange.names import MAX_RECORD_BYTES  # noqa: PLC0415
     from shared.exchange.signing import SigningKey  # noqa: PLC0415
     from shared.folder.durable import write_file  # noqa: PLC0415
@@ -245,7 +247,7 @@ def digest(
     _show(found.model_dump(), closing.lines(found), as_json=as_json)
     for site in closing.open_folders(readings, run):
         click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
-    for site in closing.absent_sites(readings, run):
+    for site in absent_sites(readings, run):
         click.echo(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
     if signed is not None:
         with signed.open("rb") as file:
@@ -302,7 +304,7 @@ def make_key(file: Path) -> None:
 
 
 def _readings(archive: Archive, key: str | None) -> dict[str, Reading]:
-    from shared.audit.reading import read_sites  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.sites import read_sites  # noqa: PLC0415  (keeps --help instant)
 
     return read_sites(archive, key)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.audit.reading import Reading, settings_of
+from shared.audit.reading import Reading
 from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
@@ -86,12 +86,6 @@ def closing(readings: Mapping[str, Reading], run: str) -> Closing:
 def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
     """The sites in whose folders the run has no end yet, so that its digest still changes."""
     return [site for site, reading in readings.items() if _is_open(reading, run)]
-
-
-def absent_sites(readings: Mapping[str, Reading], run: str) -> list[str]:
-    """The sites of a run whose folder is not here, by its offer."""
-    settings = settings_of(readings, run)
-    return sorted(set(settings.sites) - readings.keys()) if settings else []
 
 
 def _is_open(reading: Reading, run: str) -> bool:

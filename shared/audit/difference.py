@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.audit.reading import Reading, settings_of
-from shared.audit.show import rounds_of
+from shared.audit.reading import Reading
+from shared.audit.sites import rounds_of, settings_of
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Consent, FinalCard, Verdict

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
-from shared.audit.archive import Archive, Mirror
+from pydantic import BaseModel
+
+from shared.audit.archive import Mirror
 from shared.audit.listing import Listing, blamed
 from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
 from shared.exchange import names
@@ -30,7 +32,15 @@ from shared.exchange.encryption import (
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place
 from shared.exchange.reading import AnyRecord
 from shared.exchange.readme import KNOWN_TEXTS
-from shared.exchange.records import Federation, FinalCard, Head, RunConfiguration, Sharing, SiteCard, Status
+from shared.exchange.records import (
+    Federation,
+    FinalCard,
+    Head,
+    RunConfiguration,
+    Sharing,
+    SiteCard,
+    Status,
+)
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import (
@@ -90,8 +100,7 @@ class Reading:
         self.status: Status | None = None
         self.handovers: list[str] = []
         """Records by which the site changed its key."""
-        self._configurations: dict[str, RunConfiguration | None] = {}
-        self._sharings: dict[str, Sharing | None] = {}
+        self._records: dict[tuple[Place, str], BaseModel | None] = {}
         self.federation = self._read_federation(aggregator_key)
         if self.federation is not None:
             self.card = self._read_card(self.federation)
@@ -108,14 +117,14 @@ class Reading:
         """Note what does not hold."""
         self.findings.append(Finding(file, what, since))
 
-    @property
-    def runs(self) -> list[str]:
-        """The runs that there are messages of, by the time of their first, which only informs."""
+    @cached_property
+    def runs(self) -> dict[str, str]:
+        """The runs that there are messages of, and when the first of each was sealed, which only informs."""
         first: dict[str, str] = {}
         for message in self.messages.values():
             created = message.manifest.created
             first[message.place.run] = min(created, first.get(message.place.run, created))
-        return sorted(first, key=lambda run: (first[run], run))
+        return first
 
     def sent_by(self, sender: str) -> list[Message]:
         """A sender's messages, in their order."""
@@ -315,30 +324,40 @@ class Reading:
 
     def configuration(self, run: str) -> RunConfiguration | None:
         """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
-        return self._of_offer(run, names.RUN_CONFIGURATION, RunConfiguration, self._configurations)
+        return self._once(Place("offer", run), names.RUN_CONFIGURATION, RunConfiguration)
 
     def sharing(self, run: str) -> Sharing | None:
         """What travels in the run, likewise."""
-        return self._of_offer(run, names.TENSORS, Sharing, self._sharings)
+        return self._once(Place("offer", run), names.TENSORS, Sharing)
 
     def was_let_go(self, place: Place, name: str) -> bool:
         """Whether a file that is not there may have been removed, by the rule of the run as signed with the offer."""
         run, final = self.configuration(place.run), Place("final", place.run)
         if run is None or not names.is_weights(name) or self.has(place, name):
             return False
-        card = self.record_or_none(final, names.CARD, FinalCard)
+        card = self._once(final, names.CARD, FinalCard)
         if card is None and final in self.messages:
             return False  # what is wrong with it is found where it is checked itself
-        settled = {other.round_no for other in self.messages if (other.run, other.kind) == (place.run, "verdict")}
         chosen = card.chosen_round if card else None
-        return may_be_removed(run.keep, place, settled=settled, chosen=chosen, difference=run.wire.difference)
+        return may_be_removed(
+            run.keep, place, settled=self._settled[place.run], chosen=chosen, difference=run.wire.difference
+        )
 
-    def _of_offer(
-        self, run: str, name: str, kind: type[AnyRecord], known: dict[str, AnyRecord | None]
-    ) -> AnyRecord | None:
-        if run not in known:
-            known[run] = self.record_or_none(Place("offer", run), name, kind)
-        return known[run]
+    @cached_property
+    def _settled(self) -> dict[str, set[int]]:
+        """The rounds that there are verdicts of, by run."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for place in self.messages:
+            if place.kind == "verdict":
+                found[place.run].add(place.round_no)
+        return found
+
+    def _once(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
+        """As ``record_or_none``, of what is asked for again and again."""
+        if (place, name) not in self._records:
+            self._records[place, name] = self.record_or_none(place, name, kind)
+        found = self._records[place, name]
+        return found if isinstance(found, kind) else None
 
     # --- keys ----------------------------------------------------------------------------------------------
 
@@ -454,58 +473,6 @@ class Reading:
         except PoisonError as error:
             self.find(path, error.reason, since)
         return None
-
-
-def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
-    """Every folder of an archive, by the name to show it under.
-
-    Raises:
-        ConfigurationError: two folders are of one site, or of two federations.
-        StandingError: a folder cannot be read.
-    """
-    readings = {name: Reading(folder, aggregator_key, archive.secret_key) for name, folder in archive.folders.items()}
-    whose: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, reading in readings.items():
-        if (federation := reading.federation) is not None:
-            whose[federation.federation, federation.aggregator_key].append(name)
-    if len(whose) > 1:
-        told = "; ".join(f"{', '.join(found)} of {name} under key {key}" for (name, key), found in whose.items())
-        remedy = "name those of one, or the key that you know of as the aggregator's with --key"
-        raise ConfigurationError([f"these folders are of several federations ({told}); {remedy}"])
-    of_site: dict[str, str] = {}
-    for name, reading in readings.items():
-        if (federation := reading.federation) is not None:
-            other = of_site.setdefault(federation.site, name)
-            if other != name:
-                raise ConfigurationError([f"{name}: is a second folder of {federation.site}, as {other} is; name one"])
-    return readings
-
-
-def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
-    """Every folder of an archive, by its site.
-
-    Raises:
-        PoisonError: a folder's ``federation.json`` does not hold.
-        ConfigurationError: two folders are of one site, or of two federations.
-        StandingError: a folder cannot be read.
-    """
-    readings: dict[str, Reading] = {}
-    for name, reading in read_folders(archive, aggregator_key).items():
-        try:
-            readings[reading.opened.site] = reading
-        except PoisonError as error:
-            raise PoisonError(f"{name}/{error.file}", error.reason) from None
-    return dict(sorted(readings.items()))
-
-
-def settings_of(readings: Mapping[str, Reading], run: str) -> RunConfiguration | None:
-    """A run's configuration by the first folder whose offer holds; None if none does."""
-    return next(filter(None, (reading.configuration(run) for reading in readings.values())), None)
-
-
-def sharing_of(readings: Mapping[str, Reading], run: str) -> Sharing | None:
-    """What travels in a run, likewise."""
-    return next(filter(None, (reading.sharing(run) for reading in readings.values())), None)
 
 
 def _check_said(said: Content, sha256: str, path: str) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared.audit.closing import absent_sites, closing
+from shared.audit.closing import closing
 from shared.audit.difference import flat
-from shared.audit.reading import Reading, settings_of, sharing_of
-from shared.audit.show import rounds_of
+from shared.audit.reading import Reading
+from shared.audit.sites import absent_sites, rounds_of, settings_of, sharing_of
 from shared.audit.verify import Audit
 from shared.exchange import names
 from shared.exchange.names import Place
@@ -67,13 +67,13 @@ def report(readings: Mapping[str, Reading], audits: Mapping[str, Audit]) -> Docu
         audits: what ``verify`` says of each reading.
     """
     first = next(iter(readings.values())).opened
-    runs = sorted({(_began(readings, run), run) for reading in readings.values() for run in reading.runs})
+    runs = {run for reading in readings.values() for run in reading.runs}
     return {
         "federation": first.federation,
         "made": now_text(),
         "aggregator_key": first.aggregator_key,
         "sites": [_site(reading, audits[site]) for site, reading in readings.items()],
-        "runs": [_run(readings, run) for _, run in runs],
+        "runs": [_run(readings, run) for _, run in sorted((_began(readings, run), run) for run in runs)],
         "findings": [
             {"site": site, "file": finding.file, "what": finding.what, "since": finding.since}
             for site, audit in audits.items()
@@ -103,12 +103,7 @@ def page(document: Document) -> str:
 
 def _began(readings: Mapping[str, Reading], run: str) -> str:
     """When a run's first message was sealed."""
-    return min(
-        message.manifest.created
-        for reading in readings.values()
-        for place, message in reading.messages.items()
-        if place.run == run
-    )
+    return min(reading.runs[run] for reading in readings.values() if run in reading.runs)
 
 
 def _site(reading: Reading, audit: Audit) -> Document:

@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.audit.reading import Reading
 from shared.audit.sent import files_of
+from shared.audit.sites import rounds_of
 from shared.audit.timeline import verdict_text
 from shared.errors import ConfigurationError, NotFoundError, PoisonError
 from shared.exchange import names
@@ -17,29 +18,6 @@ from shared.visible import visible
 
 Document = dict[str, Any]
 _PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered"), ("verdict", "settled"))
-
-
-def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
-    """The run that is meant: the one that is named, or the only one there is.
-
-    Raises:
-        ConfigurationError: there is none of this name, or several to choose from.
-    """
-    known = sorted({found for reading in readings.values() for found in reading.runs})
-    if run is None and len(known) == 1:
-        return known[0]
-    there = f"the runs here are {', '.join(known)}" if known else "there are no runs here"
-    if run is None:
-        raise ConfigurationError([f"name the run, as in RUN/ROUND or --run RUN; {there}"])
-    if run not in known:
-        raise ConfigurationError([f"there is no run {run} in these folders; {there}"])
-    return run
-
-
-def rounds_of(readings: Mapping[str, Reading], run: str) -> list[int]:
-    """The numbers of the rounds that some folder has a message of."""
-    places = {place for reading in readings.values() for place in reading.messages}
-    return sorted({place.round_no for place in places if place.run == run and place.round_no})
 
 
 def show(readings: Mapping[str, Reading], run: str, round_no: int) -> Document:

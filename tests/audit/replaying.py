@@ -8,8 +8,8 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from shared.audit.archive import open_archive
-from shared.audit.reading import read_sites
 from shared.audit.replay import Step, replay
+from shared.audit.sites import read_sites
 from shared.learning.compute import EXACT, prepare_compute
 
 

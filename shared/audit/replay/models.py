@@ -60,6 +60,11 @@ class Models(RunFiles):
             if path.exists():
                 self.digests[number, site] = entry_of(path).sha256
 
+    def brought(self, number: int) -> list[Reading]:
+        """The folders that a round's message is in, with the model to begin it from."""
+        place = Place("round", self.run, number)
+        return [reading for reading in self._readings.values() if place in reading.messages]
+
     def adopt(self, number: int) -> bool:
         """Take an aggregate, and what of its state travels, as the next round brought it."""
         place, common = Place("round", self.run, number + 1), ""

@@ -278,11 +278,7 @@ class Replayer:
             self._state_is_known = not self._groups.at_aggregator
             yield Step(number, what, "not replayable", f"because {why}{taken}")
             return
-        next_round = [
-            reading
-            for reading in self._readings.values()
-            if Place("round", self._run.run, number + 1) in reading.messages
-        ]
+        next_round = self._models.brought(number + 1)
         tried = 0
         for tried in self._numbers_agreed(number):
             self._models.agreed_so_far = tried

@@ -22,11 +22,12 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 
-from shared.audit.reading import Reading, settings_of, sharing_of
+from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
-from shared.audit.show import metrics_of, rounds_of
+from shared.audit.show import metrics_of
+from shared.audit.sites import rounds_of, settings_of, sharing_of
 from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
@@ -161,7 +162,7 @@ class _Replay:
             self._models.take(reading, Place("offer", run.run), names.START, models.start)
         if self._heldout is not None and models.start.exists():
             load_tensors(self._scored_with, self._sharing.beginning, models.start)
-        sent = [reading for reading in self._readings.values() if Place("round", run.run, 1) in reading.messages]
+        sent = models.brought(1)
         if drawn.exists():
             link_file(drawn, models.aggregate_path(0))
         if not sent:
