@@ -139,9 +139,7 @@ def check(content: bytes, found: Closing, signer: str | None = None) -> tuple[st
         raise PoisonError("the signed statement", reason) from None
     whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
     if signer is None:
-        whose += (
-            "; whose key that is nobody vouches for: compare it with the auditor's own word, or name it by --signer"
-        )
+        whose += "; nobody vouches for that key: compare it with what the auditor gave you, or name that with --signer"
     strange = [f"it is signed by another key than {signer}"] if signer not in (None, key) else []
     return whose, [*strange, *_differences(said, found)]
 
