@@ -153,8 +153,11 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
 
 
 def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
-    """A sentence for each folder that is two sites', or foreign besides: images would be trained and tested on."""
-    named = [*study.data.items(), *([("foreign", study.foreign)] if study.foreign else [])]
+    """A sentence for each folder that is two sites', or foreign or held out besides: images would be trained and tested
+    on.
+    """
+    others = {"foreign": study.foreign, "heldout": study.heldout}
+    named = [*study.data.items(), *((name, folder) for name, folder in others.items() if folder)]
     owners: dict[Path, str] = {}
     problems = []
     for name, folder in named:
