@@ -22,8 +22,8 @@ demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS=
 test: $(READY)      ## all tests, on all cores
 	@$(BIN)/python -m pytest -n auto --dist loadfile
 
-study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end
-	@$(BIN)/python -m tests.study_smoke
+study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some
+	@$(BIN)/python -m tests.study_smoke $(STUDIES)
 
 soak: $(READY)      ## federations in random faults and kills; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)

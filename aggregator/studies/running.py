@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -115,6 +116,7 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
 
 def play_logged(folder: Path) -> NoReturn:
     """Play the cell of a folder in this process, which ends with it; all that it says goes into its log."""
+    gc.freeze()  # what was loaded before the fork stays shared, and out of every collection
     with (folder / LOG).open("wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
