@@ -108,7 +108,7 @@ def test_commands_in_an_empty_directory_say_what_to_do(tmp_path: Path) -> None:
     assert "dropfed-site run" in run(site, "status", "--work", tmp_path).output
     assert "is not a folder" in run(audit, "verify", tmp_path / "none").output
     (tmp_path / "empty").mkdir()
-    assert "holds nothing of a drop folder" in run(audit, "verify", tmp_path / "empty").output
+    assert "is no drop folder, and holds none: it is empty" in run(audit, "verify", tmp_path / "empty").output
 
 
 def test_a_command_that_is_told_can_be_copied_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +134,11 @@ def test_init_refuses_names_it_cannot_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sites", "sentence"),
     [
-        (["north=http://bob:hunter2@127.0.0.1/north/"], "--site north: url: the folder's address contains a user"),
-        (["north=https://bob:hunter2"], "--site north: url: the folder's address is malformed"),
+        (["north=http://bob:hunter2@127.0.0.1/north/"], "--site north: url: The folder's address contains a user"),
+        (["north=https://bob:hunter2"], "--site north: url: The folder's address is malformed"),
         (["https://bob:hunter2@host/north/"], "--site: must be NAME=URL"),
         (["https://bob:hunter2@host/north/?a=b"], "--site: must be NAME=URL"),
-        (["north=north"], "--site north: url: the folder's address is malformed"),
+        (["north=north"], "--site north: url: The folder's address is malformed"),
         (["north=http://cloud.example.org/north/"], "in the clear: use https"),
         (["north=https://host/a", "south=https://HOST/a/"], "north and south have one folder, https://host/a;"),
         (["north=https://host/a", "north=https://host/b"], "--site north: is given twice; keep one"),
@@ -162,7 +162,7 @@ def test_settings_with_a_password_in_an_address_are_refused(federation: Federati
         run(site, "join", invite, "--work", tmp_path / "w", "--url", address, password="x"),
     ):
         assert result.exit_code == 2
-        assert "url: the folder's address contains a user or password" in result.output
+        assert "url: The folder's address contains a user or password" in result.output
         assert "hunter2" not in result.output
     assert not (tmp_path / "w").exists()
 
