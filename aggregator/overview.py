@@ -137,7 +137,7 @@ def overview_text(state: dict[str, Any]) -> str:
             lines.append(f"      new key: {site['new_key']}")
         if site["trouble"]:
             last = "" if state["running"] else ", when the aggregator last ran"
-            lines.append(f"      trouble: {site['trouble'].rstrip('.')} (since {site['trouble_since']}{last})")
+            lines.append(f"      trouble: {site['trouble']} (since {site['trouble_since']}{last})")
     return "\n".join(lines)
 
 
@@ -231,7 +231,7 @@ def _site(reading: Reading, site: str, now: float, *, is_awaited: bool, goes_on:
 def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
     """What stands in the way, and since when; the courier writes it once, and removes it when it is over."""
     try:
-        return path.read_text(), time_text(path.stat().st_mtime)
+        return path.read_text().rstrip("."), time_text(path.stat().st_mtime)
     except FileNotFoundError:
         return None, None
 

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -210,20 +209,6 @@ def test_a_daemon_that_runs_is_known(run: Played, store: RunStore) -> None:
     command = f"`dropfed-site run --work {run.drop.parent / 'north'}`"
     assert f"the daemon is not running: start it with {command}" in site_says(run)
     assert store.round_no == 0
-
-
-@pytest.mark.parametrize(
-    ("command", "home", "whose"),
-    [(aggregator_command, "north", "a site's"), (site_command, "aggregator", "the aggregator's")],
-)
-def test_the_directory_of_the_other_end_is_known(command: click.Group, home: str, whose: str, run: Played) -> None:
-    work, wanted = run.drop.parent / home, {"a site's", "the aggregator's"} - {whose}
-    before = sorted(work.rglob("*"))
-    for arguments in (["status"], ["check"], ["resume", RUN] if home == "north" else ["resume"]):
-        result = CliRunner().invoke(command, arguments, env={"DROPFED_WORK": str(work)})
-        said = f"{work}: is {whose} work directory, and this command is for {wanted.pop() if wanted else ''}"
-        assert result.exit_code == 2 and result.output.startswith(said) and "with --work" in result.output
-    assert sorted(work.rglob("*")) == before
 
 
 def test_a_second_launch_says_which_run_goes_on(run: Played, store: RunStore) -> None:
