@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
+from shared.commands import (
+    AS_JSON,
+    Commands,
+    ask_password,
+    demand_yes,
+    show_status,
+    status_options,
+    values_by_name,
+    work_option,
+)
 from shared.counted import counted
 from shared.errors import ConfigurationError
 
@@ -429,9 +438,12 @@ def export(run: str, work: Path, output: Path) -> None:
 @main.command()
 @click.argument("run")
 @WORK
-def stop(run: str, work: Path) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def stop(run: str, work: Path, yes: bool) -> None:
     """End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one."""
     store = _open_run(work, run)
+    if not (yes or store.stop_requested):
+        demand_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
     store.request_stop()
     click.echo(f"{run} is being closed with the best model so far{_unless_running(store, work)}")
 

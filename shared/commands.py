@@ -11,13 +11,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from shared.errors import ConfigurationError, DropfedError
 from shared.folder.durable import disk_trouble
 
+Answer = TypeVar("Answer")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
 """Whose work directory it is that holds a file of this name."""
@@ -110,6 +111,36 @@ def ask_password(user: str) -> str:
         remedy = "give it by a file or an environment variable, as --help says"
         raise ConfigurationError([f"the password of {user} cannot be asked for without a terminal; {remedy}"]) from None
     return answer
+
+
+def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
+    """What a person answers at the keyboard.
+
+    Args:
+        ask: asks, and raises ``click.Abort`` where no answer comes.
+        what: is asked for, as people are told it.
+        instead: how the command is given without a question.
+
+    Raises:
+        ConfigurationError: there is nobody to answer.
+    """
+    try:
+        return ask()
+    except click.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        click.echo(err=True)  # ends the question's line
+        raise ConfigurationError([f"{what} cannot be asked for without a terminal; {instead}"]) from None
+
+
+def demand_yes(question: str) -> None:
+    """Have a person say yes before what cannot be undone.
+
+    Raises:
+        ConfigurationError: there is nobody to answer.
+    """
+    if not asked(lambda: click.confirm(question, err=True), "a yes", "nothing was done: to go on, give --yes"):
+        raise click.Abort
 
 
 def status_options(command: Callable[..., Any]) -> Callable[..., Any]:

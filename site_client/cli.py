@@ -14,7 +14,16 @@ from typing import Literal
 
 import click
 
-from shared.commands import AS_JSON, Commands, ask_password, show_status, status_options, values_by_name, work_option
+from shared.commands import (
+    AS_JSON,
+    Commands,
+    ask_password,
+    demand_yes,
+    show_status,
+    status_options,
+    values_by_name,
+    work_option,
+)
 from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError
 from shared.learning.tasks import TASK_NAMES
@@ -303,7 +312,7 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
         click.echo(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
         return
     if not yes:
-        click.confirm(f"Leave {run} for good? No later round will ask this site, and no final model comes.", abort=True)
+        demand_yes(f"Leave {run} for good? No later round will ask this site, and no final model comes.")
     write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
     click.echo(f"{run}: {how}; the daemon says so in the folder {when}")
@@ -325,7 +334,7 @@ def rotate_key(work: Path, yes: bool) -> None:
     with work_lock(work):
         demand_rotatable(work)
         if not yes:
-            click.confirm("Make a new signing key? The present one signs nothing any more.", abort=True)
+            demand_yes("Make a new signing key? The present one signs nothing any more.")
         handover = rotate(work)
     click.echo(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "

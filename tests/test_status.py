@@ -334,8 +334,9 @@ def test_for_scripts_and_again_and_again(
 def test_pause_resume_and_stop_say_what_comes_of_it(run: Played, store: RunStore) -> None:
     work = run.drop.parent / "aggregator"
 
-    def said(command: str) -> tuple[int, str]:
-        result = CliRunner().invoke(aggregator_command, [command, RUN, "--work", str(work)])
+    def said(command: str, *options: str, answer: str | None = None) -> tuple[int, str]:
+        arguments = [command, RUN, "--work", str(work), *options]
+        result = CliRunner().invoke(aggregator_command, arguments, input=answer)
         return result.exit_code, result.output.rstrip("\n")
 
     launch = f"`dropfed-aggregator launch {store.home / 'run.yaml'} --work {work}` starts it"
@@ -343,8 +344,14 @@ def test_pause_resume_and_stop_say_what_comes_of_it(run: Played, store: RunStore
     assert said("resume") == (0, f"{RUN} was not paused{absent}")
     assert said("pause") == (0, f"{RUN} is paused; go on with `dropfed-aggregator resume {RUN} --work {work}`")
     assert said("resume") == (0, f"{RUN} goes on{absent}")
+    code, text = said("stop")
+    assert code == 2
+    assert "a yes cannot be asked for without a terminal; nothing was done: to go on, give --yes" in text
+    code, text = said("stop", answer="n\n")
+    assert code == 1 and f"End {RUN} for good?" in text
+    assert not store.stop_requested
     with work_lock(work):
-        assert said("stop") == (0, f"{RUN} is being closed with the best model so far")
+        assert said("stop", "--yes") == (0, f"{RUN} is being closed with the best model so far")
     assert said("stop") == (0, f"{RUN} is being closed with the best model so far{absent}")
     assert said("pause") == (2, f"{RUN} is being closed, and cannot be paused any more")
     assert not store.paused

@@ -277,7 +277,7 @@ def test_stop_closes_the_run_with_the_best_so_far(tmp_path: Path) -> None:
             site.consent()
         model = north.receive_round(1)
         north.answer(1, {names.SITE_MODEL: model, names.METRICS: metrics(1)})
-        stop = federation.start("aggregator.cli", "stop", RUN, work=federation.aggregator)
+        stop = federation.start("aggregator.cli", "stop", RUN, "--yes", work=federation.aggregator)
         assert stop.wait(WAIT_S) == 0
         assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
         assert south.receive_round(1) and south.verdict(1).status == "late"
@@ -290,7 +290,7 @@ def test_a_stop_before_anybody_has_answered_is_no_error(tmp_path: Path) -> None:
         north = ScriptedSite(federation, "north")
         north.consent()
         north.receive_round(1)
-        assert federation.start("aggregator.cli", "stop", RUN, work=federation.aggregator).wait(WAIT_S) == 0
+        assert federation.start("aggregator.cli", "stop", RUN, "--yes", work=federation.aggregator).wait(WAIT_S) == 0
         assert aggregator.wait(WAIT_S) == 0
         said = federation.output(federation.aggregator)
         assert "round 1 was stopped before anybody had answered" in said and "ERROR" not in said
@@ -310,7 +310,7 @@ def test_a_run_goes_on_until_the_final_model_is_in_every_folder(tmp_path: Path) 
         north.consent()
         north.receive_round(1)
         in_the_way.write_bytes(b"a file where a folder must be")
-        assert federation.start("aggregator.cli", "stop", RUN, work=federation.aggregator).wait(WAIT_S) == 0
+        assert federation.start("aggregator.cli", "stop", RUN, "--yes", work=federation.aggregator).wait(WAIT_S) == 0
         trouble = federation.aggregator / "sites" / "north" / "trouble.txt"
         federation.wait_until(trouble.exists, "the trouble")
         said = says()
