@@ -147,7 +147,8 @@ class Daemon:
         return {name: site.channel for name, site in self._sites.items() if site.channel is not None}
 
     def _facts(self) -> rounds.RunFacts:
-        store, round_no, paused = self._store, self._store.round_no, self._store.paused
+        store, round_no = self._store, self._store.round_no
+        paused = store.paused or store.stop_requested  # while a stop waits for a look into the folders
         participants = store.participants(round_no)
         return rounds.RunFacts(
             rounds=self._run.rounds,
@@ -264,18 +265,24 @@ class Daemon:
                 reply = self._digest(site, "update", round_no) if has_answered else None
                 self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
             case rounds.ChooseFinal(reason):
-                store.clear_round(store.round_no)
-                self._forget_ciphertexts()
-                in_turn = self._method.in_turn
-                card = choose_final(store, self._channels, run, self._score_name, reason, in_turn=in_turn)
-                self._aggregation.choose(card.chosen_round)
-                store.write_card(card)
-                logger.info("aggregate %d was chosen, and goes to every site: %s", card.chosen_round, card.reason)
+                self._choose_final(reason)
             case rounds.SealFinal(site):
                 self._seal(site, Place("final", run.run), store.final_files(site), self._digest(site, "consent"))
             case rounds.GiveUp(reason):
                 logger.error("the run cannot start: %s", reason)
                 store.give_up(reason)
+
+    def _choose_final(self, ended: str) -> None:
+        store, run, in_turn = self._store, self._run, self._method.in_turn
+        store.clear_round(store.round_no)
+        self._forget_ciphertexts()
+        card = choose_final(store, self._channels, run, self._score_name, ended, in_turn=in_turn)
+        self._aggregation.choose(card.chosen_round)
+        store.write_card(card)
+        newest = min(store.round_no, run.rounds)
+        if card.chosen_round < newest and str(newest) not in card.validation:
+            logger.info("aggregate %d was scored by no site, and so was not considered", newest)
+        logger.info("aggregate %d was chosen, and goes to every site: %s", card.chosen_round, card.reason)
 
     def _prune_aggregates(self, round_no: int) -> None:
         """Keep of our own aggregates as many as the run's rule keeps of the rounds, and the best one."""

@@ -17,7 +17,8 @@ nobody left to ask, a round that can have no quorum any more closes at its deadl
 A method may want the sites in turn: then a round asks one, in the order of their names. One that is late in its turn is
 not waited for any longer once the next, asked in its place, has answered.
 
-While the PI has the run paused, nobody new is asked and no time passes; what was asked for is still taken and told.
+While the PI has the run paused, nobody new is asked and no time passes; what was asked for is still taken and told. So
+it is from the moment when the PI asks for a stop until each folder was looked into once more.
 
 Doing an action twice is harmless; after a crash the facts are read again and the same action comes out.
 """
@@ -58,6 +59,7 @@ class RunFacts:
     """One run. ``round_no`` is the newest opened round, 0 before the first; times in seconds.
 
     ``sites_per_round`` None: a round asks every available site. ``in_turn``: it asks one, each in its turn.
+    ``stop_requested``: by the PI, and each folder was looked into since; ``paused``: also from the request until then.
     """
 
     rounds: int

@@ -306,3 +306,25 @@ def test_at_any_moment(plan: Plan) -> None:
                     run.restart()
             check(run, is_at_work=plan.is_at_work)
             assert overview(run.work)["state"] in ("ended", "given up")
+
+
+def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Staged(tmp_path, {"north": "accepted", "south": "accepted"}, rounds=2)
+    while run.store.verdicts(1) is None:
+        for step in WORK:
+            act(run, step)
+    run.store.pause()
+    for step in WORK * 3:
+        act(run, step)
+    assert run.store.round_no == 1 and run.store.aggregate_path(1).exists()
+    run.store.resume()
+    run.store.request_stop()
+    run.restart()
+    with caplog.at_level("INFO"):
+        while not run.is_over:
+            for step in WORK:
+                act(run, step)
+    card = run.store.card()
+    assert card is not None and run.store.round_no == 1 and card.chosen_round == 0
+    assert "aggregate 1 was scored by no site, and so was not considered" in caplog.text
+    assert "is open for" not in caplog.text

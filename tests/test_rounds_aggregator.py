@@ -348,11 +348,16 @@ class World:
             elif site.sent and not self.facts.closed and self.facts.round_no in habit.answers:
                 self.change(name, answered=True)
 
-    def live(self, steps: range, paused: range = range(0), stop_at: int | None = None) -> None:
-        """Let the aggregator decide, and the sites and the clock go on where it waits, until the run is over."""
+    def live(self, steps: range, paused: range = range(0), stop_at: int | None = None, looks_for: int = 0) -> None:
+        """Let the aggregator decide, and the sites and the clock go on where it waits, until the run is over.
+
+        Args:
+            stop_at: the step at which a stop is asked for; ``looks_for`` steps later each folder was looked into.
+        """
         for step in steps:
-            stops = self.facts.stop_requested or (stop_at is not None and step >= stop_at)
-            self.facts = replace(self.facts, paused=step in paused, stop_requested=stops)
+            asked = stop_at is not None and step >= stop_at
+            stops = stop_at is not None and step >= stop_at + looks_for
+            self.facts = replace(self.facts, paused=asked or step in paused, stop_requested=stops)
             actions = decide(self.facts)
             assert actions == decide(self.facts)
             if self.is_over:
@@ -393,13 +398,13 @@ def begun(names: dict[str, Habit], wanted: dict[str, Any]) -> World:
 
 
 @settings(max_examples=300, deadline=None)
-@given(names=federations, wanted=runs, paused=pauses, stop_at=st.none() | st.integers(0, 40))
+@given(names=federations, wanted=runs, paused=pauses, stop_at=st.none() | st.integers(0, 40), looks=st.integers(0, 5))
 def test_every_federation_keeps_the_rules(
-    names: dict[str, Habit], wanted: dict[str, Any], paused: range, stop_at: int | None
+    names: dict[str, Habit], wanted: dict[str, Any], paused: range, stop_at: int | None, looks: int
 ) -> None:
-    """Rounds close in order, with a quorum, a stop or no hope; nobody who withdrew is asked; a pause asks nobody."""
+    """Rounds close in order, with a quorum, a stop or no hope; who withdrew, pauses and stops have nobody asked."""
     world = begun(names, wanted)
-    world.live(range(600), paused, stop_at)
+    world.live(range(600), paused, stop_at, looks)
     facts = world.facts
     told = [(action.site, action.round_no) for action in world.log if isinstance(action, SealVerdict)]
     sent = [(action.site, action.round_no) for action in world.log if isinstance(action, SealRound)]
