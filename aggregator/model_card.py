@@ -104,7 +104,7 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
             "name": run.run,
             "task": run.task,
             "method": run.method,
-            "began": min(_times(channels, Place("offer", run.run)), default=None),
+            "began": min(_times(channels, Place("round", run.run, 1)), default=None),
             "ended": max(_times(channels, Place("final", run.run)), default=None),
             "rounds": {"planned": run.rounds, "trained": summary["rounds"], "in_the_model": card.chosen_round},
             "chosen_because": card.reason,

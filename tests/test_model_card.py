@@ -68,7 +68,7 @@ def test_the_files_are_those_that_the_sites_got(played: Played, exported: Path, 
     assert card["inputs"]["final_messages"] == {"north": hash_file(final / names.MANIFEST)[1], "south": None}
 
 
-def test_the_card_says_what_is_known_and_null_for_the_rest(card: dict[str, Any]) -> None:
+def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card: dict[str, Any]) -> None:
     north, south = card["sites"]["north"], card["sites"]["south"]
     assert (north["agreed"], north["images"], north["rounds_in_the_model"]) == (True, {"train": "12"}, [1])
     assert north["validation"]["scores"] == {"dice_mean": 0.5, "dice_std": 0.1}
@@ -86,7 +86,8 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(card: dict[str, Any])
     assert card["images"] == {"train": 12, "validation": None, "test": None}
     assert card["run"]["rounds"] == {"planned": 1, "trained": 1, "in_the_model": 1}
     assert card["run"]["verdicts"] == {"accepted": 1, "validated": 1}
-    assert card["run"]["began"] <= card["run"]["ended"]
+    began = json.loads((played.drop / Place("round", RUN, 1).path / names.MANIFEST).read_bytes())
+    assert card["run"]["began"] == began["body"]["created"] <= card["run"]["ended"]
     assert (card["model"]["parameters"], card["model"]["stays_at_sites"]) == (7, ["head.weight"])
     assert (card["privacy"], card["licence"]) == (None, None)
     assert "not for diagnosis" in card["intended_use"]
