@@ -156,7 +156,9 @@ def provision(
     kept = work / OWN_PASSWORD
     if password_file is None and kept.exists():
         password_file = kept
-    owner = Login(user, _password(password_file, PASSWORD_VARIABLE, user))
+    is_told = password_file is not None or os.environ.get(PASSWORD_VARIABLE)
+    needs_none = dry_run and product is None and not is_told  # then the folders are not looked into
+    owner = Login(user, "" if needs_none else _password("--password-file", password_file, PASSWORD_VARIABLE, user))
     administrator = _admin(admin, admin_password_file, owner) if product else None
     for line in carry_out(work, wish, product, owner, administrator, is_dry=dry_run):
         click.echo(line)
@@ -187,16 +189,16 @@ def _admin(name: str | None, file: Path | None, owner: Login | None) -> Login | 
         return None
     if owner is not None and name == owner.user:
         return owner
-    return Login(name, _password(file, ADMIN_VARIABLE, name))
+    return Login(name, _password("--admin-password-file", file, ADMIN_VARIABLE, name))
 
 
-def _password(file: Path | None, variable: str, user: str) -> str:
+def _password(option: str, file: Path | None, variable: str, user: str) -> str:
     """A password from a file, from the environment, or from the keyboard, without echo."""
     from shared.settings import read_password  # noqa: PLC0415  (keeps --help instant)
 
     if file is not None:
         return read_password(file)
-    return os.environ.get(variable) or ask_password(user)
+    return os.environ.get(variable) or ask_password(user, f"give {option} FILE, or set {variable}")
 
 
 @main.command()

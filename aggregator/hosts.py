@@ -30,7 +30,11 @@ SITES_PASSWORDS = "passwords-for-sites"
 
 
 class Host:
-    """A WebDAV server: it has folders, and whoever runs it does the rest."""
+    """A WebDAV server: it has folders, and whoever runs it does the rest.
+
+    Args:
+        owner: without a password nothing on the server is looked at.
+    """
 
     def __init__(self, work: Path, wish: Wish, address: str, owner: Login) -> None:
         self.wish = replace(wish, way=None, quota=None)
@@ -38,7 +42,8 @@ class Host:
         self._work = work
         self._owner = owner
         self._files = WebDavFolder(address, owner.user, owner.password, ca_file=wish.ca_file)
-        self._files.check()
+        if owner.password:
+            self._files.check()
         self._named = read_configuration(work).sites if (work / FILE).exists() else {}
 
     def path(self, site: str) -> str:
@@ -71,6 +76,8 @@ class Host:
         )
 
     def _has_folder(self, path: str) -> bool:
+        if not self._owner.password:
+            return False
         above, _, name = path.rpartition("/")
         try:
             return any(entry.name == name and entry.is_folder for entry in self._files.list(above))
@@ -79,7 +86,8 @@ class Host:
 
     def warnings(self, facts: Mapping[str, Facts]) -> Iterator[str]:
         """What people should know, besides what is missing."""
-        yield from ()
+        if not self._owner.password:
+            yield f"which of the folders are there already was not looked at, for want of {self._owner.user}'s password"
 
     def do(self, step: Step) -> None:
         """Do one step on the server."""

@@ -51,7 +51,8 @@ def provision(
 
     Args:
         product: what the server was recognised as.
-        owner: the aggregator's account.
+        owner: the aggregator's account; without a password, in a dry run where there is no product, the server's
+            folders are not looked into.
         admin: who may make accounts and set quotas; means nothing where there is no product.
 
     Raises:

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,20 +98,22 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
     return values
 
 
-def ask_password(user: str) -> str:
+def ask_password(user: str, instead: str = "give it by a file or an environment variable, as --help says") -> str:
     """A password from the keyboard, without echo; what is asked does not get into the output.
+
+    Args:
+        instead: how the command is given without a question.
 
     Raises:
         ConfigurationError: there is no terminal to ask at.
     """
     try:
+        question = partial(click.prompt, f"password of {user}", hide_input=True, err=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error", getpass.GetPassWarning)
-            answer: str = click.prompt(f"password of {user}", hide_input=True, err=True)
+            return asked(question, f"the password of {user}", instead)
     except getpass.GetPassWarning:
-        remedy = "give it by a file or an environment variable, as --help says"
-        raise ConfigurationError([f"the password of {user} cannot be asked for without a terminal; {remedy}"]) from None
-    return answer
+        raise _nobody(f"the password of {user}", instead) from None
 
 
 def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
@@ -130,7 +133,11 @@ def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
         if sys.stdin.isatty():  # Ctrl-C
             raise
         click.echo(err=True)  # ends the question's line
-        raise ConfigurationError([f"{what} cannot be asked for without a terminal; {instead}"]) from None
+        raise _nobody(what, instead) from None
+
+
+def _nobody(what: str, instead: str) -> ConfigurationError:
+    return ConfigurationError([f"{what} cannot be asked for without a terminal; {instead}"])
 
 
 def demand_yes(question: str) -> None:

@@ -531,9 +531,15 @@ def test_on_plain_webdav_folders_are_made_and_people_are_told_the_rest(
     work, root = tmp_path / "work", tmp_path / "root"
     (root / "north").mkdir(parents=True)
     with embedded(root) as server:
-        monkeypatch.setenv("DROPFED_AGGREGATOR_PASSWORD", password_of(AGGREGATOR))
         address = server.url_of("north")
         sites = ("--site", "eye", "--site", "ward=eye-ward")
+        unseen = provision(work, address, "--dry-run", sites=sites)
+        assert unseen.exit_code == 0, unseen.output
+        assert "eye: make folder eye" in unseen.output and "was not looked at, for want of" in unseen.output
+        refused = provision(work, address, sites=sites)
+        assert refused.exit_code == 2
+        assert "; give --password-file FILE, or set DROPFED_AGGREGATOR_PASSWORD" in refused.output
+        monkeypatch.setenv("DROPFED_AGGREGATOR_PASSWORD", password_of(AGGREGATOR))
         dry = provision(work, address, "--dry-run", sites=sites)
         assert dry.exit_code == 0, dry.output
         assert not work.exists()
