@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from pydantic import ConfigDict
 from torch import nn
 
 from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
@@ -26,7 +27,7 @@ from shared.errors import ConfigurationError, DataError, StandingError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange.records import Record, RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
@@ -89,6 +90,8 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     problems: list[str] = []
     configuration = _found(problems, lambda: read_configuration(work))
     run = _found(problems, lambda: read_run(run_yaml))
+    if configuration is not None and run is None:
+        problems += _problems_besides(run_yaml, configuration, work)
     if configuration is None or run is None:
         raise ConfigurationError(problems)
     problems += run_problems(run, configuration, work, str(run_yaml))
@@ -131,6 +134,9 @@ def read_run(run_yaml: Path) -> RunConfiguration:
     Raises:
         ConfigurationError: it cannot be read, or every problem that it has by itself.
     """
+    if run_yaml.name == FILE:
+        remedy = "name a RUN.yaml, as `dropfed-aggregator new-run` writes it"
+        raise ConfigurationError([f"{run_yaml}: holds this machine's settings, and is no run; {remedy}"])
     try:
         content = run_yaml.read_bytes()
     except OSError as error:
@@ -144,26 +150,54 @@ def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, 
     Args:
         where: the file, as people are told it.
     """
-    problems = [
-        f"{where}: sites: {site} is not in {work / FILE}; add it there or correct the name"
-        for site in run.sites
-        if site not in configuration.sites
-    ]
-    checks: tuple[Callable[[], object], ...] = (
-        lambda: task_named(run.task).options(run.task_options),
-        lambda: open_method(run.method, run.method_options),
-        lambda: task_named(run.task).augmentation(run.augmentation),
-        lambda: check_record(run.split, SplitPlan, "split"),
-        lambda: check_together(run),
-    )
-    for check in checks:
-        _found(problems, check, f"{where}: ")
+    problems = _setting_problems(run, configuration, work, where)
+    _found(problems, lambda: check_together(run), f"{where}: ")
     if run.task in TASK_NAMES and run.task not in configuration.heldout and run.tolerance is not None:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
             "DIR holding labelled images, laid out like a site's, for the tolerance check"
         )
     return list(dict.fromkeys(problems))
+
+
+class _Draft(Record):
+    """Of a RUN.yaml that is no run yet: what can be looked at by itself."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task: str = ""
+    method: str = ""
+    sites: list[str] = []
+    task_options: dict[str, Any] = {}
+    method_options: dict[str, Any] = {}
+    augmentation: dict[str, Any] = {}
+    split: dict[str, Any] = {}
+
+
+def _problems_besides(run_yaml: Path, configuration: AggregatorConfiguration, work: Path) -> list[str]:
+    """What is wrong with the settings of a RUN.yaml, besides what keeps it from being a run at all."""
+    draft = _found([], lambda: parse_yaml(run_yaml.read_bytes(), _Draft, str(run_yaml)))
+    return _setting_problems(draft, configuration, work, str(run_yaml)) if draft else []
+
+
+def _setting_problems(
+    run: RunConfiguration | _Draft, configuration: AggregatorConfiguration, work: Path, where: str
+) -> list[str]:
+    """What is wrong with each setting by itself; of a draft, as far as it says which task and method."""
+    problems = [
+        f"{where}: sites: {site} is not in {work / FILE}; add it there or correct the name"
+        for site in run.sites
+        if site not in configuration.sites
+    ]
+    checks: list[Callable[[], object]] = [lambda: check_record(run.split, SplitPlan, "split")]
+    if run.method:
+        checks.insert(0, lambda: open_method(run.method, run.method_options))
+    if run.task:
+        checks.insert(0, lambda: task_named(run.task).options(run.task_options))
+        checks.append(lambda: task_named(run.task).augmentation(run.augmentation))
+    for check in checks:
+        _found(problems, check, f"{where}: ")
+    return problems
 
 
 def remarks(prepared: Prepared) -> Iterator[Finding]:

@@ -205,6 +205,22 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     assert f"{work / 'aggregator.yaml'}: federation: is missing" in both and f"{path}: method: is missing" in both
 
 
+def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_path: Path) -> None:
+    path, run = tmp_path / "RUN.yaml", run_configuration(sites=["north", "west"]).model_dump()
+    path.write_bytes(dump_values(run | {"encrypt": True, "method": "fedagv", "split": {"train": 0.9}}))
+    result = command("validate", path, "--work", prepared)
+    assert result.exit_code == 2
+    for sentence in (
+        f"{path}: encrypt: must be 'none', 'weights' or 'all' (found true, which YAML also reads in yes and on)",
+        f"{path}: sites: west is not in {prepared / 'aggregator.yaml'}",
+        "there is no method fedagv",
+        "must add up to 1",
+    ):
+        assert result.output.count(sentence) == 1, (sentence, result.output)
+    settings = command("validate", prepared / "aggregator.yaml", "--work", prepared)
+    assert (settings.exit_code, "is no run" in settings.output, settings.output.count("\n")) == (2, True, 1)
+
+
 def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None:
     path, store = tmp_path / "RUN.yaml", RunStore(prepared, "used-1")
     run = run_configuration(run="used-1", sites=["north"], quorum=1)

@@ -232,7 +232,8 @@ def _is_tagged(kind: Any, tag: int | str) -> bool:
 
 def _found(key: str, value: object) -> str:
     """What stands there, unless a secret may be part of it: addresses are written with passwords in them."""
-    text = repr(value)
+    told = {True: "true, which YAML also reads in yes and on", False: "false, which YAML also reads in no and off"}
+    text = told[value] if isinstance(value, bool) else repr(value)
     if any(secret in key for secret in ("secret", "password", "url")) or "@" in text:
         return ""
     return f" (found {text if len(text) <= 60 else text[:57] + '...'})"
