@@ -67,7 +67,7 @@ def read_password(path: Path) -> str:
 
 
 def password_text(path: Path) -> str:
-    """Read a password from a file whose rights are somebody else's matter: a person's own, or a systemd credential.
+    """Read a password from a file whose rights are somebody else's matter: a systemd credential.
 
     Raises:
         StandingError: it cannot be read, or is not text.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import threading
@@ -74,12 +75,13 @@ def join(
     """Set this site up from INVITE, the file the aggregator's people sent.
 
     Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD, a systemd credential called
-    password, or INVITE gives it; it is kept only where nothing else will give it to `run`.
+    password, or INVITE gives it; it is kept in WORK/password, unless systemd will give it to `run` too.
     """
-    from shared.settings import password_text  # noqa: PLC0415  (keeps --help instant)
-    from site_client.configuration import has_password_elsewhere  # noqa: PLC0415
+    from shared.folder.address import shown_user  # noqa: PLC0415  (keeps --help instant)
+    from shared.settings import read_password  # noqa: PLC0415
+    from site_client.configuration import FILE, PASSWORD_VARIABLE, has_credential  # noqa: PLC0415
+    from site_client.setup import demand_unused, joined, read_invite, settings_of  # noqa: PLC0415
     from site_client.setup import join as make_site  # noqa: PLC0415
-    from site_client.setup import joined, read_invite  # noqa: PLC0415
 
     content = read_invite(invite)
     folders = values_by_name("--data", data, "TASK=DIR, as in dr_staging=/data/fundus")
@@ -87,18 +89,29 @@ def join(
         tasks = ", ".join(TASK_NAMES)
         raise ConfigurationError([f"--data {task}: there is no such task; the tasks are {tasks}" for task in strange])
     folders = {task: str(Path(folder).resolve()) for task, folder in folders.items()}
-    known = joined(work, content)
+    if missing := [(task, folder) for task, folder in folders.items() if not Path(folder).is_dir()]:
+        raise ConfigurationError(
+            [f"--data {task}: there is no folder {folder}; correct the path" for task, folder in missing]
+        )
+    known, asked = joined(work, content), settings_of(content, data=folders, url=url, user=user, ca_file=ca_file)
     password = None
     if password_file is not None:
-        password = password_text(password_file)
-    elif not has_password_elsewhere():
+        password = read_password(password_file)
+    elif not has_credential() and not (password := os.environ.get(PASSWORD_VARIABLE)):
         is_told = content.password is not None and user in (None, content.user)
-        password = content.password if is_told else ask_password(user or content.user)
-    make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
+        password = content.password if is_told else ask_password(shown_user(asked.url, asked.user))
     if known is None:
-        click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / 'site.yaml'}")
+        demand_unused(work, asked, password)
+    made = make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
+    if known is None:
+        click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / FILE}")
     else:
-        click.echo(f"this was site {content.site} already: {work / 'site.yaml'} and the keys stay as they are")
+        click.echo(f"this was site {content.site} already: {work / FILE} and the keys stay as they are")
+        given = {"data": data, "url": url, "user": user, "ca_file": ca_file}
+        for key in (key for key, value in given.items() if value and getattr(asked, key) != getattr(made, key)):
+            click.echo(f"{work / FILE}: {key}: is not what you gave just now; correct it there")
+    if password is not None:
+        click.echo(f"the password is kept in {work / made.password_file}, for its owner alone to read")
     click.echo(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")
     _check(work)
 

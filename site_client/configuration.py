@@ -151,6 +151,18 @@ def other_site(where: str, reason: str, configuration: SiteConfiguration) -> Sta
     return StandingError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
 
 
+def opened_federation(content: bytes, configuration: SiteConfiguration) -> Federation:
+    """``federation.json`` as the folder has it, if the aggregator wrote it that this site believes.
+
+    Raises:
+        StandingError: somebody else did, or it is damaged.
+    """
+    try:
+        return open_federation(content, aggregator_key=configuration.aggregator_key)
+    except PoisonError as error:
+        raise StandingError(f"{error}: do not go on, and tell the aggregator's people") from None
+
+
 def identity(work: Path) -> Federation | SiteConfiguration:
     """As whom this site takes part, and the aggregator's key: what a broken ``site.yaml`` takes from nobody.
 
@@ -224,20 +236,21 @@ def open_folder(
     return connect(work, configuration, meter)
 
 
-def connect(work: Path, configuration: SiteConfiguration, meter: Meter) -> Folder:
+def connect(work: Path, configuration: SiteConfiguration, meter: Meter, *, password: Password | None = None) -> Folder:
     """Connect to the hospital's folder, with the password of the environment, of systemd or of the password file.
 
     A folder of this machine needs no password, and nothing moves far enough to be held back.
 
     Args:
         meter: what watches and holds back large files; one of its own does neither.
+        password: to enter with instead.
 
     Raises:
         StandingError: no password, a password file that others can read, or an unusable address.
     """
     if (root := folder_here(configuration.url)) is not None:
         return LocalFolder(root)
-    password = _password(work / configuration.password_file)
+    password = password or _password(work / configuration.password_file)
     return WebDavFolder(
         configuration.url, configuration.user, password, ca_file=ca_file_of(work, configuration), meter=meter
     )
@@ -248,9 +261,9 @@ def ca_file_of(work: Path, configuration: SiteConfiguration) -> Path | None:
     return work / configuration.ca_file if configuration.ca_file else None
 
 
-def has_password_elsewhere() -> bool:
-    """Whether the environment or systemd gives the password, so that no file in the work directory need hold it."""
-    return bool(os.environ.get(PASSWORD_VARIABLE)) or _credential() is not None
+def has_credential() -> bool:
+    """Whether systemd gives the password, so that no file in the work directory need hold it."""
+    return _credential() is not None
 
 
 def _credential() -> Path | None:

@@ -12,8 +12,8 @@ from shared.check import Finding, look_at_foreign, look_at_server, look_at_way, 
 from shared.durations import duration_text
 from shared.errors import NotFoundError, PoisonError, StandingError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, new_scratch
-from shared.exchange.records import RunConfiguration, Sharing
-from shared.exchange.trust import open_federation, open_site_card
+from shared.exchange.records import Federation, RunConfiguration, Sharing
+from shared.exchange.trust import open_site_card
 from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder
 from shared.folder.meter import Meter
@@ -21,7 +21,7 @@ from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
 from shared.learning.tasks import TASK_NAMES
 from shared.sizes import size_text
-from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, other_site
+from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
 from site_client.rotation import shown_key, shown_key_by
@@ -83,8 +83,11 @@ def _folder(
         yield from with_problems(partial(speed, folder))
     if key is not None:
         key = shown_key_by(work, folder, key)
+    federation = None
+    with suppress(NotFoundError):
+        federation = opened_federation(folder.read(FEDERATION, max_bytes=MAX_RECORD_BYTES), configuration)
     _look_at_cards(work, folder, configuration, key)
-    yield _aggregator(work, folder, configuration, key)
+    yield _aggregator(work, federation, configuration, key)
 
 
 def _speed(
@@ -135,20 +138,16 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
         )
 
 
-def _aggregator(work: Path, folder: Folder, configuration: SiteConfiguration, key: str | None) -> Finding:
+def _aggregator(
+    work: Path, federation: Federation | None, configuration: SiteConfiguration, key: str | None
+) -> Finding:
     """Compare this site with what the aggregator accepted.
 
     Raises:
         StandingError: name or key are others.
     """
-    try:
-        federation = open_federation(
-            folder.read(FEDERATION, max_bytes=MAX_RECORD_BYTES), aggregator_key=configuration.aggregator_key
-        )
-    except NotFoundError:
+    if federation is None:
         return Finding("warning", "the aggregator has not accepted this site's card yet; it does once it runs")
-    except PoisonError as error:
-        return Finding("problem", f"{error}: do not go on, and tell the aggregator's people")
     if (federation.federation, federation.site) != (configuration.federation, configuration.site):
         raise other_site(FEDERATION, f"was written for {federation.federation}/{federation.site}", configuration)
     _demand_key(work, key, FEDERATION, federation.site_key)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DropfedError, NotFoundError, StandingError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
+from shared.exchange.trust import open_site_card
 from shared.folder.durable import write_file
-from site_client.configuration import FILE, SiteConfiguration, read_configuration
+from shared.folder.login import Password
+from shared.folder.meter import Meter
+from site_client.configuration import FILE, SiteConfiguration, connect, opened_federation, read_configuration
 
 KEY_FILE = "signing.key"
 
@@ -54,6 +58,60 @@ def joined(work: Path, invite: Invite) -> SiteConfiguration | None:
     return known
 
 
+def settings_of(
+    invite: Invite, *, data: dict[str, str], url: str | None, user: str | None = None, ca_file: Path | None = None
+) -> SiteConfiguration:
+    """What ``site.yaml`` says of a site that joins.
+
+    Args:
+        data: the hospital's folders by task; more can be filled in by hand.
+        url: where the folder is reached from here, if elsewhere than the invite says.
+        user: who enters the folder, if another than the invite says: of a public link, its token.
+        ca_file: certificates to trust instead of the public ones.
+
+    Raises:
+        ConfigurationError: the address cannot be used.
+    """
+    values = {
+        "federation": invite.federation,
+        "site": invite.site,
+        "url": url or invite.url,
+        "user": user or invite.user,
+        "ca_file": str(ca_file.resolve()) if ca_file else None,
+        "aggregator_key": invite.aggregator_key,
+        "data": data,
+    }
+    return check_record(values, SiteConfiguration, "join")
+
+
+def demand_unused(work: Path, configuration: SiteConfiguration, password: str | None) -> None:
+    """Demand of the folder, before anything is kept here, that it is this aggregator's and no other directory's.
+
+    What keeps us from reading there is left to `check`, as is the card where a signing key is here already.
+
+    Raises:
+        StandingError: another aggregator writes there, or the site takes part from elsewhere.
+    """
+    federation = card = None
+    try:
+        folder = connect(work, configuration, Meter(), password=None if password is None else Password.fixed(password))
+        with suppress(NotFoundError):
+            federation = folder.read(names.FEDERATION, max_bytes=names.MAX_RECORD_BYTES)
+        with suppress(NotFoundError):
+            content = folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
+            card = open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
+    except DropfedError:
+        pass
+    if federation is not None:
+        opened_federation(federation, configuration)
+    if card is not None and not (work / KEY_FILE).exists():
+        raise StandingError(
+            f"site {card.site} of {card.federation} takes part already, from another work directory: {names.SITE_CARD} "
+            f"in the folder shows its key {card.key[:16]}…; go on in that directory, or put its backup back here; if "
+            "both are lost, the aggregator's people must invite this hospital under a new name, with an empty folder"
+        )
+
+
 def join(
     work: Path,
     invite: Invite,
@@ -67,26 +125,14 @@ def join(
     """Make the work directory; what exists already is kept, so a repeated join changes nothing but the password.
 
     Args:
-        data: the hospital's folders by task; more can be filled in by hand.
-        url: where the folder is reached from here, if elsewhere than the invite says.
-        user: who enters the folder, if another than the invite says: of a public link, its token.
-        ca_file: certificates to trust instead of the public ones.
+        data, url, user, ca_file: as ``settings_of`` takes them.
         password: kept in a file that only its owner can read; None if it comes from elsewhere.
 
     Raises:
         ConfigurationError: the directory belongs to another site, or the address cannot be used.
     """
     path = work / FILE
-    values = {
-        "federation": invite.federation,
-        "site": invite.site,
-        "url": url or invite.url,
-        "user": user or invite.user,
-        "ca_file": str(ca_file.resolve()) if ca_file else None,
-        "aggregator_key": invite.aggregator_key,
-        "data": data,
-    }
-    configuration = check_record(values, SiteConfiguration, "join")
+    configuration = settings_of(invite, data=data, url=url, user=user, ca_file=ca_file)
     if known := joined(work, invite):
         if password is not None:
             write_file(work / known.password_file, password.encode(), private=True)

@@ -21,6 +21,7 @@ from shared.exchange.names import Place
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Correspondent
+from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
 from site_client.cli import main as site
 from site_client.configuration import open_folder as open_site_folder
@@ -133,7 +134,7 @@ def test_accounts_are_made_and_each_enters_its_own_folder_alone(work: Path, clou
     assert len(password_for(work, "north")) > 40
     secret = [*(work / "passwords-for-sites").iterdir(), *(work / "invites").iterdir(), work / "passwords" / AGGREGATOR]
     assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
-    (tmp_path / "told").write_text(password_for(work, "north"))
+    write_file(tmp_path / "told", password_for(work, "north").encode(), private=True)
     exchange(work, tmp_path / "north", "--password-file", str(tmp_path / "told"))
 
 
@@ -257,7 +258,7 @@ def test_a_folder_is_found_under_the_name_it_got_and_is_accepted_if_it_has_to_be
     enter(work, "north").create("mark", b"x")
     assert (cloud.store.root / AGGREGATOR / "retina" / "north" / "mark").exists()
     assert "nothing was missing" in by_accounts(work, cloud, sites=("--site", "north")).output
-    (tmp_path / "told").write_text(password_for(work, "north"))
+    write_file(tmp_path / "told", password_for(work, "north").encode(), private=True)
     exchange(work, tmp_path / "north", "--password-file", str(tmp_path / "told"))
 
 
@@ -336,7 +337,7 @@ def test_a_public_link_opens_one_folder_with_its_password(
     assert invite.url == f"{cloud.url}/public.php/webdav"
     assert cloud.links[invite.user][1] == password_for(work, "north")
     assert "nothing was missing" in provision(work, cloud.url, "--by", "link").output
-    (tmp_path / "told").write_text(password_for(work, "north"))
+    write_file(tmp_path / "told", password_for(work, "north").encode(), private=True)
     exchange(work, tmp_path / "north", "--password-file", str(tmp_path / "told"))
 
 

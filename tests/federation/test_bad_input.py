@@ -283,7 +283,7 @@ def test_join_refuses_two_folders_for_one_task(federation: Federation, tmp_path:
 
 def test_join_with_slashes_too_many_reaches_the_folder(federation: Federation, tmp_path: Path) -> None:
     invite = federation.aggregator / "invites" / "north.json"
-    (tmp_path / "password").write_bytes((federation.site("north") / "password").read_bytes() + b"\n")
+    write_file(tmp_path / "password", (federation.site("north") / "password").read_bytes() + b"\n", private=True)
     work, options = tmp_path / "w", ("--password-file", tmp_path / "password")
     url = f"http://127.0.0.1:{federation.port}//north//"
     result = run(site, "join", invite, "--work", work, "--url", url, *options)
@@ -304,10 +304,54 @@ def test_join_asks_for_the_password_and_does_not_show_it(federation: Federation,
     assert (tmp_path / "w" / "password").read_text() == password
 
 
+def test_join_keeps_the_password_of_the_environment_for_the_daemon(federation: Federation, tmp_path: Path) -> None:
+    invite, work = federation.aggregator / "invites" / "north.json", tmp_path / "w"
+    password = (federation.site("north") / "password").read_text()
+    url = f"http://127.0.0.1:{federation.port}/north"
+    result = run(site, "join", invite, "--work", work, "--url", url, password=password)
+    assert f"the password is kept in {work / 'password'}, for its owner alone to read" in result.output
+    assert (work / "password").stat().st_mode & 0o777 == 0o600
+    assert run(site, "check", "--quick", "--work", work).exit_code == 0
+
+
+def test_join_refuses_a_folder_of_images_that_is_not_there(federation: Federation, tmp_path: Path) -> None:
+    invite, work = federation.aggregator / "invites" / "north.json", tmp_path / "w"
+    result = run(site, "join", invite, "--work", work, "--data", f"octa_segmentation={tmp_path}/away", password="x")
+    assert result.exit_code == 2
+    assert result.output == f"--data octa_segmentation: there is no folder {tmp_path}/away; correct the path\n"
+    assert not work.exists()
+
+
+def test_join_again_says_which_settings_it_does_not_take(federation: Federation, tmp_path: Path) -> None:
+    work = joined(federation, tmp_path / "site")
+    before = (work / "site.yaml").read_bytes()
+    invite, data = federation.aggregator / "invites" / "north.json", ("--data", f"octa_segmentation={tmp_path}")
+    again = run(site, "join", invite, "--work", work, *data, "--user", "other", password="x").output
+    for key in ("data", "user"):
+        assert f"{work / 'site.yaml'}: {key}: is not what you gave just now; correct it there\n" in again
+    assert f"{work / 'site.yaml'}: url: is not" not in again
+    assert (work / "site.yaml").read_bytes() == before
+
+
+def test_join_asks_for_the_password_of_a_link_without_its_token(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    link = ("--url", "http://127.0.0.1:9/public.php/webdav", "--user", "sEcReTtOkEn")
+    arguments = ["join", str(invite), "--work", str(tmp_path / "w"), *link]
+    output = CliRunner().invoke(site, arguments, input="typed\n", env={"DROPFED_PASSWORD": ""}).output
+    assert "password of …" in output
+    assert "sEcReTtOkEn" not in output
+
+
 def test_a_password_file_that_cannot_be_used_is_a_sentence(federation: Federation, tmp_path: Path) -> None:
     invite = federation.aggregator / "invites" / "north.json"
-    (tmp_path / "text").write_bytes(b"\xff\xfe")
-    for path, sentence in ((tmp_path / "text", "does not hold text"), (tmp_path, "cannot be read")):
+    write_file(tmp_path / "text", b"\xff\xfe", private=True)
+    write_file(tmp_path / "open", b"for all to read")
+    (tmp_path / "open").chmod(0o644)
+    for path, sentence in (
+        (tmp_path / "text", "does not hold text"),
+        (tmp_path, "is a folder where a file must be"),
+        (tmp_path / "open", f"run `chmod 600 {tmp_path / 'open'}`"),
+    ):
         result = run(site, "join", invite, "--work", tmp_path / "w", "--password-file", path)
         assert result.exit_code == 1
         assert sentence in result.output

@@ -17,6 +17,7 @@ from shared.exchange.names import README
 from shared.exchange.records import Federation as Enrolment
 from shared.exchange.records import FileEntry, now_text
 from shared.exchange.signing import SigningKey
+from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.learning.tasks import TASK_NAMES
 from site_client.cli import main as site
@@ -203,18 +204,34 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
     card = federation.folder("north") / "site.json"
     earlier = json.loads(card.read_bytes())["body"] | {"created": "2026-01-01T00:00:00Z"}
     card.write_bytes(SigningKey.at(north / "signing.key").sign(earlier))
-    (tmp_path / "password").write_bytes((north / "password").read_bytes())
+    write_file(tmp_path / "password", (north / "password").read_bytes(), private=True)
     invite, password = federation.aggregator / "invites" / "north.json", tmp_path / "password"
     options = ["--url", f"http://127.0.0.1:{federation.port}/north", "--password-file", str(password)]
-    for is_restored, problem in (
-        (False, "signing.key is not the key that site.json in the folder shows: put the right key back"),
-        (True, "is not the card in the folder, though of the same key: remove it"),
+    work = tmp_path / "anew"
+    arguments = ["join", str(invite), "--work", str(work), *options]
+    result = CliRunner().invoke(site, arguments)
+    assert result.exit_code == 1
+    assert "site north of retina takes part already, from another work directory" in result.output
+    assert not work.exists(), "nothing is written or pinned"
+
+    spoilt = tmp_path / "invite.json"
+    spoilt.write_text(json.dumps(json.loads(invite.read_bytes()) | {"aggregator_key": "0" * 64}))
+    result = CliRunner().invoke(site, [arguments[0], str(spoilt), *arguments[2:]])
+    assert result.exit_code == 1
+    assert "federation.json: is signed by another key than the aggregator's: do not go on, and tell" in result.output
+    assert not work.exists()
+
+    for key, problem in (
+        (None, "signing.key is not the key that site.json in the folder shows: put the right key back"),
+        (north / "signing.key", "is not the card in the folder, though of the same key: remove it"),
     ):
-        work = tmp_path / f"anew-{is_restored}"
-        if is_restored:
-            work.mkdir()
-            shutil.copy(north / "signing.key", work)
-        result = CliRunner().invoke(site, ["join", str(invite), "--work", str(work), *options])
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        if key is None:
+            SigningKey.made_at(work / "signing.key")
+        else:
+            shutil.copy(key, work)
+        result = CliRunner().invoke(site, arguments)
         assert result.exit_code == 1
         assert [problem in line for line in of_grade("problem", result)] == [True], result.output
         with pytest.raises(StandingError, match=f"`dropfed-site check --work {work}` compares the two"):
@@ -304,7 +321,7 @@ def test_join_with_an_authority_and_a_user_of_ones_own(federation: Federation, t
     try:
         with running("nginx-tls") as logins:
             login = logins.sites[SITE]
-            (tmp_path / "password").write_text(login.password)
+            write_file(tmp_path / "password", login.password.encode(), private=True)
             invite = str(federation.aggregator / "invites" / "north.json")
             options = ["--url", login.url, "--user", login.user, "--password-file", str(tmp_path / "password")]
             trusted, not_trusted = (
