@@ -325,7 +325,8 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
         click.echo(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
         return
     if not yes:
-        demand_yes(f"Leave {run} for good? No later round will ask this site, and no final model comes.")
+        what = "Leave" if now == "agreed" else "This site has not agreed yet, so this declines. Decline"
+        demand_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.")
     write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
     click.echo(f"{run}: {how}; the daemon says so in the folder {when}")
@@ -418,13 +419,15 @@ def uninstall_service(work: Path) -> None:
 
 def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     from site_client.offer import standing  # noqa: PLC0415  (keeps --help instant)
-    from site_client.store import Decision, write_decision  # noqa: PLC0415
+    from site_client.store import Decision, decision, write_decision  # noqa: PLC0415
 
     now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
     if now != "offered":
         raise ConfigurationError([f"{run}: {WHY_NOT[now].format(run=run, work=work)}"])
+    before = decision(work, run)
     write_decision(work, run, Decision(answer))
-    click.echo(f"{run}: {answer}; the daemon says so in the folder {_when_told(work)}")
+    instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""
+    click.echo(f"{run}: {answer}{instead}; the daemon says so in the folder {_when_told(work)}")
 
 
 def _when_told(work: Path) -> str:

@@ -130,6 +130,9 @@ class Daemon:
         note_running(self._work, self._configuration)
         self._heartbeat.begin(self._channel)
         service.ready()
+        is_enrolled = (self._channel.mirror / names.FEDERATION).exists()
+        waits = "" if is_enrolled else "; it waits for the aggregator, to accept this site's card"
+        logger.info("site %s of %s started%s", self._configuration.site, self._configuration.federation, waits)
         try:
             if once:
                 self.step()

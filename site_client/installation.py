@@ -144,11 +144,16 @@ def _identity(work: Path, user: str | None) -> str:
     if user is None and work.parent in _STATE and (work.parent == _STATE[1] or _owner(work) == "root"):
         return f"DynamicUser=yes\nStateDirectory={_quoted(work.name)}\nStateDirectoryMode=0700"
     owner = _owner(work)
-    user = user or owner
-    if user == "root":
+    if user not in (None, owner) and not _is_user(user):
+        raise ConfigurationError([f"--user {user}: there is no such user on this machine; correct the name"])
+    if owner == "root" and user in (None, "root"):
         raise ConfigurationError(
             [f"{work}: belongs to root, whose rights the daemon may not have: `chown -R USER`, or use /var/lib"]
         )
+    if user == "root":
+        remedy = f"leave it out, and {owner}, who owns {work}, runs it"
+        raise ConfigurationError([f"--user root: the daemon may not have the rights of root; {remedy}"])
+    user = user or owner
     if user != owner:
         raise ConfigurationError([f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {work}` first"])
     return f"User={user}"
@@ -159,6 +164,16 @@ def _owner(work: Path) -> str:
         return work.owner()
     except KeyError:
         return str(work.stat().st_uid)
+
+
+def _is_user(name: str) -> bool:
+    from pwd import getpwnam  # noqa: PLC0415  (not on Windows, where there is no systemd either)
+
+    try:
+        getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _template() -> Template:

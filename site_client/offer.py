@@ -41,6 +41,9 @@ def offer_folder(work: Path, run: str) -> Path:
     demand_work(work)
     place = work / "mirror" / Place("offer", run).path
     if not is_name(run) or not (place / names.MANIFEST).exists():
+        if not any((work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")):
+            remedy = f"the daemon fetches what is offered: `dropfed-site status --work {work}` says whether it runs"
+            raise ConfigurationError([f"{run}: no such run was offered to {work}, nor any other yet; {remedy}"])
         raise ConfigurationError([f"{run}: no such run was offered to {work}; the log names the runs that were"])
     return place
 

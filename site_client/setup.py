@@ -39,7 +39,11 @@ def read_invite(path: Path) -> Invite:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); name the invite file"]) from None
-    return parse_json(content, Invite, str(path))
+    try:
+        return parse_json(content, Invite, str(path))
+    except ConfigurationError as error:
+        remedy = "get the file anew from the aggregator's people"
+        raise ConfigurationError([f"{problem.partition('; ')[0]}; {remedy}" for problem in error.problems]) from None
 
 
 def joined(work: Path, invite: Invite) -> SiteConfiguration | None:

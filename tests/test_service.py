@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import select
 import shutil
@@ -273,6 +274,15 @@ def test_root_runs_no_daemon(work: Path) -> None:
         unit_text(work, configuration())
     with pytest.raises(ConfigurationError, match="belongs to root, not to nobody"):
         unit_text(work, configuration(), user="nobody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_user_who_cannot_run_the_daemon_is_told_why(work: Path) -> None:
+    os.chown(work, pwd.getpwnam("nobody").pw_uid, -1)
+    with pytest.raises(ConfigurationError, match=r"^--user root: .*; leave it out, and nobody, who owns "):
+        unit_text(work, configuration(), user="root")
+    with pytest.raises(ConfigurationError, match=r"^--user nosuch: there is no such user on this machine"):
+        unit_text(work, configuration(), user="nosuch")
 
 
 def test_a_directory_of_systemds_own_gets_a_user_of_its_making(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

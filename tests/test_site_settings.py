@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,23 @@ def test_whoever_withdraws_or_decides_needs_no_settings(run: Played, north: Path
     run.offer()
     assert site(north, "decline", "octa-2").exit_code == 0
     assert site(north, "pause").exit_code == 0
+
+
+def test_whoever_decides_again_is_told_what_it_replaces(run: Played, north: Path) -> None:
+    run.run = "octa-2"
+    run.offer()
+    assert "instead" not in site(north, "approve", "octa-2").output
+    assert "octa-2: no, instead of the yes of before; " in site(north, "decline", "octa-2").output
+    asked = site(north, "withdraw", "octa-2")
+    assert "has not agreed yet, so this declines. Decline" in asked.output and asked.exit_code == 1
+    assert decision(north, "octa-2") == Decision("no")
+
+
+def test_a_run_is_asked_for_before_any_was_offered(north: Path) -> None:
+    assert "; the log names the runs that were" in site(north, "show", "other").output
+    shutil.rmtree(north / "mirror" / "runs")
+    result = site(north, "approve", "other")
+    assert "nor any other yet; the daemon fetches what is offered: `dropfed-site status" in result.output
 
 
 @pytest.mark.parametrize(("key", "said"), [("site", "south"), ("federation", "other"), ("aggregator_key", '"0" * 64')])

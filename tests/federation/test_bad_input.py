@@ -261,6 +261,8 @@ def test_join_names_every_problem_of_an_invite(tmp_path: Path) -> None:
     assert result.exit_code == 2
     for key in ("site", "url", "user", "aggregator_key", "enrolment_secret"):
         assert f"{invite}: {key}: " in result.output
+    for line in result.output.splitlines():
+        assert line.endswith("; get the file anew from the aggregator's people") and line.count("; ") == 1
     invite.write_text(json.dumps({"enrolment_secret": "cut-off-secr"}))
     shown = run(site, "join", invite, "--work", tmp_path / "w", password="x").output
     assert f"{invite}: enrolment_secret: " in shown
