@@ -23,6 +23,7 @@ from aggregator.cli import main
 from aggregator.report.figures import Figure, picture
 from aggregator.report.heldout import PIXELS_PER_IMAGE, measure, open_heldout
 from aggregator.report.heldout_figures import TITLES, heldout_figures
+from aggregator.report.meanings import meanings
 from aggregator.report.tables import SHOWN_ROWS, Table, as_in_papers, of_heldout
 from aggregator.report.timeline import timeline
 from aggregator.setup import initialise
@@ -33,7 +34,7 @@ from shared.exchange.records import Consent, RunConfiguration, Sharing, Verdict,
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.aggregation import Aggregation
-from shared.learning.metrics import left_by_referral, ranking
+from shared.learning.metrics import grading_scores, left_by_referral, ranking
 from shared.learning.model_files import load_tensors
 from shared.learning.probe import probe_score
 from shared.learning.seeds import seed_for
@@ -133,6 +134,7 @@ def test_nothing_yet(run: Played, store: RunStore) -> None:
     assert_loads_nothing(page)
     assert "<img" not in page
     assert "No round was opened yet." in page
+    assert "<dt>Federation</dt><dd>retina</dd>" in page
     assert "Not drawn: nobody has told a number yet." in page
     assert "Not drawn: aggregator.yaml names no held-out images of octa_segmentation." in page
     assert not (folder / "figures").exists()
@@ -159,6 +161,7 @@ def test_one_round(run: Played, store: RunStore) -> None:
     assert page.count("<img") == page.count('alt="') == len(drawn)
     assert 'alt=""' not in page
     assert "0.250 ± 0.125" in page
+    assert re.search(r"<dt>Ran</dt><dd>\d{4}-\d\d-\d\d \d\d:\d\d UTC to now</dd>", page)
     assert "Verdicts: 1 accepted." in page
 
 
@@ -230,11 +233,13 @@ def test_hostile_text_is_text(run: Played, store: RunStore) -> None:
 def test_the_same_run_gives_the_same_bytes(run: Played, store: RunStore) -> None:
     run.offer_and_consent()
     answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
+    made = re.compile(rb"<dt>Page made</dt><dd>\d{4}-\d\d-\d\d \d\d:\d\d UTC</dd>")
     first, second = (
-        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        {path.relative_to(folder): made.sub(b"", path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
         for folder in (pages(run, "first"), pages(run, "second"))
     )
     assert first == second
+    assert made.search((run.drop.parent / "first" / "report.html").read_bytes())
 
 
 def test_pages_are_not_mixed_with_the_other_forms(run: Played, store: RunStore) -> None:
@@ -316,6 +321,9 @@ def test_every_figure_of_the_held_out_images(segmenting: tuple[Path, RunStore], 
     assert_loads_nothing(page)
     assert "The whole model answers." in page
     assert "give it only to those who may see them" in page
+    first, *others = rows_of(tmp_path, "precision-recall")
+    assert (first["recall"], first["precision"]) == ("0.0", "1.0")
+    assert all(float(each["recall"]) > 0 and float(each["precision"]) > 0 for each in others)
     counts = rows_of(tmp_path, "confusion")
     assert sum(int(each[name]) for each in counts for name in ("background", "vessel")) == 4 * 32 * 32
 
@@ -378,7 +386,8 @@ def document_of(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     listed = [
         {"round": number, "received_aggregate": number - 1, "sites": each} for number, each in enumerate(rounds, 1)
     ]
-    return {"configuration": {"sites": sites, "round_deadline_hours": 1.0}, "rounds": listed}
+    configuration = {"sites": sites, "round_deadline_hours": 1.0}
+    return {"configuration": configuration, "rounds": listed, "score": "dice_mean"}
 
 
 def cells(figure: Figure, column: str) -> list[Any]:
@@ -410,15 +419,27 @@ def test_scores_as_in_papers() -> None:
     def found(**scores: float | None) -> dict[str, Any]:
         return {"test": {"images": "10", "loss": 1.0, "scores": scores}}
 
-    rounds = [{"a": found(dice_mean=0.5, dice_std=0.1, kappa=0.2), "b": found(dice_mean=0.7, dice_std=0.0, kappa=None)}]
+    rounds = [
+        {
+            "a": found(auroc=0.2, dice_mean=0.5, dice_std=0.1, referral_share_90=0.5, referral_share_95=0.5),
+            "b": found(auroc=None, dice_mean=0.7, dice_std=0.0),
+        }
+    ]
     table = as_in_papers(document_of(rounds), 0, "test")
     assert table.header == ("score", "a", "b", "mean over sites")
     assert [[cell.text for cell in each] for each in table.shown] == [
         ["images", "10", "10", "–"],
+        ["dice (main score)", "0.500 ± 0.100", "0.700 ± 0.000", "0.600 ± 0.100"],
         ["loss", "1.000", "1.000", "1.000 ± 0.000"],
-        ["dice", "0.500 ± 0.100", "0.700 ± 0.000", "0.600 ± 0.100"],
-        ["kappa", "0.200", "not told", "0.200 ± 0.000"],
+        ["auroc", "0.200", "not told", "0.200 ± 0.000"],
+        ["referral_share_90", "0.500", "not scored", "0.500 ± 0.000"],
+        ["referral_share_95", "0.500", "not scored", "0.500 ± 0.000"],
     ]
+    assert table.csv().decode().splitlines()[2].startswith("dice,")
+    assert [note.split(":")[0] for note in table.notes] == [
+        "dice is the main score", "dice", "loss", "auroc", "referral_share_P"
+    ]  # fmt: skip
+    assert "in a site's column the standard deviation over its images" in table.caption
     assert as_in_papers(document_of(rounds), 7, "test").rows == []
 
 
@@ -429,8 +450,17 @@ def test_a_long_table_is_whole_in_its_file_alone() -> None:
 
 
 def test_an_undefined_score_of_the_held_out_images_is_said() -> None:
-    table = of_heldout({"auroc": None, "dice_mean": 0.5, "dice_std": 0.25}, 3)
-    assert [[cell.text for cell in each] for each in table.shown] == [["auroc", "undefined"], ["dice", "0.500 ± 0.250"]]
+    table = of_heldout({"auroc": None, "dice_mean": 0.5, "dice_std": 0.25}, 3, "dice_mean")
+    assert [[cell.text for cell in each] for each in table.shown] == [
+        ["dice (main score)", "0.500 ± 0.250"], ["auroc", "undefined"]
+    ]  # fmt: skip
+
+
+def test_every_score_of_a_site_has_its_meaning() -> None:
+    truth, probabilities = np.array([0, 1, 0, 1]), np.array([[0.8, 0.2], [0.3, 0.7], [0.4, 0.6], [0.1, 0.9]])
+    names = sorted({*grading_scores(truth, probabilities, np.array([0.1, 0.2, 0.9, 0.3])), "loss"})
+    said = [note.split(":")[0] for note in meanings(names, "kappa")[1:]]
+    assert [name for name in names if not any(name.startswith(each.rstrip("KP")) for each in said)] == []
 
 
 def test_a_dollar_is_no_formula() -> None:

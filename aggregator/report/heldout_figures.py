@@ -26,6 +26,7 @@ from shared.counted import counted
 from shared.learning.metrics import (
     CALIBRATION_BINS,
     REFERRAL_GOALS,
+    Ranking,
     calibration_bins,
     calibration_error,
     left_by_referral,
@@ -103,14 +104,7 @@ def _separation(measured: Measured) -> list[Figure]:
     rates = {
         k: (_from_none(found.negatives), _from_none(found.positives), found.auroc()) for k, found in ranked.items()
     }
-    recalls = {
-        k: (
-            found.positives / found.positives[-1],
-            found.positives / (found.positives + found.negatives),
-            found.average_precision(),
-        )
-        for k, found in ranked.items()
-    }
+    recalls = {k: (*_recalls(found), found.average_precision()) for k, found in ranked.items()}
     return [
         _of_classes(measured, rates, "roc", ("false positive rate", "true positive rate", "AUROC")),
         _of_classes(measured, recalls, "precision-recall", ("recall", "precision", "average precision")),
@@ -121,6 +115,13 @@ def _from_none(counts: NDArray[np.int64]) -> Numbers:
     """As shares of the last, from 0 on."""
     shares_of_last: Numbers = np.append(0, counts) / counts[-1]
     return shares_of_last
+
+
+def _recalls(found: Ranking) -> tuple[Numbers, Numbers]:
+    """Recall and precision: from precision 1 where nothing is answered, as is usual, on to the first that is found."""
+    has_found = found.positives > 0
+    positives, negatives = found.positives[has_found], found.negatives[has_found]
+    return np.append(0.0, positives / positives[-1]), np.append(1.0, positives / (positives + negatives))
 
 
 def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: tuple[str, str, str]) -> Figure:
@@ -139,7 +140,8 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
             places = thinned(len(first))
             axes.plot(first[places], second[places], label=legend.get(k), **{**line_style(index), "marker": ""})
 
-    caption = f"Each class against the rest; beside its name: {area}; {_what(measured)}"
+    begins = "; it begins at precision 1, where nothing is answered" if name == "precision-recall" else ""
+    caption = f"Each class against the rest; beside its name: {area}{begins}; {_what(measured)}"
     words = Words(name, TITLES[name], f"{caption}.", f"{TITLES[name]}. {area}: {', '.join(legend.values())}.")
     table = Table(name, f"{caption}; at most 101 points of each curve", ("class", across, up), rows)
     settings = {"xlabel": f"{across} (share)", "ylabel": f"{up} (share)", "xlim": (-0.01, 1.01), "ylim": (-0.01, 1.02)}

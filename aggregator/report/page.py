@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
@@ -28,6 +29,7 @@ from aggregator.report.tables import (
     every_score,
     of_heldout,
     people,
+    score_title,
     short,
     verdicts,
 )
@@ -36,6 +38,7 @@ from aggregator.results import best_so_far
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError, PoisonError
 from shared.exchange.reading import dump_yaml
+from shared.exchange.records import now_text
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS
@@ -79,7 +82,12 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
         others=[every_score(document)],
         title=f"Run {run.run}",
         state=_state(document),
-        facts=_facts(document, measured),
+        facts=[
+            ("Federation", read_configuration(work).federation),
+            ("Ran", _ran(document)),
+            ("Page made", _to_the_minute(now_text())),
+            *_facts(document, measured),
+        ],
         configuration=dump_yaml(run).decode().splitlines(),
     )
 
@@ -161,7 +169,7 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
             [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
             figures=[selective(document, aggregate, "test"), doubts(document, aggregate, "test")],
         ),
-        _heldout_section(measured, looked_at),
+        _heldout_section(measured, looked_at, document["score"]),
         Section(
             "decisions",
             "Tolerance, θ and weights",
@@ -205,7 +213,7 @@ def _counted(document: Document) -> str:
     return f"Verdicts: {counts}." if counts else "No verdict was given yet."
 
 
-def _heldout_section(measured: Measured | str, looked_at: str) -> Section:
+def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Section:
     title = "On the aggregator's held-out images"
     if isinstance(measured, str):
         return Section("heldout", title, [f"Nothing could be measured: {measured}."], figures=heldout_figures(measured))
@@ -215,7 +223,7 @@ def _heldout_section(measured: Measured | str, looked_at: str) -> Section:
     paragraphs = [who]
     if measured.examples:
         paragraphs.append("This page shows images that the aggregator holds: give it only to those who may see them.")
-    table = of_heldout(measured.scores, measured.images)
+    table = of_heldout(measured.scores, measured.images, score)
     return Section("heldout", title, paragraphs, folded=[table], figures=heldout_figures(measured))
 
 
@@ -224,10 +232,27 @@ def _state(document: Document) -> str:
     if document["given_up"]:
         return f"Given up: {document['given_up']}."
     if chosen:
-        return f"Ended. Chosen: the aggregate of round {chosen['aggregate']}, {chosen['reason']}."
+        reason = chosen["reason"].replace(chosen["score"], score_title(chosen["score"]))
+        return f"Ended. Chosen: the aggregate of round {chosen['aggregate']}, {reason}."
     if not document["rounds"]:
         return "No round was opened yet."
     return f"Goes on: round {document['rounds'][-1]['round']} of {run['rounds'] + 1}, the closing one counted."
+
+
+def _ran(document: Document) -> str:
+    """From when to when the run has asked and settled, by the aggregator's clock."""
+    found = [of_site for each in document["rounds"] for of_site in each["sites"].values()]
+    begun = min((of_site["asked"] for of_site in found if of_site["asked"]), default=None)
+    if begun is None:
+        return "no round was opened yet"
+    settled = max((of_site["settled"] for of_site in found if of_site["settled"]), default=None)
+    until = _to_the_minute(settled) if settled and document["is_over"] else "now"
+    return f"{_to_the_minute(begun)} to {until}"
+
+
+def _to_the_minute(time: str) -> str:
+    """A time of a record, for people."""
+    return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M} UTC"
 
 
 def _facts(document: Document, measured: Measured | str) -> list[tuple[str, str]]:
@@ -239,7 +264,7 @@ def _facts(document: Document, measured: Measured | str) -> list[tuple[str, str]
         ("Rounds", f"{sum(each['trains'] for each in document['rounds'])} of {run['rounds']} opened for training"),
     ]
     if chosen and (mean := chosen["validation"].get(str(chosen["aggregate"]))) is not None:
-        facts.append((f"Mean validation {chosen['score']}", short(mean)))
+        facts.append((f"Mean validation {score_title(chosen['score'])}", short(mean)))
     if isinstance(measured, Measured):
         facts.append(("Held-out images", f"{measured.images}, classes: {', '.join(measured.classes)}"))
     if model:

@@ -18,6 +18,7 @@ from aggregator.report.tables import (
     number,
     of_aggregate,
     of_rounds,
+    score_title,
     told,
 )
 from shared.counted import counted
@@ -30,7 +31,7 @@ _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREE
 def curves(document: Document) -> list[Figure]:
     """The main score and the loss of each aggregate, on the sites' validation and test images."""
     score = document["score"]
-    title = score.removesuffix("_mean")
+    title = score_title(score)
     figures = []
     for name, shown, up, limits in (
         (score, title, f"{title} (1 is best)", (0.0, 1.0)),

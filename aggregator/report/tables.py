@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.document import RECEIVED_SPLITS, Document
+from aggregator.report.meanings import meanings
 from shared.counted import counted
 from shared.exchange.records import decimal_text
 from shared.learning.metrics import mean_and_std
@@ -65,7 +66,14 @@ class Partly:
     of: int
 
 
-Cell = float | int | str | Spread | Partly | Untold | None
+@dataclass(frozen=True)
+class MainScore:
+    """The name of the score by which a model is chosen: a page marks it, a file has the name alone."""
+
+    name: str
+
+
+Cell = float | int | str | MainScore | Spread | Partly | Untold | None
 
 
 @dataclass(frozen=True)
@@ -77,12 +85,14 @@ class Table:
         caption: what it shows.
         header: one text for each column.
         rows: the first cell of each is its heading.
+        notes: what a page says below it, a line each.
     """
 
     name: str
     caption: str
     header: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
+    notes: tuple[str, ...] = ()
 
     def csv(self) -> bytes:
         """All rows; a number in the shortest text that reads back as exactly that number."""
@@ -186,29 +196,36 @@ def as_in_papers(document: Document, aggregate: int, split: str) -> Table:
 
     The last column is the mean and the population standard deviation over the sites that told the score.
     """
-    sites = document["configuration"]["sites"]
+    sites, score = document["configuration"]["sites"], document["score"]
     found = of_aggregate(document, aggregate)
     names = {name for of_site in found.values() if of_site[split] for name in of_site[split]["scores"]}
     rows: list[list[Cell]] = []
     if names:
         rows.append(["images", *(_images(found.get(site), split) for site in sites), None])
-    for name in ["loss", *_without_spreads(names)] if names else []:
+    shown = _main_first({"loss", *names}, score) if names else []
+    for name in shown:
         means = [told(found.get(site), split, name) for site in sites]
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
         known = [mean for mean in means if isinstance(mean, float)]
         over_sites = Spread(*mean_and_std(known)) if known else NOT_TOLD
-        rows.append([name.removesuffix("_mean"), *map(_with_spread, means, stds), over_sites])
-    caption = f"The aggregate of round {aggregate} on each site's {split} images; mean ± standard deviation where known"
-    return Table(f"all-scores-{split}", caption, ("score", *sites, "mean over sites"), rows)
+        rows.append([_heading(name, score), *map(_with_spread, means, stds), over_sites])
+    caption = (
+        f"The aggregate of round {aggregate} on each site's {split} images. After ±: in a site's column the standard "
+        "deviation over its images, in the last column that over the sites"
+    )
+    header = ("score", *sites, "mean over sites")
+    return Table(f"all-scores-{split}", caption, header, rows, _meanings(shown, score))
 
 
-def of_heldout(scores: Mapping[str, float | None], images: int) -> Table:
-    """What the held-out images gave."""
+def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> Table:
+    """What the held-out images gave; ``score`` is the run's main one."""
     rows: list[list[Cell]] = []
-    for name in _without_spreads(scores):
+    shown = _main_first(scores, score)
+    for name in shown:
         value: Cell = UNDEFINED if scores[name] is None else scores[name]
-        rows.append([name.removesuffix("_mean"), _with_spread(value, scores.get(_std_of(name)))])
-    return Table("heldout-scores", f"Scores over {counted(images, 'held-out image')}", ("score", "value"), rows)
+        rows.append([_heading(name, score), _with_spread(value, scores.get(_std_of(name)))])
+    caption = f"Scores over {counted(images, 'held-out image')}. After ±: the standard deviation over them"
+    return Table("heldout-scores", caption, ("score", "value"), rows, _meanings(shown, score))
 
 
 def every_score(document: Document) -> Table:
@@ -293,12 +310,25 @@ def _with_spread(mean: Cell, std: Cell) -> Cell:
     return Spread(mean, std) if isinstance(mean, float) and isinstance(std, float) else mean
 
 
-def _without_spreads(names: Iterable[str]) -> list[str]:
-    """The scores, without the standard deviations that stand beside their means."""
+def score_title(name: str) -> str:
+    """What people call a score, by its column of ``metrics.csv``."""
+    return name.removesuffix("_mean")
+
+
+def _main_first(names: Iterable[str], score: str) -> list[str]:
+    """The main score, the loss, and the others by name, without the standard deviations that stand beside means."""
     listed = set(names)
-    return sorted(
-        name for name in listed if not name.endswith("_std") or f"{name.removesuffix('_std')}_mean" not in listed
-    )
+    scores = {name for name in listed if not name.endswith("_std") or f"{name.removesuffix('_std')}_mean" not in listed}
+    return sorted(scores, key=lambda name: (score_title(name) != score_title(score), name != "loss", name))
+
+
+def _heading(name: str, score: str) -> MainScore | str:
+    title = score_title(name)
+    return MainScore(title) if title == score_title(score) else title
+
+
+def _meanings(names: Iterable[str], score: str) -> tuple[str, ...]:
+    return meanings(map(score_title, names), score_title(score))
 
 
 def _std_of(name: str) -> str:
@@ -323,6 +353,8 @@ def _csv_cell(cell: Cell) -> str:
             return str(cell)
         case str():
             return _csv_text(cell)
+        case MainScore():
+            return _csv_text(cell.name)
 
 
 def _csv_text(text: str) -> str:
@@ -345,3 +377,5 @@ def _shown_cell(cell: Cell) -> ShownCell:
             return ShownCell(short(cell), "number")
         case str():
             return ShownCell(cell, "long" if len(cell) > _LONG else "")
+        case MainScore():
+            return ShownCell(f"{cell.name} (main score)", "main")
