@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from aggregator.overview import overview
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange import names
-from shared.exchange.records import Sharing, Verdict
+from shared.exchange.records import FinalCard, Sharing, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.lock import work_lock
 from shared.learning.tasks import SELECTION_SCORES, TASK_NAMES, task_named
@@ -99,6 +100,10 @@ def test_it_says_what_status_says(run: Played, store: RunStore, work: Path) -> N
         found = state_at(url)
     assert found["problem"] is None
     assert found["run"]["overview"] | {"now": None} == overview(work) | {"now": None}
+    began = found["run"]["about"].pop("began")
+    assert began == found["run"]["rounds"][-1]["began"] and began is not None
+    assert found["run"]["about"] == {"federation": "retina", "task": "octa_segmentation", "method": "mean"}
+    assert found["run"]["words"]["north"]["score"] is None  # no model was chosen yet
     newest, oldest = found["run"]["rounds"]
     assert (newest["name"], oldest["name"]) == ("round 2", "round 1")
     assert newest["sites"]["north"]["status"] == "answered"
@@ -111,6 +116,33 @@ def test_it_says_what_status_says(run: Played, store: RunStore, work: Path) -> N
         "mean": [0.5, 0.75],
     }
     assert loss["name"] == "loss" and loss["sites"]["north"] == [0.5, 0.25] and loss["mean"] is None
+
+
+def choose(run: Played, store: RunStore, aggregate: int) -> None:
+    """The run ends with this aggregate, and every site gets it."""
+    run.finish()
+    card = FinalCard(
+        run=RUN,
+        task="octa_segmentation",
+        method="mean",
+        chosen_round=aggregate,
+        score_name="dice_mean",
+        validation={"0": "0.5", "1": "0.75"},
+        took_part={"1": ["north"]},
+        reason="best",
+    )
+    store.write_card(card)
+
+
+def test_the_chosen_model_s_score_is_told_of_each_site(run: Played, store: RunStore, work: Path) -> None:
+    run.offer_and_consent()
+    for round_no, dice in ((1, 0.5), (2, 0.75)):
+        answered_round(run, store, round_no, dice)
+        verdict(store, round_no, "too low")
+    choose(run, store, 1)
+    words = page_state(work)["run"]["words"]
+    assert words["north"]["score"] == "dice_mean 0.750, the chosen model on its validation images"
+    assert words["south"]["score"] is None
 
 
 def test_estimates_come_from_the_past_alone_and_only_while_time_counts(
@@ -301,6 +333,8 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
         browser.wait_for("before round 1 of 2", "#facts")
         assert "The aggregator is not running" in browser.text("#stopped")
         assert browser.text("h1") == f"Run {RUN}"
+        assert "retina" in browser.text("#facts") and "octa_segmentation by mean" in browser.text("#facts")
+        assert re.search(r"\b20\d\d\b", browser.text("#seen"))  # the day, not the time alone
         assert "not enrolled yet" in browser.text("#cards article:last-child")
         assert "WARNING something" in browser.text("#lines")
 
@@ -321,6 +355,12 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
             browser.wait_for("open, round 2 of 2", "#facts")
         assert browser.run("return document.querySelectorAll('main img, main script').length") == 0
         assert browser.run("return document.querySelectorAll('svg.chart polyline').length") == 3  # north, mean; north
+        written = browser.run("return [...document.querySelectorAll('svg.chart text')].map((at) => at.textContent)")
+        assert [name for name in written if name in ("north", "south", "mean")] == ["mean", "north", "north"]
+        assert written.count("aggregate of round") == 2
+        choose(run, store, 1)
+        browser.wait_for("dice_mean 0.750, the chosen model", "#cards")
+        assert "Verdict" not in browser.text("#cards article:first-child")
         assert {
             requested.startswith(url) for requested in browser.requested() if not requested.startswith("data:")
         } == {True}

@@ -7,6 +7,11 @@ const ANSWER_WITHIN_MS = 60000;
 const TOKEN = "dropfed dashboard token";
 const COLOURS = ["#0b57a4", "#a40e26", "#116329", "#7a4b00", "#6639ba", "#0f6570", "#8a2877", "#444c56"];
 const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
+const MARKERS = ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-4-4h8v8h-8z", "M0-5l5 9h-10z", "M0-5l5 5l-5 5l-5-5z", "M0 5l5-9h-10z"];  // around 0, 0
+const MOST_MARKED = 40;  // of more aggregates than this no marker is drawn: they would hide the line
+const MOST_NAMED = 12;  // of more lines than this the legend alone has the names
+const NAME_LETTERS = 12;
+const NAME_HEIGHT = 15;
 const MEAN_COLOUR = "#1b1f24";
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -33,11 +38,12 @@ function shape(name, attributes = {}, ...children) {
   return made;
 }
 
+function dayAndTime(text) {
+  return new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
 function moment(text) {
-  const at = new Date(text);
-  const isToday = at.toDateString() === new Date().toDateString();
-  const shown = isToday ? at.toLocaleTimeString() : at.toLocaleString();
-  return element("time", { datetime: text }, shown);
+  return element("time", { datetime: text }, dayAndTime(text));
 }
 
 function list(facts) {
@@ -110,7 +116,7 @@ document.addEventListener("visibilitychange", () => {
 });
 
 function showCut() {
-  const seen = seenAt === null ? "It was not seen yet." : `What is below was last seen ${new Date(seenAt).toLocaleString()}.`;
+  const seen = seenAt === null ? "It was not seen yet." : `What is below was last seen ${dayAndTime(seenAt)}.`;
   say("cut", `The dashboard does not answer; this page tries again and again. ${seen}`);
 }
 
@@ -128,15 +134,15 @@ function show(state) {
   say("no-log", state.log.length ? "" : "There is no log yet.");
 }
 
-function showRun({ overview, words, rounds, curves }) {
+function showRun({ overview, about, words, rounds, curves }) {
   const heading = document.querySelector("h1");
   if (heading.textContent !== `Run ${overview.run}`) heading.textContent = `Run ${overview.run}`;
   const title = `${overview.state} · ${overview.run} · dropfed`;
   if (document.title !== title) document.title = title;
   const command = `dropfed-aggregator launch ${overview.configuration} --work ${overview.work}`;
   say("stopped", overview.running || overview.next === null ? "" : `The aggregator is not running. To go on with the run: ${command}`);
-  showIfNew("facts", facts(overview).map(([name, value]) => [name, String(value)]), (target) => {
-    target.replaceChildren(...list(facts(overview)));
+  showIfNew("facts", [{ ...overview, now: null, sites: null }, about], (target) => {
+    target.replaceChildren(...list(facts(overview, about)));
   });
   tellNews(overview);
   showIfNew("cards", [overview.waits_for, overview.sites, words], (target) => {
@@ -152,9 +158,12 @@ function where(overview) {
   return overview.round === 0 ? `before round 1 of ${overview.rounds}` : `round ${overview.round} of ${overview.rounds}`;
 }
 
-function facts(overview) {
+function facts(overview, about) {
   const waits = overview.waits_for.length ? overview.waits_for.join(", ") : null;
   return [
+    ["Federation", about.federation],
+    ["Task", `${about.task} by ${about.method}`],
+    ["Began", about.began && [moment(about.began)]],
     ["State", `${overview.state}, ${where(overview)}`],
     ["Waits for", waits && [`${waits}, since `, moment(overview.since)]],
     ["Why", overview.why],
@@ -182,20 +191,21 @@ function card(name, overview, words) {
       ["Answer", site.expected && ["about ", moment(site.expected), " (an estimate: if it takes as long as it did)"]],
       ["On its way", words.transfer],
       ["New key", site.new_key],
-      ["Verdict", site.last_verdict],
+      ["Score", words.score],
+      ["Verdict", words.score ? null : site.last_verdict],
       ["Says", heartbeat && heartbeat.trouble],
       ["Trouble", site.trouble && element("span", { class: "bad" }, site.trouble, " (since ", moment(site.trouble_since), ")")],
     ])));
 }
 
 function showRounds(sites, rounds) {
-  const titles = ["Round", "Began", "Took", ...sites];
+  const titles = ["Round", ...sites, "Began", "Took"];
   part("rounds-head").replaceChildren(element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title))));
   part("rounds-body").replaceChildren(...rounds.map((round) => element("tr", {},
     element("th", { scope: "row" }, round.name),
+    ...sites.map((site) => verdict(round.sites[site])),
     element("td", {}, round.began === null ? "–" : moment(round.began)),
-    element("td", {}, round.took ?? "–"),
-    ...sites.map((site) => verdict(round.sites[site])))));
+    element("td", {}, round.took ?? "–"))));
   if (!rounds.length) {
     part("rounds-body").append(element("tr", {}, element("td", { colspan: titles.length }, "No round was opened yet.")));
   }
@@ -238,7 +248,7 @@ function tellNews(overview) {
     }
   }
   before = overview;
-  if (news.length) part("news").textContent = `${new Date(overview.now).toLocaleTimeString()}: ${news.join("; ")}`;
+  if (news.length) part("news").textContent = `${dayAndTime(overview.now)}: ${news.join("; ")}`;
 }
 
 // --- curves ---------------------------------------------------------------------------------------------------
@@ -264,10 +274,10 @@ window.addEventListener("resize", () => {
 
 function linesOf(curve) {
   const lines = Object.entries(curve.sites).map(([name, values], number) => ({
-    name, values,
-    look: { class: "line", stroke: COLOURS[number % COLOURS.length], "stroke-dasharray": DASHES[Math.floor(number / 2) % DASHES.length] },
+    name, values, marker: MARKERS[number % MARKERS.length],
+    look: { class: "line", stroke: COLOURS[number % COLOURS.length], "stroke-dasharray": DASHES[(number + Math.floor(number / COLOURS.length)) % DASHES.length] },
   }));
-  if (curve.mean) lines.push({ name: "mean", values: curve.mean, look: { class: "line mean", stroke: MEAN_COLOUR } });
+  if (curve.mean) lines.push({ name: "mean", values: curve.mean, marker: "", look: { class: "line mean", stroke: MEAN_COLOUR } });
   return lines;
 }
 
@@ -288,12 +298,14 @@ function chart(curve, width, isOpen) {
     element("h3", {}, curve.name),
     plot(curve, lines, caption, width),
     element("ul", { class: "legend" }, ...lines.map((line) => element("li", {},
-      shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { ...line.look, x1: 0, y1: 5, x2: 28, y2: 5 })), line.name))),
+      shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { ...line.look, x1: 0, y1: 5, x2: 28, y2: 5 }), markerAt(line, 14, 5)), line.name))),
     details);
 }
 
 function plot(curve, lines, caption, width) {
-  const [height, left, right, top, bottom] = [240, 48, 12, 10, 30];
+  const named = lines.length > MOST_NAMED ? [] : lines.filter((line) => line.values.some((value) => value !== null));
+  const letters = Math.max(0, ...named.map((line) => Math.min(NAME_LETTERS, line.name.length)));
+  const [height, left, right, top, bottom] = [256, 48, 14 + 8 * letters, 10, 46];
   const marks = ticks(lines.flatMap((line) => line.values).filter((value) => value !== null));
   const [low, high] = [Number(marks[0]), Number(marks[marks.length - 1])];
   const first = curve.aggregates[0];
@@ -308,16 +320,38 @@ function plot(curve, lines, caption, width) {
   }
   const every = Math.max(1, Math.ceil((last - first) / Math.max(1, Math.floor((width - left) / 60))));
   for (let of = first; of <= last; of += every) {
-    drawing.append(shape("text", { x: x(of), y: height - 8, "text-anchor": "middle" }, String(of)));
+    drawing.append(shape("text", { x: x(of), y: height - bottom + 18, "text-anchor": "middle" }, String(of)));
   }
+  drawing.append(shape("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "aggregate of round"));
   drawing.append(shape("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
   for (const line of lines) {
     for (const run of unbroken(curve.aggregates, line.values)) {
       drawing.append(shape("polyline", { ...line.look, points: run.map(([of, value]) => `${x(of).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }));
-      if (run.length === 1) drawing.append(shape("circle", { cx: x(run[0][0]), cy: y(run[0][1]), r: 3, fill: line.look.stroke }));
+      if (run.length === 1 && !line.marker) drawing.append(shape("circle", { cx: x(run[0][0]), cy: y(run[0][1]), r: 3, fill: line.look.stroke }));
+      if (run.length === 1 || curve.aggregates.length <= MOST_MARKED) drawing.append(...run.map(([of, value]) => markerAt(line, x(of), y(value))));
     }
   }
+  drawing.append(...namesBeside(named, (line) => y(line.values.findLast((value) => value !== null)), width - right + 8, height - bottom));
   return drawing;
+}
+
+function markerAt(line, across, down) {
+  return shape("path", { d: line.marker, transform: `translate(${across.toFixed(1)} ${down.toFixed(1)})`, fill: line.look.stroke });
+}
+
+// The name of each line beside its end, one below the other where ends lie closer than a name is high.
+function namesBeside(lines, endOf, across, lowest) {
+  const placed = lines.map((line) => ({ line, down: endOf(line) })).sort((one, other) => one.down - other.down);
+  placed.forEach((each, row) => {
+    if (row) each.down = Math.max(each.down, placed[row - 1].down + NAME_HEIGHT);
+  });
+  placed.reverse().forEach((each, row) => {
+    each.down = Math.min(each.down, row ? placed[row - 1].down - NAME_HEIGHT : lowest);
+  });
+  return placed.map(({ line, down }) => {
+    const shown = line.name.length > NAME_LETTERS ? `${line.name.slice(0, NAME_LETTERS - 1)}…` : line.name;
+    return shape("text", { x: across, y: (down + 4).toFixed(1) }, shown);
+  });
 }
 
 // Round numbers below, between and above the values.

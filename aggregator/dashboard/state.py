@@ -15,6 +15,7 @@ from shared.durations import duration_text
 from shared.errors import DropfedError
 from shared.exchange.names import Place
 from shared.exchange.records import Verdict, now_text, status_text, time_text
+from shared.exchange.tables import MetricsRow
 from shared.folder.durable import disk_trouble
 from shared.folder.meter import Transfer, transfer_text
 from shared.learning.choice import validation_means
@@ -24,6 +25,8 @@ from shared.visible import visible
 logger = logging.getLogger(__name__)
 
 Document = dict[str, Any]
+Rows = Mapping[int, Mapping[str, MetricsRow]]
+"""By aggregate, by site."""
 
 ROUNDS_SHOWN = 20  # the newest; the report has all
 LOG_LINES = 200
@@ -49,21 +52,45 @@ def page_state(work: Path) -> Document:
 
 def _run(reading: Reading) -> Document:
     overview = overview_of(reading)
+    rows = received_model_rows(reading.store, reading.channels, "validation")
     return {
         "overview": overview,
-        "words": {name: _words(site) for name, site in overview["sites"].items()},
+        "about": _about(reading),
+        "words": {name: _words(site, _score(reading, rows, name)) for name, site in overview["sites"].items()},
         "rounds": _rounds(reading),
-        "curves": _curves(reading),
+        "curves": _curves(reading, rows),
     }
 
 
-def _words(site: Document) -> Document:
+def _about(reading: Reading) -> Document:
+    """What run this is; the federation as its sites know it, none before the first is enrolled."""
+    run = reading.run
+    began = round_began(reading.channels, run.run, 1)
+    return {
+        "federation": next((channel.peer.federation for channel in reading.channels.values()), None),
+        "task": run.task,
+        "method": run.method,
+        "began": None if began is None else time_text(began),
+    }
+
+
+def _score(reading: Reading, rows: Rows, site: str) -> str | None:
+    """How well the chosen model does at a site, in words; None before one is chosen, or where it was not told."""
+    card = reading.store.card()
+    row = rows.get(card.chosen_round, {}).get(site) if card else None
+    if card is None or row is None or (value := row.scores.get(card.score_name)) is None:
+        return None
+    return f"{card.score_name} {value:.3f}, the chosen model on its validation images"
+
+
+def _words(site: Document, score: str | None) -> Document:
     """What of a site's state people read in words."""
     heartbeat, transfer = site["heartbeat"], site["transfer"]
     return {
         "says": status_text(heartbeat) if heartbeat else None,
         "heard": f"{duration_text(heartbeat['age_s'])} ago" if heartbeat else None,
         "transfer": transfer_text(Transfer(**transfer)) if transfer else None,
+        "score": score,
     }
 
 
@@ -117,9 +144,8 @@ def _part(reading: Reading, round_no: int, site: str, verdict: Verdict | None) -
 # --- curves --------------------------------------------------------------------------------------------------------
 
 
-def _curves(reading: Reading) -> list[Document]:
+def _curves(reading: Reading, rows: Rows) -> list[Document]:
     """By aggregate: the score by which one is chosen, and the loss, on each site's validation images."""
-    rows = received_model_rows(reading.store, reading.channels, "validation")
     curves = []
     score = SELECTION_SCORES.get(reading.run.task)
     if score is not None:
