@@ -15,7 +15,8 @@ from shared.folder.local import LocalFolder
 
 _AGGREGATORS, _HOSPITALS = "aggregator.yaml", "site.yaml"
 """What lies in a work directory, and never in a drop folder."""
-_MIRROR = "mirror"
+MIRROR = "mirror"
+"""The folder in a work directory that holds the copy of a drop folder."""
 _CARDS = {names.FEDERATION, names.SITE_CARD}
 _LEVELS = 5  # of folders that a message lies below its drop folder
 
@@ -86,13 +87,13 @@ def open_archive(
         StandingError: the key can be read by others, or is none; an address cannot be reached.
     """
     folders: dict[str, Folder] = {}
-    local = [Path(place) for place in places if not _is_address(place)]
+    local = [Path(place) for place in places if not is_address(place)]
     home = next((place for place in local if _has(place, _AGGREGATORS) and not _is_drop_folder(place)), None)
     if home is not None and len(places) > 1:
         raise ConfigurationError([f"{home}: is the aggregator's work directory, which has every folder; name it alone"])
     password = os.environ.get("DROPFED_PASSWORD")
     for place in places:
-        if not _is_address(place):
+        if not is_address(place):
             folders |= _mirrors(home) if home else _folders_at(Path(place))
             continue
         if user is None:
@@ -107,7 +108,8 @@ def open_archive(
     return Archive(folders, tuple(local), EncryptionKey.found_at(home / ENCRYPTION_KEY_FILE) if home else None)
 
 
-def _is_address(place: str) -> bool:
+def is_address(place: str) -> bool:
+    """Whether a place is named by its address on a server."""
     return place.startswith(("http://", "https://"))
 
 
@@ -127,7 +129,7 @@ def _folder_at_address(address: str, user: str, password: str, ca_file: Path | N
 
 def _mirrors(home: Path) -> dict[str, Folder]:
     """The copies in an aggregator's work directory."""
-    mirrors = sorted(home.glob(f"sites/*/{_MIRROR}"))
+    mirrors = sorted(home.glob(f"sites/*/{MIRROR}"))
     if not mirrors:
         raise ConfigurationError([f"{home}: is an aggregator's work directory that no hospital has joined yet"])
     return {str(mirror): Mirror(mirror) for mirror in mirrors}
@@ -139,7 +141,7 @@ def _folders_at(root: Path) -> dict[str, Folder]:
         raise ConfigurationError([f"{root}: is not a folder; name a copy of a drop folder, or its WebDAV address"])
     if _is_drop_folder(root):
         return {str(root): LocalFolder(root)}
-    inside = sorted(path for path in root.iterdir() if path.is_dir())
+    inside = sorted(root.iterdir())
     copies = [path for path in inside if _is_drop_folder(path)]
     if not copies:
         raise ConfigurationError([f"{root}: is no drop folder, and holds none: {_looks_like(root, inside)}"])
@@ -151,7 +153,7 @@ def _folders_at(root: Path) -> dict[str, Folder]:
 
 def _is_drop_folder(root: Path) -> bool:
     """Whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
-    if root.absolute().name == _MIRROR and not _has(root, names.STATUS):
+    if root.absolute().name == MIRROR and not _has(root, names.STATUS):
         return False
     return any(_has(root, name) for name in _CARDS)
 

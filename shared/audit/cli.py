@@ -83,22 +83,27 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
 
     Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise.
     """
-    from shared.audit.sites import read_folders  # noqa: PLC0415  (keeps --help instant)
+    from shared.audit.sites import read_folders, remarks, titles  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.verify import lines, summary, verified  # noqa: PLC0415
 
-    audits = {name: verified(reading) for name, reading in read_folders(archive, key).items()}
+    folders = read_folders(archive, key)
+    audits = {name: verified(reading) for name, reading in folders.items()}
     is_used = any(audit.opened or audit.findings or not audit.encrypted for audit in audits.values())
     if archive.secret_key is not None and not is_used:
         raise ConfigurationError(["--secret-key: opens nothing here; it is the key of neither side of this folder"])
     if as_json:
         click.echo(json.dumps({name: audit.as_json() for name, audit in audits.items()}, indent=2))
+    called = titles(folders)
     for name, audit in audits.items():
+        between = "/" if called[name] == name else ": "
         for line in lines(audit) if not as_json else ():
-            click.echo(visible(f"{name}/{line}") if len(audits) > 1 else line)
+            click.echo(visible(f"{called[name]}{between}{line}") if len(audits) > 1 else line)
+    for remark in remarks(folders):
+        click.echo(visible(remark), err=True)
     if any(audit.findings for audit in audits.values()):
         raise SystemExit(1)
     if not as_json:
-        click.echo(summary(audits))
+        click.echo(summary({called[name]: audit for name, audit in audits.items()}, is_key_compared=key is not None))
 
 
 @main.command()
@@ -111,10 +116,10 @@ def timeline(archive: Archive, key: str | None, as_json: bool) -> None:
     from shared.audit.timeline import lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.timeline import timeline as timeline_of  # noqa: PLC0415
 
-    readings = _readings(archive, key)
+    folders, readings = _readings(archive, key)
     events = timeline_of(readings)
     _show([event.as_json() for event in events], lines(events), as_json=as_json)
-    _end(_findings(readings))
+    _end(_findings(folders))
 
 
 @main.command()
@@ -130,10 +135,10 @@ def show(which: str, run: str | None, archive: Archive, key: str | None, as_json
     named, _, number = which.rpartition("/")
     if not re.fullmatch(r"[0-9]{1,4}", number) or (named and run and named != run):
         raise ConfigurationError([f"{which}: name one round, as in 3, or octa-1/3"])
-    readings = _readings(archive, key)
+    folders, readings = _readings(archive, key)
     document = show_round(readings, the_run(readings, named or run), int(number))
     _show(document, lines(document), as_json=as_json)
-    _end(_findings(readings))
+    _end(_findings(folders))
 
 
 @main.command()
@@ -144,12 +149,12 @@ def sent(site: str, archive: Archive, key: str | None, as_json: bool) -> None:
     from shared.audit.sent import lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.sent import sent as sent_by  # noqa: PLC0415
 
-    readings = _readings(archive, key)
+    folders, readings = _readings(archive, key)
     if site not in readings:
         raise ConfigurationError([f"{site}: these folders are of {', '.join(readings)}; name one of them"])
     found = sent_by(readings[site])
     _show([each.as_json() for each in found], lines(found), as_json=as_json)
-    _end(_findings({site: readings[site]}))
+    _end(_findings({name: reading for name, reading in folders.items() if reading is readings[site]}))
 
 
 @main.command()
@@ -161,10 +166,10 @@ def diff(first: str, second: str, archive: Archive, key: str | None, as_json: bo
     from shared.audit.difference import difference, lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.sites import the_run  # noqa: PLC0415
 
-    readings = _readings(archive, key)
+    folders, readings = _readings(archive, key)
     found = difference(readings, the_run(readings, first), the_run(readings, second))
     _show({name: list(pair) for name, pair in found.items()}, lines(found, first, second), as_json=as_json)
-    _end(_findings(readings))
+    _end(_findings(folders))
 
 
 @main.command()
@@ -182,9 +187,11 @@ def replay(*, run: str, heldout: Path | None, threads: int, archive: Archive, ke
 
     from shared.audit.replay import counts, lines  # noqa: PLC0415
     from shared.audit.replay import replay as replay_run  # noqa: PLC0415
+    from shared.audit.sites import the_run  # noqa: PLC0415
     from shared.learning.compute import EXACT, prepare_compute  # noqa: PLC0415
 
-    readings = _readings(archive, key)
+    folders, readings = _readings(archive, key)
+    the_run(readings, run)
     prepare_compute(EXACT, threads)
     with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
         steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout)
@@ -192,7 +199,7 @@ def replay(*, run: str, heldout: Path | None, threads: int, archive: Archive, ke
     _show(document, lines(steps), as_json=as_json)
     if counts(steps)["differs"]:
         raise SystemExit(1)
-    _end(_findings(readings))
+    _end(_findings(folders))
 
 
 @main.command()
@@ -221,7 +228,7 @@ def digest(
     """Show the closing digest of RUN, one number over all its manifests, to compare on paper."""
     from shared.audit import closing  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.archive import check_target  # noqa: PLC0415
-    from shared.audit.sites import absent_sites  # noqa: PLC0415
+    from shared.audit.sites import absent_sites, open_folders, the_run  # noqa: PLC0415
     from shared.exchange.names import MAX_RECORD_BYTES  # noqa: PLC0415
     from shared.exchange.signing import SigningKey  # noqa: PLC0415
     from shared.folder.durable import write_file  # noqa: PLC0415
@@ -233,8 +240,8 @@ def digest(
     _check_key("--signer", signer, "auditor")
     if output is not None:
         check_target(output, archive.places)
-    readings = _readings(archive, key)
-    found, findings = closing.closing(readings, run), _findings(readings)
+    folders, readings = _readings(archive, key)
+    found, findings = closing.closing(readings, the_run(readings, run)), _findings(folders)
     if key_file is not None and output is not None:
         if findings:
             raise StandingError(
@@ -245,18 +252,17 @@ def digest(
         write_file(output, closing.sign(found, SigningKey.at(key_file)))
         click.echo(f"wrote {output}", err=True)
     _show(found.model_dump(), closing.lines(found), as_json=as_json)
-    for site in closing.open_folders(readings, run):
+    for site in open_folders(readings, run):
         click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
     for site in absent_sites(readings, run):
         click.echo(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
     if signed is not None:
         with signed.open("rb") as file:
-            whose, problems = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer)
-        for line in (whose, *problems):
-            click.echo(f"{signed}: {line}", err=True)
+            whose, problems = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
+        for line in (whose, *(problems or ["is of these very manifests"])):
+            click.echo(f"{signed}: {line}", err=as_json)
         if problems:
             raise SystemExit(1)
-        click.echo(f"{signed}: is of these very manifests", err=True)
     _end(findings)
 
 
@@ -277,8 +283,9 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
         raise ConfigurationError(["--html: name the page to write, or ask for --json"])
     if html is not None:
         check_target(html, archive.places)
-    readings = _readings(archive, key)
-    document = report_of.report(readings, {site: verified(reading) for site, reading in readings.items()})
+    folders = _readings(archive, key)[0]
+    audits = {name: verified(reading) for name, reading in folders.items()}
+    document = report_of.report(folders, audits, is_key_compared=key is not None)
     if html is not None:
         write_file(html, report_of.page(document).encode())
         click.echo(f"wrote {html}", err=True)
@@ -303,10 +310,15 @@ def make_key(file: Path) -> None:
     click.echo(SigningKey.made_at(file).public)
 
 
-def _readings(archive: Archive, key: str | None) -> dict[str, Reading]:
-    from shared.audit.sites import read_sites  # noqa: PLC0415  (keeps --help instant)
+def _readings(archive: Archive, key: str | None) -> tuple[dict[str, Reading], dict[str, Reading]]:
+    """Every folder by its name, and by its site those that say whose they are; of the others it is said why."""
+    from shared.audit.sites import by_site, read_folders, unnamed  # noqa: PLC0415  (keeps --help instant)
 
-    return read_sites(archive, key)
+    folders = read_folders(archive, key)
+    readings = by_site(folders)
+    for name, why in unnamed(folders).items():
+        click.echo(visible(f"{name}: is left out: federation.json {why}"), err=True)
+    return folders, readings
 
 
 def _show(document: object, lines: Iterable[str], *, as_json: bool) -> None:
@@ -324,11 +336,11 @@ def _end(findings: str) -> None:
         raise SystemExit(1)
 
 
-def _findings(readings: Mapping[str, Reading]) -> str:
+def _findings(folders: Mapping[str, Reading]) -> str:
     """How many findings ``verify`` has on these folders, as text; "" if there is none."""
     from shared.audit.verify import verified  # noqa: PLC0415  (keeps --help instant)
 
-    count = sum(len(verified(reading).findings) for reading in readings.values())
+    count = sum(len(verified(reading).findings) for reading in folders.values())
     return counted(count, "finding") if count else ""
 
 

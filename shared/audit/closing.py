@@ -6,8 +6,8 @@ by byte, as in ``north/runs/octa-1/consent/manifest.json``.
     leaf    SHA-256(00 ‖ manifest)
     node    SHA-256(01 ‖ left ‖ right)      of n > 1 entries; left has the largest power of two below n, right the rest
 
-Every manifest names its payloads' hashes, so the digest fixes every byte that was exchanged in the run, also of what a
-run's own rule has let go since.
+Every manifest names its payloads' hashes, so the digest together with ``verify``, which holds the files against them,
+fixes every byte that was exchanged in the run, also of what a run's own rule has let go since.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from pydantic import Field
 from shared.audit.reading import Reading
 from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
-from shared.exchange import names
-from shared.exchange.names import MAX_RECORD_BYTES, Kind, Name, Place
-from shared.exchange.records import Consent, Digest, Record, Time, now_text
+from shared.exchange.names import MAX_RECORD_BYTES, Name
+from shared.exchange.records import Digest, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
 
-_BEGINNING_AND_ENDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final")
 _LEAF, _NODE = b"\x00", b"\x01"
 
 
@@ -83,19 +81,6 @@ def closing(readings: Mapping[str, Reading], run: str) -> Closing:
     )
 
 
-def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
-    """The sites in whose folders the run has no end yet, so that its digest still changes."""
-    return [site for site, reading in readings.items() if _is_open(reading, run)]
-
-
-def _is_open(reading: Reading, run: str) -> bool:
-    offer, consent, *ends = (Place(kind, run) for kind in _BEGINNING_AND_ENDS)
-    if offer not in reading.messages or any(end in reading.messages for end in ends):
-        return False
-    said = reading.record_or_none(consent, names.CONSENT, Consent)
-    return said is None or said.agrees
-
-
 def tree_digest(entries: Sequence[bytes]) -> str:
     """The root of the tree over one or more entries, 64 hex digits."""
     return _root([hashlib.sha256(_LEAF + entry).digest() for entry in entries]).hex()
@@ -117,11 +102,12 @@ def sign(found: Closing, key: SigningKey) -> bytes:
     return key.sign(found.model_dump())
 
 
-def check(content: bytes, found: Closing, signer: str | None = None) -> tuple[str, list[str]]:
+def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as: str) -> tuple[str, list[str]]:
     """Compare a signed statement with what is here.
 
     Args:
         signer: the public key that must have signed it, if it is known from elsewhere.
+        shown_as: the name of its file.
 
     Returns:
         Who signed it, and when; and what differs, one sentence each.
@@ -136,7 +122,7 @@ def check(content: bytes, found: Closing, signer: str | None = None) -> tuple[st
         said = Closing.model_validate(body)
     except ValueError as error:
         reason = str(error) if "\n" not in str(error) else "is not a closing digest of protocol 1"
-        raise PoisonError("the signed statement", reason) from None
+        raise PoisonError(shown_as, reason) from None
     whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
     if signer is None:
         whose += "; nobody vouches for that key: compare it with what the auditor gave you, or name that with --signer"

@@ -14,7 +14,16 @@ from typing import Any
 from shared.audit.closing import closing
 from shared.audit.difference import flat
 from shared.audit.reading import Reading
-from shared.audit.sites import absent_sites, rounds_of, settings_of, sharing_of
+from shared.audit.sites import (
+    absent_sites,
+    by_site,
+    remarks,
+    rounds_of,
+    settings_of,
+    sharing_of,
+    titles,
+    unnamed,
+)
 from shared.audit.verify import Audit
 from shared.exchange import names
 from shared.exchange.names import Place
@@ -60,18 +69,31 @@ UNKNOWABLE = (
 )
 
 
-def report(readings: Mapping[str, Reading], audits: Mapping[str, Audit]) -> Document:
+def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_key_compared: bool) -> Document:
     """Everything on the page, as plain values.
 
     Args:
-        audits: what ``verify`` says of each reading.
+        folders: by their names; one that does not say whose it is has its findings alone.
+        audits: what ``verify`` says of each.
+        is_key_compared: whether the aggregator's key is one that was known from elsewhere.
+
+    Raises:
+        PoisonError: no folder says whose it is.
     """
+    readings, called = by_site(folders), titles(folders)
+    audits = {
+        (reading.federation.site if reading.federation else called[name]): audits[name]
+        for name, reading in folders.items()
+    }
     first = next(iter(readings.values())).opened
     runs = {run for reading in readings.values() for run in reading.runs}
     return {
         "federation": first.federation,
         "made": now_text(),
         "aggregator_key": first.aggregator_key,
+        "is_key_compared": is_key_compared,
+        "remarks": list(remarks(folders)),
+        "left_out": unnamed(folders),
         "sites": [_site(reading, audits[site]) for site, reading in readings.items()],
         "runs": [_run(readings, run) for _, run in sorted((_began(readings, run), run) for run in runs)],
         "findings": [

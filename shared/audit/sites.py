@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from shared.audit.archive import Archive
+from shared.audit.archive import MIRROR, Archive, is_address
 from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, PoisonError
-from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange import names
+from shared.exchange.names import Kind, Place
+from shared.exchange.records import Consent, RunConfiguration, Sharing
+
+_BEGINNING_AND_ENDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final")
 
 
 def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
@@ -37,20 +42,75 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
 
 
 def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
-    """Every folder of an archive, by its site.
+    """Every folder of an archive, by its site, as for ``by_site``.
 
     Raises:
-        PoisonError: a folder's ``federation.json`` does not hold.
+        PoisonError: no folder's ``federation.json`` holds.
         ConfigurationError: two folders are of one site, or of two federations.
         StandingError: a folder cannot be read.
     """
-    readings: dict[str, Reading] = {}
-    for name, reading in read_folders(archive, aggregator_key).items():
+    return by_site(read_folders(archive, aggregator_key))
+
+
+def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
+    """The folders that say whose they are, by the site of their signed record.
+
+    Raises:
+        PoisonError: none does.
+    """
+    readings = {reading.federation.site: reading for reading in folders.values() if reading.federation is not None}
+    for name, reading in folders.items() if not readings else ():
         try:
-            readings[reading.opened.site] = reading
+            reading.opened  # noqa: B018  (raises)
         except PoisonError as error:
             raise PoisonError(f"{name}/{error.file}", error.reason) from None
     return dict(sorted(readings.items()))
+
+
+def titles(folders: Mapping[str, Reading]) -> dict[str, str]:
+    """What to call each folder: by its name, after the site of its signed record where the name says another."""
+    return {
+        name: name
+        if reading.federation is None or reading.federation.site == _last_of(name)
+        else f"{reading.federation.site} (in {name})"
+        for name, reading in folders.items()
+    }
+
+
+def unnamed(folders: Mapping[str, Reading]) -> dict[str, str]:
+    """Of each folder that does not say whose it is, why: nothing of it can be told."""
+    return {
+        name: next(finding.what for finding in reading.findings if finding.file == names.FEDERATION)
+        for name, reading in folders.items()
+        if reading.federation is None
+    }
+
+
+def remarks(folders: Mapping[str, Reading]) -> Iterator[str]:
+    """What is no finding, and must be known by whoever reads that there is none; one sentence each."""
+    for name, reading in folders.items():
+        if reading.federation is not None and reading.federation.site != _last_of(name):
+            yield f"{name}: holds the folder of {reading.federation.site}"
+    readings = {reading.federation.site: reading for reading in folders.values() if reading.federation is not None}
+    runs = sorted({run for reading in readings.values() for run in reading.runs})
+    broken = {_last_of(name) for name in unnamed(folders)}
+    absent: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        for site in set(absent_sites(readings, run)) - broken:
+            absent[site].append(run)
+    for site, its_runs in sorted(absent.items()):
+        yield f"{site}: is of run {', '.join(its_runs)}, and its folder is not here: nothing of it was checked"
+    for run in runs:
+        for site in open_folders(readings, run):
+            yield f"{site}: run {run} has not ended in this folder"
+
+
+def _last_of(name: str) -> str:
+    """The name of a folder itself, in which an aggregator's copy is that of its site."""
+    if is_address(name):
+        return name.rstrip("/").rpartition("/")[2]
+    path = Path(name).absolute()
+    return path.parent.name if path.name == MIRROR else path.name
 
 
 def settings_of(readings: Mapping[str, Reading], run: str) -> RunConfiguration | None:
@@ -67,6 +127,19 @@ def absent_sites(readings: Mapping[str, Reading], run: str) -> list[str]:
     """The sites of a run whose folder is not here, by its offer."""
     settings = settings_of(readings, run)
     return sorted(set(settings.sites) - readings.keys()) if settings else []
+
+
+def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
+    """The sites in whose folders the run has no end yet."""
+    return [site for site, reading in readings.items() if _is_open(reading, run)]
+
+
+def _is_open(reading: Reading, run: str) -> bool:
+    offer, consent, *ends = (Place(kind, run) for kind in _BEGINNING_AND_ENDS)
+    if offer not in reading.messages or any(end in reading.messages for end in ends):
+        return False
+    said = reading.record_or_none(consent, names.CONSENT, Consent)
+    return said is None or said.agrees
 
 
 def the_run(readings: Mapping[str, Reading], run: str | None) -> str:

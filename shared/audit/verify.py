@@ -216,13 +216,19 @@ class _Verification:
     def _check_head(self, sender: str, head: Head, told_in: str) -> None:
         if head.seq == 0:
             return
-        for message in self._reading.sent_by(sender):
+        sent = self._reading.sent_by(sender)
+        for message in sent:
             if message.manifest.seq == head.seq:
                 if message.digest != head.digest:
                     what = f"is not the number {head.seq} of {sender} that {told_in} speaks of"
                     self._find(message.place.manifest, what, message.manifest.created)
                 return
-        self._find(told_in, f"speaks of message {head.seq} of {sender}, which is not there")
+        what = f"speaks of message {head.seq} of {sender}, which is not there"
+        if sent and sent[-1].manifest.seq < head.seq:
+            first, newest = sent[-1].manifest.seq + 1, sent[-1].place.path
+            told = f"message {head.seq}" if first == head.seq else f"messages {first} to {head.seq}"
+            what += f": {told} of {sender} missing, removed or not right; the newest here is {newest}"
+        self._find(told_in, what)
 
     def _check_unsealed(self, status: Status | None) -> None:
         """A message without a manifest is on its way, or its manifest was taken away."""
@@ -258,8 +264,13 @@ def lines(audit: Audit) -> Iterator[str]:
         yield visible(f"{finding.file}: {finding.what}{since}")
 
 
-def summary(audits: Mapping[str, Audit]) -> str:
-    """One line: how much was checked, and under which aggregator's key."""
+def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
+    """One line: how much was checked, and under which aggregator's key.
+
+    Args:
+        audits: by what to call each folder.
+        is_key_compared: whether the aggregator's key is one that was known from elsewhere.
+    """
     messages = sum(audit.messages for audit in audits.values())
     files = sum(audit.files for audit in audits.values())
     size = size_text(sum(audit.size_bytes for audit in audits.values()))
@@ -279,4 +290,5 @@ def summary(audits: Mapping[str, Audit]) -> str:
     return visible(
         f"{counted(len(audits), 'folder')}, {counted(messages, 'message')}{more}, {counted(files, 'file')}, {size}: "
         f"every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
+        f"{'' if is_key_compared else ' (not compared with a key of yours: --key)'}"
     )

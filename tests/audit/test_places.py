@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from click.testing import CliRunner
 from aggregator.setup import initialise
 from shared.audit.cli import main
 from shared.exchange import names
-from tests.played import RUN, Played
+from shared.exchange.names import Place
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records import Sharing
+from tests.federation.running import run_configuration
+from tests.played import RUN, TENSORS, Played
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +122,58 @@ def test_no_folder_is_made_for_what_is_written(home: Path, tmp_path: Path) -> No
         assert f"there is no folder {target.parent}" in refused(*command, target, north)
     assert f"there is no folder {target.parent}" in refused("make-key", target)
     assert not target.parent.exists()
+
+
+def test_folders_are_called_by_the_site_of_their_signed_record(home: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "south"
+    shutil.copytree(home / "trial" / "folders" / "north", moved)
+    result = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert (result.exit_code, result.stderr) == (0, f"{moved}: holds the folder of north\n")
+    assert "not compared with a key of yours: --key" in result.stdout
+    document = json.loads(CliRunner().invoke(main, ["report", "--json", str(tmp_path)]).stdout)
+    assert document["remarks"] == [f"{moved}: holds the folder of north"]
+    lost = Place("verdict", RUN, 1)
+    (moved / lost.path / names.VERDICT).unlink()
+    broken = tmp_path / "west"
+    shutil.copytree(moved, broken)
+    (broken / names.FEDERATION).unlink()
+    found = CliRunner().invoke(main, ["verify", str(tmp_path)]).stdout.splitlines()
+    assert found[0].startswith(f"north (in {moved}): {lost.path}/{names.VERDICT}: is missing")
+    assert f"{broken}/{names.FEDERATION}: is missing" in found
+
+
+def test_a_folder_that_does_not_say_whose_it_is_leaves_the_others_to_be_read(home: Path, tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        shutil.copytree(home / "trial" / "folders" / "north", tmp_path / "folders" / name)
+    (tmp_path / "folders" / "south" / names.FEDERATION).unlink()
+    page, left_out = tmp_path / "page.html", f"{tmp_path}/folders/south: is left out: federation.json is missing"
+    for command in (["timeline"], ["digest", RUN], ["sent", "north"], ["report", "--html", str(page)]):
+        result = CliRunner().invoke(main, [*command, str(tmp_path / "folders")])
+        assert left_out in result.stderr, command
+        assert result.exit_code == (0 if command[0] == "sent" else 1), command
+    told = page.read_text(encoding="utf-8")
+    assert told.index(f"{tmp_path}/folders/south: federation.json is missing") < told.index('id="who"')
+    (tmp_path / "folders" / "north" / names.FEDERATION).unlink()
+    result = CliRunner().invoke(main, ["timeline", str(tmp_path / "folders")])
+    assert (result.exit_code, "federation.json: is missing" in result.stderr) == (1, True)
+
+
+def test_a_site_whose_folder_is_not_here_is_told(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    offer = run_configuration(run=RUN, sites=["north", "south"], quorum=1)
+    sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    run.send("offer", 0, {names.RUN_CONFIGURATION: dump_yaml(offer), names.TENSORS: dump_yaml(sharing)}, None)
+    result = CliRunner().invoke(main, ["verify", str(run.drop)])
+    absent, still_open = f"south: is of run {RUN}, and its folder is not here", f"north: run {RUN} has not ended"
+    assert (result.exit_code, absent in result.stderr, still_open in result.stderr) == (0, True, True)
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(main, ["report", "--html", str(page), str(run.drop)]).exit_code == 0
+    told = page.read_text(encoding="utf-8")
+    assert told.index(absent) < told.index('id="who"')
+    assert 'class="say good"' not in told
+
+
+def test_a_file_beside_the_folders_is_not_passed_over(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "trial" / "folders", tmp_path / "folders")
+    (tmp_path / "folders" / "patients.csv").write_bytes(b"name\n")
+    assert refused("verify", tmp_path / "folders").startswith(f"{tmp_path}/folders/patients.csv: lies among drop")

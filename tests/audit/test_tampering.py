@@ -278,7 +278,7 @@ def test_what_the_offer_does_not_list_beside_a_model_is_noticed(tmp_path: Path) 
 def cli(*arguments: object) -> tuple[int, list[str]]:
     result = CliRunner().invoke(main, [str(argument) for argument in arguments], env={"DROPFED_PASSWORD": "secret"})
     assert "Traceback" not in result.output
-    return result.exit_code, result.output.splitlines()
+    return result.exit_code, (result.stdout or result.stderr).splitlines()
 
 
 def test_the_command_says_one_line_when_all_holds_and_one_per_finding_otherwise(copy: Path) -> None:
