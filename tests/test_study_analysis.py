@@ -332,6 +332,48 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
     assert (north["auroc"], south["auroc"], north["way"]) == ("", "0.25", HOSTILE)
 
 
+def test_untrained_models_are_called_so_wherever_their_way_is(tmp_path: Path) -> None:
+    planned = study(tmp_path, ways={"mean": {"method": "mean"}, "fedavg": {"method": "fedavg"}})
+    cells = expand(planned, tmp_path)
+    for cell, chosen in zip(cells, (0, 1), strict=True):
+        finish(tmp_path, cell, [{**result_row("north", 0.5), "chosen_round": chosen}])
+    page = page_of(tmp_path, planned, cells)
+    assert "the untrained model was chosen" in page
+    for table in ("comparison", "by-site", "tests", "fairness", "cost"):
+        found = {line["way"] for line in csv.DictReader((tmp_path / "tables" / f"{table}.csv").open())}
+        assert found & {"mean (untrained model in 1 of 1 cell)"} and found <= {
+            "mean (untrained model in 1 of 1 cell)",
+            "fedavg",
+        }
+    chosen_rounds = list(csv.reader((tmp_path / "tables" / "chosen.csv").open()))[1:]
+    assert chosen_rounds == [["mean", "0", "1", "1", "1"], ["fedavg", "1", "1", "1", "0"]]
+    finish(tmp_path, cells[0], [result_row("north", 0.5)])
+    assert "untrained model was" not in page_of(tmp_path, planned, cells)
+
+
+def test_how_many_images_are_behind_the_numbers_is_said(tmp_path: Path) -> None:
+    planned = study(tmp_path, seeds=[1, 2])
+    cells = expand(planned, tmp_path)
+    assert "none yet" in page_of(tmp_path, planned, cells)
+    for cell, images in zip(cells, (1, 4), strict=True):
+        finish(tmp_path, cell, [{**result_row("north", 0.5), "images": images}])
+    page = page_of(tmp_path, planned, cells)
+    assert "<dt>Test images</dt><dd>north 1 to 4</dd>" in page and "2 seeds: 1, 2" in page
+    assert "test images by site: north 1 to 4" in page
+
+
+def test_a_study_of_recordings_speaks_of_no_images(tmp_path: Path) -> None:
+    run = {"rounds": 1, "task_options": {"labels": ["rest", "walk"]}}
+    planned = study(tmp_path, task="time_series", run=run, noise=[0.01])
+    cells = expand(planned, tmp_path)
+    finish(tmp_path, cells[0], [result_row("north", 0.5), {**result_row("north", 0.4), "split": "noise-0.01"}])
+    page = page_of(tmp_path, planned, cells)
+    assert "1 of 1 cell is finished." in page
+    assert "Noise on test excerpts" in page and "test images" not in page
+    (noise,) = re.findall(r'<section id="noise".*?</section>', page, re.DOTALL)
+    assert noise.count("<table>") == 1 and "<img" in noise  # the figure's numbers are those of the table
+
+
 def test_a_score_that_no_run_has_is_refused_before_any_is_played(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no aurok; .* accuracy, auprc, auroc") as found:
         expand(study(tmp_path, scores=["auroc", "aurok", "accuracy_of_1"]), tmp_path)

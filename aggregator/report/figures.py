@@ -75,6 +75,7 @@ class Figure:
         table: every number that is drawn.
         why_none: empty if it was drawn.
         is_wide: whether it needs a page's whole width.
+        is_tabled: whether a table beside it has its numbers; a page does not show them twice.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Figure:
     png: bytes = b""
     why_none: str = ""
     is_wide: bool = False
+    is_tabled: bool = False
 
     @property
     def source(self) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from aggregator.report.tables import Cell, Partly, Spread, Table, Untold
 from aggregator.studies.configuration import POOLED, Energy
+from shared.counted import counted
 from shared.learning.metrics import mean_and_std, mean_over_sites
 
 Row = Mapping[str, Any]
@@ -51,6 +52,52 @@ def values(rows: Iterable[Row], score: str, *, split: str = "test") -> dict[tupl
     return dict(found)
 
 
+def untrained(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
+    """By way: in how many cells a model was chosen that no round had trained, and how many cells there are."""
+    cells: dict[str, dict[str, bool]] = defaultdict(dict)
+    for row in rows:
+        of_way = cells[row["way"]]
+        of_way[row["configuration"]] = of_way.get(row["configuration"], False) or row["chosen_round"] == 0
+    return {way: (sum(of_way.values()), len(of_way)) for way, of_way in cells.items()}
+
+
+def labels(rows: Iterable[Row]) -> dict[str, str]:
+    """By way, what tables call it: where untrained models are among its own, its name says so."""
+    return {
+        way: f"{way} (untrained model in {none} of {counted(cells, 'cell')})" if none else way
+        for way, (none, cells) in untrained(rows).items()
+    }
+
+
+def chosen_rounds(rows: Sequence[Row]) -> Table:
+    """After which round the model was taken that is tested."""
+    body: list[list[Cell]] = []
+    for way, (none, cells) in untrained(rows).items():
+        of_way = [row for row in rows if row["way"] == way]
+        rounds = ", ".join(map(str, sorted({row["rounds"] for row in of_way})))
+        body.append([way, range_of(row["chosen_round"] for row in of_way), rounds, cells, none])
+    caption = (
+        "After which round the tested model was chosen, by its score on validation images; 0 is the model that the run "
+        "began with, which no round has trained."
+    )
+    return Table("chosen", caption, ("way", "chosen round", "of", "cells", "cells with an untrained model"), body)
+
+
+def tested_images(rows: Iterable[Row]) -> str:
+    """How many test images each site has: where folds and seeds differ, the fewest and the most."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        if row["split"] == "test":
+            found[row["tested_on"]].add(row["images"])
+    return ", ".join(f"{site} {range_of(found[site])}" for site in sorted(found))
+
+
+def range_of(numbers: Iterable[int]) -> str:
+    """As in "3", or "2 to 9"."""
+    found = set(numbers)
+    return f"{min(found):,}" if len(found) == 1 else f"{min(found):,} to {max(found):,}"
+
+
 def spread_over_repeats(found: Mapping[Key, float]) -> Spread | float | None:
     """The mean over pairs of sites, then its mean and standard deviation over seeds and turns; one has no spread."""
     by_repeat: dict[Key, list[float]] = defaultdict(list)
@@ -70,15 +117,19 @@ def _over_repeats(found: Mapping[Key, float], asked: int) -> Spread | Partly | f
     return Partly(over_repeats, len(found), asked)
 
 
-def comparison(rows: Sequence[Row], scores: Sequence[str]) -> Table:
-    """Every way's scores on the sites' test images."""
+def comparison(rows: Sequence[Row], scores: Sequence[str], what: str = "images") -> Table:
+    """Every way's scores on the sites' test images.
+
+    Args:
+        what: the images are called, as in all tables.
+    """
     by_score = {score: values(rows, score) for score in scores}
     asked = Counter((row["way"], kind_of(row)) for row in rows if row["split"] == "test")
     body = [
         [*pair, *(_over_repeats(by_score[score].get(pair, {}), asked[pair]) for score in scores)]
         for pair in _in_order(rows)
     ]
-    caption = "Scores on test images: mean over sites, ± standard deviation of that mean over seeds and folds."
+    caption = f"Scores on test {what}: mean over sites, ± standard deviation of that mean over seeds and folds."
     if any(isinstance(cell, Partly) for line in body for cell in line):
         caption += " In brackets: how many of the values are defined, where not all are."
     return Table("comparison", caption, ("way", "tested on", *map(heading, scores)), body)
@@ -89,7 +140,7 @@ def heading(score: str) -> str:
     return score.removesuffix("_mean")
 
 
-def by_site(rows: Sequence[Row], score: str) -> Table:
+def by_site(rows: Sequence[Row], score: str, what: str = "images") -> Table:
     """One score of every way, by the site whose images they are."""
     sites = sorted({row["tested_on"] for row in rows if row["split"] == "test"})
     found = values(rows, score)
@@ -97,9 +148,8 @@ def by_site(rows: Sequence[Row], score: str) -> Table:
         [way, kind, *(spread_over_repeats(_of_site(found.get((way, kind), {}), site)) for site in sites)]
         for way, kind in _in_order(rows)
     ]
-    return Table(
-        "by-site", f"{heading(score)} by the site whose test images they are.", ("way", "tested on", *sites), body
-    )
+    caption = f"{heading(score)} by the site whose test {what} they are, so many: {tested_images(rows)}."
+    return Table("by-site", caption, ("way", "tested on", *sites), body)
 
 
 @dataclass(frozen=True)
@@ -161,11 +211,14 @@ def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal
     ]
     p_values = [name for test in ("paired", "unpaired") for name in (f"p {test}", f"p {test}, adjusted")]
     header = ("way", "against", "difference", "pairs", *p_values)
-    caption = f"Two-tailed t-tests on {heading(score)}, {kind}; p-values adjusted by Benjamini and Hochberg."
+    caption = (
+        f"Two-tailed t-tests on {heading(score)}, {kind}; p-values adjusted by Benjamini and Hochberg. The difference "
+        "is the way's mean minus that of the one it is against; pairs are values, not images."
+    )
     return Table("tests" if kind == "internal" else f"tests-{kind}", caption, header, body)
 
 
-def noise(rows: Sequence[Row], score: str) -> Table:
+def noise(rows: Sequence[Row], score: str, what: str = "images") -> Table:
     """One score by the variance of the noise on the test images; 0 is none."""
     variances = sorted({float(row["split"].removeprefix("noise-")) for row in rows if _is_noise(row)})
     by_variance = {0.0: values(rows, score)} | {
@@ -176,11 +229,11 @@ def noise(rows: Sequence[Row], score: str) -> Table:
         [way, *(spread_over_repeats(found.get((way, "internal"), {})) for found in by_variance.values())]
         for way in ways
     ]
-    caption = f"{heading(score)} on own sites' test images with Gaussian noise, by its variance; 0 is none."
+    caption = f"{heading(score)} on own sites' test {what} with Gaussian noise, by its variance; 0 is none."
     return Table("noise", caption, ("way", *(f"{variance:g}" for variance in by_variance)), body)
 
 
-def elsewhere(rows: Sequence[Row]) -> Table:
+def elsewhere(rows: Sequence[Row], what: str = "images") -> Table:
     """Whether models are less sure of other sites' images, and of foreign ones."""
     found: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     for row in rows:
@@ -196,8 +249,8 @@ def elsewhere(rows: Sequence[Row]) -> Table:
         others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others)
         body.append([way, others, spread_over_repeats(of_foreign)])
     caption = (
-        "P(an image from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing. One model "
-        "of all sites would come to 0.5 on other sites' images, whatever it says."
+        f"P(one of the {what} from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing. "
+        f"One model of all sites would come to 0.5 on other sites' {what}, whatever it says."
     )
     return Table("elsewhere", caption, ("way", "other sites", "foreign"), body)
 
@@ -211,7 +264,7 @@ def _mirrored(found: Mapping[Key, float]) -> bool:
     )
 
 
-def fairness(rows: Sequence[Row], score: str) -> Table:
+def fairness(rows: Sequence[Row], score: str, what: str = "images") -> Table:
     """The mean over sites with larger sites counting ever more: Σ η^(ln n) λ / Σ η^(ln n) (FedEE)."""
     ways = [way for way, kind in _in_order(rows) if kind == "internal"]
     body = []
@@ -227,12 +280,11 @@ def fairness(rows: Sequence[Row], score: str) -> Table:
         ]
         body.append([way, *(spread(of_eta) for of_eta in means)])
     header = ("way", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
-    return Table(
-        "fairness", f"{heading(score)}, mean over sites: alike with η = 1, by their images with η = e.", header, body
-    )
+    caption = f"{heading(score)}, mean over sites: alike with η = 1, by their {what} with η = e."
+    return Table("fairness", caption, header, body)
 
 
-def cost(rows: Sequence[Row], energy: Energy) -> Table:
+def cost(rows: Sequence[Row], energy: Energy, what: str = "images") -> Table:
     """What a way costs: the model, a round's bytes, time, and an estimate of energy by the formula in the caption."""
     body = []
     for way in dict.fromkeys(row["way"] for row in rows):
@@ -245,7 +297,15 @@ def cost(rows: Sequence[Row], energy: Energy) -> Table:
         moved = (up + down) * first["answers"]
         watt_hours = (seconds * energy.watts + moved / 1e6 * energy.joules_per_megabyte) / 3600
         body.append([way, first["parameters"], first["flops"] / 1e9, up / 1e6, down / 1e6, seconds, watt_hours])
-    header = ("way", "parameters", "GFLOPs an image", "MB from a site", "MB to a site", "s a run", "Wh a run")
+    header = (
+        "way",
+        "parameters",
+        f"GFLOPs an {what.removesuffix('s')}",
+        "MB from a site",
+        "MB to a site",
+        "s a run",
+        "Wh a run",
+    )
     caption = (
         "MB are of one site and training round. Energy is an estimate, not measured: (seconds · "
         f"{energy.watts:g} W + MB of all sites and training rounds · {energy.joules_per_megabyte:g} J) / 3600."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
@@ -21,9 +22,11 @@ from aggregator.studies.analysis import Row
 from aggregator.studies.configuration import POOLED, StudyConfiguration
 from aggregator.studies.matrix import Cell
 from aggregator.studies.voting import Voted
+from shared.counted import counted
 from shared.exchange.reading import dump_yaml
 from shared.learning.metrics import DROPPED_PERCENTS
 from shared.learning.tasks import SELECTION_SCORES, task_named
+from shared.learning.tasks.signal_classification import SignalClassification
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes  # after the report, which keeps it quiet
@@ -34,9 +37,14 @@ _LETTERS_OF_A_LINE = 28
 _MOST_TESTS = 15
 """More comparisons than this are folded up, one table each."""
 _OF_TESTS = (
-    "Each value is of one seed, fold and tested site. A p-value needs three values that both ways have; where there "
+    "Each value is of one seed, fold and tested site, and counts once, however many {what} are behind it; test {what} "
+    "by site: {tested}. A p-value needs three values that both ways have; where there "
     "are fewer, or nothing varies, a dash stands. Values are not independent of each other where folds share images or "
     "sites a model: p-values say less than they seem to."
+)
+_UNTRAINED = (
+    "In some cells the untrained model was chosen: no round's model did better on validation images. Such a way's name "
+    "says in how many, and its numbers say nothing of its training; the table of chosen rounds has more."
 )
 _NOTHING = "no cell has told a number yet"
 _WAYS_OF_A_FIGURE = 6
@@ -61,36 +69,45 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
         The page.
     """
     main, *others = study.scores or _usual_scores(study.task, rows)
-    voted = list(voting.votes(home, cells))
-    comparing = [analysis.comparison(rows, [main, *others]), analysis.by_site(rows, main)]
+    what = "excerpts" if isinstance(task_named(study.task), SignalClassification) else "images"
+    labels = analysis.labels(rows)
+    warnings = [_UNTRAINED] if any(label != way for way, label in labels.items()) else []
+    tested = analysis.tested_images(rows) or "none yet"
+    chosen = analysis.chosen_rounds(rows)
+    rows = [{**row, "way": labels[row["way"]]} for row in rows]
+    voted = [replace(each, way=labels.get(each.way, each.way)) for each in voting.votes(home, cells)]
+    comparing = [analysis.comparison(rows, [main, *others], what), analysis.by_site(rows, main, what)]
+    points = _points(comparing[0], analysis.heading(main), what)
     sections = [
-        Section("comparison", "Scores", figures=[_points(comparing[0], analysis.heading(main))], tables=comparing),
-        _tests(rows, main),
+        Section("comparison", "Scores", warnings, figures=[points], tables=[*comparing, chosen]),
+        _tests(rows, main, _OF_TESTS.format(what=what, tested=tested)),
     ]
     if voted:
         title = "Inner folds together" if study.folds else "With a cut from validation images"
         names = getattr(task_named(study.task).options(study.run.get("task_options", {})), "severities", ())
         tables = [voting.ensemble(voted, names)]
         sections.append(Section("ensemble", title, figures=_histograms(voted, names), tables=tables))
-    sections.append(_uncertainty(rows))
+    sections.append(_uncertainty(rows, what))
     if study.noise:
-        table = analysis.noise(rows, main)
-        sections.append(Section("noise", "Noise", figures=_noise(table, main), tables=[table]))
+        table = analysis.noise(rows, main, what)
+        drawn = [replace(figure, is_tabled=True) for figure in _noise(table, main, what)]
+        sections.append(Section("noise", "Noise", figures=drawn, tables=[table]))
     sections += [
-        Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(rows, main)]),
-        Section("cost", "Cost", tables=[analysis.cost(rows, study.energy)]),
+        Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(rows, main, what)]),
+        Section("cost", "Cost", tables=[analysis.cost(rows, study.energy, what)]),
     ]
     _remove_earlier(home)
-    finished = len({row["configuration"] for row in rows})
+    finished, planned = len({row["configuration"] for row in rows}), len({cell.digest for cell in cells})
     return write_sections(
         home,
         sections,
         title=f"Study {study.study}",
-        state=f"{finished} of {len({cell.digest for cell in cells})} cells are finished.",
+        state=f"{finished} of {counted(planned, 'cell')} {'is' if planned == 1 else 'are'} finished.",
         facts=[
             ("Task", study.task),
             ("Sites", ", ".join(study.data)),
-            ("Seeds", ", ".join(map(str, study.seeds))),
+            (f"Test {what}", tested),
+            ("Seeds", f"{counted(len(study.seeds), 'seed')}: {', '.join(map(str, study.seeds))}"),
             ("Folds", f"{study.folds.outer} outer, {study.folds.inner} inner" if study.folds else "none"),
             ("Main score", analysis.heading(main)),
         ],
@@ -106,7 +123,7 @@ def _remove_earlier(home: Path) -> None:
                 path.unlink()
 
 
-def _tests(rows: Sequence[Row], score: str) -> Section:
+def _tests(rows: Sequence[Row], score: str, how: str) -> Section:
     tables = [
         analysis.table_of_tests(compared, score, kind)
         for kind in ("internal", "external")
@@ -114,7 +131,7 @@ def _tests(rows: Sequence[Row], score: str) -> Section:
     ]
     are_many = any(len(table.rows) > _MOST_TESTS for table in tables)
     shown, folded = ([], tables) if are_many else (tables, [])
-    return Section("tests", "Tests between ways", [_OF_TESTS], shown, folded)
+    return Section("tests", "Tests between ways", [how], shown, folded)
 
 
 def _usual_scores(task: str, rows: Sequence[Row]) -> list[str]:
@@ -125,14 +142,14 @@ def _usual_scores(task: str, rows: Sequence[Row]) -> list[str]:
     return [main, *usual]
 
 
-def _uncertainty(rows: Sequence[Row]) -> Section:
+def _uncertainty(rows: Sequence[Row], what: str) -> Section:
     there = {name for row in rows for name in row["scores"]}
     ending = "" if "misdiagnosis_auroc" in there else "_mean"
     named = [f"{name}{ending}" for name in _OF_DOUBT]
-    table = analysis.comparison(rows, named)
+    table = analysis.comparison(rows, named, what)
     percents = [0, *DROPPED_PERCENTS]
     scores = [f"accuracy{ending}", *(f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS)]
-    found = analysis.comparison(rows, scores)
+    found = analysis.comparison(rows, scores, what)
     ways = [row for row in found.rows if row[1] == "internal"]
     body: list[list[TableCell]] = [
         [percent, *(_middle(row[2 + index]) for row in ways)] for index, percent in enumerate(percents)
@@ -141,20 +158,20 @@ def _uncertainty(rows: Sequence[Row]) -> Section:
     selective = Table("selective", "Accuracy without the most uncertain predictions.", header, body)
     curves = _curves(
         "Accuracy without the most uncertain",
-        "Internal test images; the mean over sites, seeds and folds.",
+        f"Internal test {what}; the mean over sites, seeds and folds.",
         selective,
         xlabel="left out (%)",
         ylabel="accuracy",
     )
     tables = [Table("uncertainty", table.caption, table.header, table.rows)]
-    unlike = analysis.elsewhere(rows)
+    unlike = analysis.elsewhere(rows, what)
     if any(cell is not None for row in unlike.rows for cell in row[1:]):
         tables.append(unlike)
     said = "How well each way's uncertainty finds its own wrong answers, and how many it must refer for 90 and 95 %."
     return Section("uncertainty", "Uncertainty", paragraphs=[said], figures=curves, tables=tables)
 
 
-def _points(table: Table, score: str) -> Figure:
+def _points(table: Table, score: str, what: str) -> Figure:
     """The main score of every way with its spread: a point internally, a square externally."""
     ways = list(dict.fromkeys(str(row[0]) for row in table.rows))
     shown = {(str(row[0]), str(row[1])): row[2] for row in table.rows if row[2] is not None}
@@ -180,7 +197,7 @@ def _points(table: Table, score: str) -> Figure:
         "ways",
         "Every way",
         "Mean over sites, and its standard deviation over seeds and folds where there are several.",
-        f"Points: {score} of every way on test images, internal and external.",
+        f"Points: {score} of every way on test {what}, internal and external.",
     )
     return panel(
         words,
@@ -217,13 +234,13 @@ def _curves(
     return figures
 
 
-def _noise(table: Table, score: str) -> list[Figure]:
+def _noise(table: Table, score: str, what: str) -> list[Figure]:
     body: list[list[TableCell]] = [
         [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(table.header[1:])
     ]
     turned = Table("noise-curve", table.caption, ("variance", *(str(row[0]) for row in table.rows)), body)
     along = "variance of the noise (not to scale)"
-    title, ylabel = "Noise on test images", analysis.heading(score)
+    title, ylabel = f"Noise on test {what}", analysis.heading(score)
     return _curves(title, table.caption, turned, are_names=True, xlabel=along, ylabel=ylabel)
 
 

@@ -114,8 +114,9 @@ class _Told:
         self._finished_now += 1
         self._done += 1
         each_s = (time.monotonic() - self._began) / self._finished_now
-        left = duration_text(each_s * (self._cells - self._done))
+        open_cells = self._cells - self._done
+        left = f"about {duration_text(each_s * open_cells)} left" if open_cells else "all have ended"
         how = "failed" if finished.trouble is not None else f"{finished.seconds:.0f} s"
-        self._progress.update(self._bar, completed=self._done, description=f"about {left} left")
-        line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; about {left} left"
+        self._progress.update(self._bar, completed=self._done, description=left)
+        line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; {left}"
         self._console.print(visible(line))
