@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
+from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
+from shared.visible import visible
 
 if TYPE_CHECKING:
     from shared.learning.methods.contract import Method
@@ -39,10 +43,43 @@ def method_class(name: str) -> type[Method]:
     """The class of a method.
 
     Raises:
-        ConfigurationError: there is none of that name, and the known ones are listed.
+        ConfigurationError: there is none of that name, and the known ones are listed; or its file holds none.
     """
     if name not in (*method_names(), *REFERENCES):
         raise ConfigurationError([f"method: there is no method {name}; use one of {', '.join(method_names())}"])
-    found = vars(import_module(f"{__name__}.{name}")).values()
-    method: type[Method] = next(each for each in found if isinstance(each, type) and vars(each).get("name") == name)
-    return method
+    from shared.learning.methods.contract import Method  # noqa: PLC0415  (which imports this module)
+
+    path = file_of(name)
+    classes = [each for each in _loaded(name).values() if isinstance(each, type) and issubclass(each, Method)]
+    for each in classes:
+        if vars(each).get("name") == name:
+            return each
+    own = [each for each in classes if each.__module__ == f"{__name__}.{name}"]
+    if not own:
+        raise ConfigurationError(
+            [f"{path}: there is no method in it; derive a class from Method, with name = {name!r}"]
+        )
+    raise ConfigurationError([f"{path}: the class {own[-1].__name__} must say name = {name!r}, as its file is called"])
+
+
+def file_of(name: str) -> Path:
+    """The file that a known method is written in."""
+    spec = find_spec(f"{__name__}.{name}")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin)
+
+
+def _loaded(name: str) -> Mapping[str, object]:
+    """All that a method's file defines.
+
+    Raises:
+        ConfigurationError: it cannot be loaded.
+    """
+    path = file_of(name)
+    try:
+        return vars(import_module(f"{__name__}.{name}"))
+    except Exception as error:  # whatever a file may do wrong
+        passed = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f", line {passed[-1]}" if passed else ""
+        told = visible(f"{type(error).__name__}: {error}")
+        raise ConfigurationError([f"{path}{where}: the file cannot be loaded ({told}); correct it"]) from error
