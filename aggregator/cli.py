@@ -18,6 +18,7 @@ from shared.commands import (
     AS_JSON,
     Commands,
     ask_password,
+    asked,
     demand_yes,
     show_status,
     status_options,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 WORK = work_option("aggregator.yaml")
 Answer = TypeVar("Answer")
+UNASKED = "say it by an option, or take what is suggested with --defaults"
 PASSWORD_VARIABLE = "DROPFED_AGGREGATOR_PASSWORD"  # noqa: S105  (the variable's name, not a password)
 ADMIN_VARIABLE = "DROPFED_ADMIN_PASSWORD"
 SECRET = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -247,7 +249,7 @@ def new_run(
     configuration = read_configuration(work)
     tasks = tasks_with_images(work, configuration)
     if task is None:
-        task = tasks[0] if defaults else click.prompt("Task", tasks[0], type=click.Choice(tasks))
+        task = tasks[0] if defaults else _asked("Task", tasks[0], click.Choice(tasks), str)
     given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
     answers = suggested(work, configuration, task)
     answers = replace(answers, **{name: value for name, value in given.items() if value is not None})
@@ -289,7 +291,7 @@ def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
 
-    answer: Answer = click.prompt(what, default=usual, type=kind, value_proc=taken)
+    answer: Answer = asked(lambda: click.prompt(what, default=usual, type=kind, value_proc=taken), what, UNASKED)
     return answer
 
 
@@ -319,12 +321,13 @@ def launch(run_yaml: Path, work: Path) -> None:
 
     Ctrl-C or TERM ends it cleanly before that: the same command goes on.
     """
-    from aggregator.launch import prepare_daemon  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.configuration import MADE_BY  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.launch import prepare_daemon  # noqa: PLC0415
     from aggregator.store import if_another_launch  # noqa: PLC0415
     from shared.folder.lock import work_lock  # noqa: PLC0415
 
     stop = threading.Event()
-    with work_lock(work, if_another_launch(work)):
+    with work_lock(work, if_another_launch(work), MADE_BY):
         daemon = prepare_daemon(work, run_yaml, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
@@ -400,6 +403,8 @@ def report(run: str, work: Path, as_json: bool, output: Path | None, pages: Path
             raise click.UsageError("--pages writes files of its own: leave out --json and --output, or call twice")
         click.echo(f"wrote {write_pages(work, _find_run(work, run), pages)}")
         return
+    if output is not None and not output.parent.is_dir():
+        raise ConfigurationError([f"{output}: there is no folder {output.parent}; make it, or name another file"])
     found = run_report(work, _find_run(work, run))
     text = json.dumps(found, indent=2) + "\n" if as_json else report_text(found, found["score"], found["score"])
     if output is None:
@@ -418,7 +423,7 @@ def compare(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
     from aggregator.comparison import compare_runs, comparison_text  # noqa: PLC0415  (keeps --help instant)
 
     if len(set(runs)) < max(len(runs), 2):
-        raise ConfigurationError([f"compare: {' '.join(runs)}: name two runs or more, each once"])
+        raise ConfigurationError([f"compare: {' '.join(runs)}: name two runs or more, each once; {_runs_here(work)}"])
     found = compare_runs(work, [_find_run(work, run) for run in runs])
     click.echo(json.dumps(found, indent=2) if as_json else comparison_text(found), nl=as_json)
 
@@ -511,15 +516,27 @@ def _find_run(work: Path, run: str) -> RunStore:
         ConfigurationError: there is no such directory, or no such run here.
     """
     from aggregator.store import runs_in  # noqa: PLC0415  (keeps --help instant)
+
+    here = _runs_here(work)
+    store = next((store for store in runs_in(work) if store.run == run), None)
+    if store is None:
+        raise ConfigurationError([f"{work}: there is no run {run} here; {here}"])
+    return store
+
+
+def _runs_here(work: Path) -> str:
+    """The runs that were launched here, as the end of a sentence.
+
+    Raises:
+        ConfigurationError: there is no such directory.
+    """
+    from aggregator.configuration import MADE_BY  # noqa: PLC0415  (keeps --help instant)
+    from aggregator.store import runs_in  # noqa: PLC0415
     from shared.folder.lock import demand_work  # noqa: PLC0415
 
-    demand_work(work)
-    stores = {store.run: store for store in runs_in(work)}
-    store = stores.get(run)
-    if store is None:
-        there = f"the runs here are {', '.join(stores)}" if stores else "no run was launched here yet"
-        raise ConfigurationError([f"{work}: there is no run {run} here; {there}"])
-    return store
+    demand_work(work, MADE_BY)
+    runs = [store.run for store in runs_in(work)]
+    return f"the runs here are {', '.join(runs)}" if runs else "no run was launched here yet"
 
 
 def _open_run(work: Path, run: str) -> RunStore:

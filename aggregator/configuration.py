@@ -19,6 +19,7 @@ from shared.logs import LogForm
 from shared.settings import Address, kept_password, read_settings
 
 FILE = "aggregator.yaml"
+MADE_BY = "`dropfed-aggregator init`"
 
 
 class SiteAccess(Record):
@@ -71,7 +72,7 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
     Raises:
         ConfigurationError: it is missing, or every problem in it.
     """
-    return read_settings(work / FILE, AggregatorConfiguration, "run `dropfed-aggregator init`")
+    return read_settings(work / FILE, AggregatorConfiguration, f"run {MADE_BY}")
 
 
 def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aggregator.configuration import MADE_BY
 from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
@@ -51,7 +52,7 @@ def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    demand_work(work)
+    demand_work(work, MADE_BY)
     for _ in range(MOST_READINGS):
         runs = runs_in(work)
         if not runs:

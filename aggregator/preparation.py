@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict
 from torch import nn
 
-from aggregator.configuration import FILE, AggregatorConfiguration, open_folder, read_configuration
+from aggregator.configuration import FILE, MADE_BY, AggregatorConfiguration, open_folder, read_configuration
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel, read_invite
 from aggregator.store import RunStore, open_runs
@@ -86,7 +86,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     Raises:
         ConfigurationError: every problem of RUN.yaml, aggregator.yaml, the held-out images, passwords and invites.
     """
-    demand_work(work)
+    demand_work(work, MADE_BY)
     problems: list[str] = []
     configuration = _found(problems, lambda: read_configuration(work))
     run = _found(problems, lambda: read_run(run_yaml))

@@ -146,13 +146,13 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     from shared.learning.compute import prepare_compute  # noqa: PLC0415
     from shared.logs import log_to  # noqa: PLC0415
     from shared.service import find_manager  # noqa: PLC0415
-    from site_client.configuration import computing_of, open_folder, read_configuration  # noqa: PLC0415
+    from site_client.configuration import MADE_BY, computing_of, open_folder, read_configuration  # noqa: PLC0415
     from site_client.daemon import Daemon  # noqa: PLC0415
     from site_client.limits import be_nice  # noqa: PLC0415
 
     find_manager()
     work = work.absolute()
-    with work_lock(work):
+    with work_lock(work, made_by=MADE_BY):
         stop = _stop_event(duration)
         configuration = read_configuration(work)
         log_to(work / "log.txt", configuration.log)
@@ -342,10 +342,11 @@ def rotate_key(work: Path, yes: bool) -> None:
     """
     from shared.exchange.names import handover_path  # noqa: PLC0415  (keeps --help instant)
     from shared.folder.lock import work_lock  # noqa: PLC0415
+    from site_client.configuration import MADE_BY  # noqa: PLC0415
     from site_client.rotation import demand_rotatable, rotate  # noqa: PLC0415
     from site_client.setup import KEY_FILE  # noqa: PLC0415
 
-    with work_lock(work):
+    with work_lock(work, made_by=MADE_BY):
         demand_rotatable(work)
         if not yes:
             demand_yes("Make a new signing key? The present one signs nothing any more.")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shared.learning.compute import Computing
 
 FILE = "site.yaml"
+MADE_BY = "`dropfed-site join`"
 RUNNING = "running.yaml"
 PASSWORD_VARIABLE = "DROPFED_PASSWORD"  # noqa: S105  (the variable's name, not a password)
 

@@ -19,7 +19,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
 from shared.learning.methods import open_method
 from site_client import store
-from site_client.configuration import identity
+from site_client.configuration import MADE_BY, identity
 from site_client.rotation import own_key
 
 _READABLE = {
@@ -38,7 +38,7 @@ def offer_folder(work: Path, run: str) -> Path:
     Raises:
         ConfigurationError: there is no such directory, or no such run was offered here.
     """
-    demand_work(work)
+    demand_work(work, MADE_BY)
     place = work / "mirror" / Place("offer", run).path
     if not is_name(run) or not (place / names.MANIFEST).exists():
         if not any((work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")):

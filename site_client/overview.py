@@ -18,6 +18,7 @@ from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from site_client import limits, store
 from site_client.configuration import (
     FILE,
+    MADE_BY,
     Policy,
     SiteConfiguration,
     read_configuration,
@@ -37,7 +38,7 @@ def overview(work: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: there is no such directory, or the daemon has not run here yet.
     """
-    demand_work(work)
+    demand_work(work, MADE_BY)
     try:
         body, _ = open_signed((work / STATUS).read_bytes())
         status = Status.model_validate(body).model_dump()

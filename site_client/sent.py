@@ -26,7 +26,7 @@ from shared.folder.address import checked_address, shown
 from shared.folder.lock import demand_work
 from shared.visible import visible
 from site_client import store
-from site_client.configuration import read_configuration
+from site_client.configuration import MADE_BY, read_configuration
 from site_client.offer import read_channel
 
 State = dict[str, Any]
@@ -48,7 +48,7 @@ def sent(work: Path, since: str | None = None) -> State:
         ConfigurationError: there is no such site, or ``since`` is none of these.
     """
     earliest = time_text(_moment(since, datetime.now(UTC)).timestamp()) if since is not None else ""
-    demand_work(work)
+    demand_work(work, MADE_BY)
     configuration, channel = read_configuration(work), read_channel(work)
     status = _status(work)
     seen = _last_seen(channel, status)

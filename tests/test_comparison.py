@@ -126,5 +126,9 @@ def test_what_cannot_be_compared_is_one_sentence(work: Path, runs: tuple[str, ..
     result = compare(work, *runs)
     assert result.exit_code == 2
     assert result.output.count("\n") == 1
-    expected = "there is no run no-such-run here" if "no-such-run" in runs else "name two runs or more, each once"
+    expected = (
+        "there is no run no-such-run here"
+        if "no-such-run" in runs
+        else "name two runs or more, each once; the runs here are"
+    )
     assert expected in result.output

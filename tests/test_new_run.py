@@ -221,6 +221,15 @@ def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_p
     assert (settings.exit_code, "is no run" in settings.output, settings.output.count("\n")) == (2, True, 1)
 
 
+def test_where_nobody_answers_that_is_said(prepared: Path) -> None:
+    result = command("new-run", "--work", prepared, answers="")
+    assert result.exit_code == 2
+    said = (
+        "Task cannot be asked for without a terminal; say it by an option, or take what is suggested with --defaults\n"
+    )
+    assert said in result.output
+
+
 def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None:
     path, store = tmp_path / "RUN.yaml", RunStore(prepared, "used-1")
     run = run_configuration(run="used-1", sites=["north"], quorum=1)

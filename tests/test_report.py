@@ -44,7 +44,13 @@ def test_an_unknown_run_is_one_sentence(run: Played, store: RunStore) -> None:
     assert result.output == f"{work}: there is no run no-such-run here; the runs here are {RUN}\n"
     nowhere = CliRunner().invoke(main, ["report", RUN, "--work", str(work / "nowhere")])
     assert nowhere.exit_code == 2
-    assert "there is no such work directory" in nowhere.output
+    assert nowhere.output.endswith(
+        "there is no such work directory; name it with --work, or make it with `dropfed-aggregator init`\n"
+    )
+    output = work / "nowhere" / "report.md"
+    result = CliRunner().invoke(main, ["report", RUN, "--work", str(work), "--output", str(output)])
+    assert (result.exit_code, output.parent.exists()) == (2, False)
+    assert result.output == f"{output}: there is no folder {output.parent}; make it, or name another file\n"
 
 
 def test_a_run_that_nobody_has_answered_yet(run: Played, store: RunStore) -> None:

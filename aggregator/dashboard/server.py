@@ -25,6 +25,7 @@ from typing import Any
 
 from cheroot import wsgi
 
+from aggregator.configuration import MADE_BY
 from aggregator.dashboard.state import page_state
 from shared.errors import StandingError
 from shared.folder.durable import read_private, write_file
@@ -161,7 +162,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
         ConfigurationError: there is no such work directory.
         StandingError: the address cannot be listened at, or the token's file is unusable.
     """
-    demand_work(work)
+    demand_work(work, MADE_BY)
     if is_loopback(host):
         app = Dashboard(work, token=None)
     else:

@@ -33,7 +33,7 @@ def report_text(report: Document, score: str, title: str) -> str:
         rows = [[aggregate, *(_cell(row, score) for row in found)] for aggregate, found in told if any(found)]
         lines += [*table_lines(["aggregate of round", *run["sites"]], rows), ""]
     verdicts = [
-        [of_round["round"], site, found["status"]]
+        [of_round["round"] if of_round["trains"] else "closing", site, found["status"]]
         + [short(found[name]) for name in ("score", "theta", "weight")]
         + [found["reason"]]
         for of_round in report["rounds"]

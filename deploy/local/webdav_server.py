@@ -42,6 +42,7 @@ from shared.errors import ConfigurationError, DropfedError
 
 BLOCK_BYTES = 1 << 20  # read or sent at a time: with smaller ones wsgidav's threads keep each other waiting
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
+USAGE = "usage: python -m deploy.local.webdav_server CONFIG.json (readable by you alone; docs/for-pis.md shows one)"
 _SITE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
 logger = logging.getLogger(__name__)
@@ -231,8 +232,11 @@ class Settings:
 
 def main(arguments: list[str]) -> int:
     """Serve until SIGTERM or SIGINT; return 0, or 2 when it cannot start."""
+    if arguments == ["--help"]:
+        print(USAGE)
+        return 0
     if len(arguments) != 1:
-        print("usage: python -m deploy.local.webdav_server CONFIG.json", file=sys.stderr)
+        print(USAGE, file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:

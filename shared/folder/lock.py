@@ -15,6 +15,7 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK = "daemon.lock"
+EITHER = "`dropfed-aggregator init` or `dropfed-site join`"
 LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
 
 
@@ -43,31 +44,35 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def demand_work(work: Path) -> None:
+def demand_work(work: Path, made_by: str = EITHER) -> None:
     """Demand that a work directory is there.
+
+    Args:
+        made_by: the command that makes one.
 
     Raises:
         ConfigurationError: it is not.
     """
     if not work.is_dir():
-        commands = "`dropfed-aggregator init` or `dropfed-site join`"
-        raise ConfigurationError(
-            [f"{work}: there is no such work directory; name it with --work, or make it with {commands}"]
-        )
+        remedy = f"name it with --work, or make it with {made_by}"
+        raise ConfigurationError([f"{work}: there is no such work directory; {remedy}"])
 
 
 @contextmanager
-def work_lock(work: Path, taken: str = "another daemon works in this directory; stop it first") -> Iterator[None]:
+def work_lock(
+    work: Path, taken: str = "another daemon works in this directory; stop it first", made_by: str = EITHER
+) -> Iterator[None]:
     """Hold a work directory until the block ends, however it ends.
 
     Args:
         taken: what to say where another process holds it.
+        made_by: as for ``demand_work``.
 
     Raises:
         ConfigurationError: there is no such directory.
         StandingError: another daemon holds it.
     """
-    demand_work(work)
+    demand_work(work, made_by)
     try:
         with FileLock(work / LOCK, timeout=LOOKS_S):
             yield
