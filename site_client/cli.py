@@ -310,7 +310,7 @@ def decline(run: str, work: Path) -> None:
 @click.option("--reason", default="", help="Why, in one sentence; the aggregator's people read it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
-    """Leave RUN for good, after this site agreed to it. What it contributed stays in the run."""
+    """Leave RUN for good, after this site agreed to it; before that, decline it. What it gave stays in the run."""
     from shared.exchange.records import sentence  # noqa: PLC0415  (keeps --help instant)
     from site_client.offer import standing  # noqa: PLC0415
     from site_client.store import Decision, decision, write_decision  # noqa: PLC0415

@@ -375,6 +375,7 @@ def test_the_password_may_be_a_credential_of_systemd(
     assert result.exit_code == 0, result.output
     assert not (work / "password").exists()
     assert run(site, "run", "--once", "--work", work).exit_code == 0
+    assert "site north of retina started; it waits for the aggregator, to accept" in (work / "log.txt").read_text()
     for path in federation.folder("north").iterdir():
         path.unlink()  # the card of a key that no other test has
     (credentials / "password").write_text("wrong-password")
