@@ -55,12 +55,20 @@ class Mirror(LocalFolder):
 def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
     """Demand that writing a file makes no folder, and changes nothing that is audited.
 
+    Args:
+        audited: what was named; without it, the drop folder that the file would lie in, or the directory of such.
+
     Raises:
         ConfigurationError: it would.
     """
     if not path.parent.is_dir():
         raise ConfigurationError([f"{path}: there is no folder {path.parent}; make it, or name another file"])
-    for place in audited:
+    folder = Path(os.path.realpath(path)).parent
+    whole = next((above for above in (folder, *folder.parents) if _has(above, names.FEDERATION)), None)
+    beside = list(folder.iterdir())
+    if whole is None and beside and all(each.is_dir() and _is_drop_folder(each) for each in beside):
+        whole = folder
+    for place in audited or filter(None, (whole,)):
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place)):
             raise ConfigurationError(
                 [f"{path}: lies in {place}, where an audit changes nothing; name a file elsewhere"]
@@ -96,6 +104,10 @@ def open_archive(
         if not is_address(place):
             folders |= _mirrors(home) if home else _folders_at(Path(place))
             continue
+        if not place.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                [f"{place}: only https:// addresses can be read; name one, or a copy on this disk"]
+            )
         if user is None:
             raise ConfigurationError([f"{place}: name the account with --user"])
         if password is None:
@@ -110,7 +122,7 @@ def open_archive(
 
 def is_address(place: str) -> bool:
     """Whether a place is named by its address on a server."""
-    return place.startswith(("http://", "https://"))
+    return "://" in place
 
 
 def _folder_at_address(address: str, user: str, password: str, ca_file: Path | None) -> Folder:

@@ -19,8 +19,10 @@ from shared.visible import visible
 if TYPE_CHECKING:
     from shared.audit.archive import Archive
     from shared.audit.reading import Reading
+    from shared.exchange.signing import SigningKey
 
 KEY = re.compile(r"[0-9a-f]{64}")
+KEY_BYTES = 80  # more than a file with a key has
 
 
 @click.group(cls=Commands)
@@ -145,7 +147,10 @@ def show(which: str, run: str | None, archive: Archive, key: str | None, as_json
 @click.argument("site")
 @_on_folders
 def sent(site: str, archive: Archive, key: str | None, as_json: bool) -> None:
-    """Show what left the hospital SITE: every file, its bytes, hash and tensors, and which request it answers."""
+    """Show what left the hospital SITE: every file, its bytes, hash and tensors, and which request it answers.
+
+    With --json each tensor is listed by its name, type and shape.
+    """
     from shared.audit.sent import lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.sent import sent as sent_by  # noqa: PLC0415
 
@@ -230,7 +235,6 @@ def digest(
     from shared.audit.archive import check_target  # noqa: PLC0415
     from shared.audit.sites import absent_sites, open_folders, the_run  # noqa: PLC0415
     from shared.exchange.names import MAX_RECORD_BYTES  # noqa: PLC0415
-    from shared.exchange.signing import SigningKey  # noqa: PLC0415
     from shared.folder.durable import write_file  # noqa: PLC0415
 
     if (key_file is None) != (output is None):
@@ -249,7 +253,7 @@ def digest(
             )
         if output.exists():
             raise ConfigurationError([f"{output}: is there already; name another file with --output"])
-        write_file(output, closing.sign(found, SigningKey.at(key_file)))
+        write_file(output, closing.sign(found, _key_at(key_file)))
         click.echo(f"wrote {output}", err=True)
     _show(found.model_dump(), closing.lines(found), as_json=as_json)
     for site in open_folders(readings, run):
@@ -308,6 +312,19 @@ def make_key(file: Path) -> None:
         raise ConfigurationError([f"{file}: is there already; name another file, a key is never overwritten"])
     check_target(file)
     click.echo(SigningKey.made_at(file).public)
+
+
+def _key_at(file: Path) -> SigningKey:
+    from shared.exchange.signing import SigningKey  # noqa: PLC0415  (keeps --help instant)
+
+    try:
+        with file.open("rb") as opened:
+            is_key = KEY.fullmatch(opened.read(KEY_BYTES).decode(errors="replace").strip()) is not None
+    except OSError:
+        is_key = False
+    if not is_key:
+        raise StandingError(f"{file}: is no key; make one with `make-key`")
+    return SigningKey.at(file)
 
 
 def _readings(archive: Archive, key: str | None) -> tuple[dict[str, Reading], dict[str, Reading]]:

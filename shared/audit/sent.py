@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
@@ -83,7 +84,7 @@ def sent(reading: Reading) -> list[Sent]:
 
 
 def lines(sent: list[Sent]) -> Iterator[str]:
-    """For people."""
+    """For people; the tensors of a file as how many they are."""
     total = 0
     for each in sent:
         answers = f", answers {each.answers}" if each.answers else ""
@@ -93,8 +94,9 @@ def lines(sent: list[Sent]) -> Iterator[str]:
             total += file.size_bytes
             state = "" if file.state == "there" else f"  ({file.state})"
             yield visible(f"  {file.name}  {file.size_bytes:,} bytes  sha256 {file.sha256}{state}")
-            for name, (dtype, shape) in (file.tensors or {}).items():
-                yield visible(f"    {name}  {dtype} {shape}")
+            if file.tensors is not None:
+                values = sum(prod(shape) for _, shape in file.tensors.values())
+                yield f"    {counted(len(file.tensors), 'tensor')}, {counted(values, 'value')}"
     messages = counted(len(sent), "message or record", "messages and records")
     yield f"{messages}, {counted(sum(len(each.files) for each in sent), 'file')}, {counted(total, 'byte')}"
 

@@ -53,7 +53,7 @@ def lines(document: Document) -> Iterator[str]:
             for name, file in message["files"].items():
                 yield visible(f"    {name}  {file['bytes']:,} bytes  sha256 {file['sha256']}  {file['state']}")
         for key, value in (found["configuration"] or {}).items():
-            yield visible(f"  configuration {key}: {value}")
+            yield visible(f"  configuration {key}: {f'{value:g}' if isinstance(value, float) else value}")
         if found["reliability"]:
             yield visible(
                 "  reliability " + ", ".join(f"{name} {value}" for name, value in found["reliability"].items())

@@ -225,9 +225,9 @@ class _Verification:
                 return
         what = f"speaks of message {head.seq} of {sender}, which is not there"
         if sent and sent[-1].manifest.seq < head.seq:
-            first, newest = sent[-1].manifest.seq + 1, sent[-1].place.path
-            told = f"message {head.seq}" if first == head.seq else f"messages {first} to {head.seq}"
-            what += f": {told} of {sender} missing, removed or not right; the newest here is {newest}"
+            newest = sent[-1]
+            what += f"; the newest here is number {newest.manifest.seq}, {newest.place.path}: "
+            what += f"all after it, up to {head.seq}, are missing, removed or not right"
         self._find(told_in, what)
 
     def _check_unsealed(self, status: Status | None) -> None:

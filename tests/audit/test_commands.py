@@ -115,6 +115,7 @@ def test_what_was_sent_is_every_file_with_its_tensors(copy: Path) -> None:
     code, output = cli("sent", "north", copy)
     assert code == 0
     assert output.splitlines()[-1] == f"5 messages and records, 9 files, {_bytes(found):,} bytes"
+    assert "    2 tensors, 7 values" in output.splitlines()
     assert cli("sent", "south", copy)[0] == 2
 
 
@@ -249,6 +250,8 @@ def test_a_digest_is_signed_and_compared(copy: Path, tmp_path: Path) -> None:
     assert cli("digest", RUN, copy, "--sign", key, "--output", signed)[0] == 0
     assert cli("digest", RUN, copy, "--check", signed, "--signer", public.strip())[0] == 0
     assert cli("digest", RUN, copy, "--sign", key)[0] == 2
+    no_key = CliRunner().invoke(main, ["digest", RUN, str(copy), "--sign", __file__, "--output", str(key) + ".json"])
+    assert no_key.stderr.endswith("is no key; make one with `make-key`\n")
     assert cli("digest", "octa-9", copy)[0] == 2
 
     other = tmp_path / "north"

@@ -112,6 +112,7 @@ def test_nothing_is_written_into_what_is_audited(home: Path, tmp_path: Path, whe
     CliRunner().invoke(main, ["make-key", str(tmp_path / "auditor.key")])
     for command in (["report", "--html"], ["digest", RUN, "--sign", tmp_path / "auditor.key", "--output"]):
         assert "where an audit changes nothing" in refused(*command, target, folders)
+    assert "where an audit changes nothing" in refused("make-key", target)
     assert not target.exists()
 
 
@@ -177,3 +178,12 @@ def test_a_file_beside_the_folders_is_not_passed_over(home: Path, tmp_path: Path
     shutil.copytree(home / "trial" / "folders", tmp_path / "folders")
     (tmp_path / "folders" / "patients.csv").write_bytes(b"name\n")
     assert refused("verify", tmp_path / "folders").startswith(f"{tmp_path}/folders/patients.csv: lies among drop")
+
+
+@pytest.mark.parametrize("command", [["digest"], ["replay"]])
+def test_a_run_that_is_not_there_is_told_with_those_that_are(home: Path, command: list[str]) -> None:
+    assert f"the runs here are {RUN}" in refused(*command, "nope", home / "trial" / "folders")
+
+
+def test_only_https_is_an_address() -> None:
+    assert refused("verify", "ftp://x/y").startswith("ftp://x/y: only https:// addresses can be read")

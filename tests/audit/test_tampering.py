@@ -179,6 +179,16 @@ def test_a_removed_message_is_noticed(copy: Path, tmp_path: Path) -> None:
     assert findings(copy) == []
 
 
+def test_a_removed_end_is_told_by_its_numbers(copy: Path, tmp_path: Path) -> None:
+    for place in (Place("final", RUN), Place("verdict", RUN, 2)):
+        shutil.move(copy / place.path, tmp_path / place.kind)
+    code, (line,) = cli("verify", copy)
+    for place in (Place("final", RUN), Place("verdict", RUN, 2)):
+        shutil.move(tmp_path / place.kind, copy / place.path)
+    newest = f"the newest here is number 4, {Place('round', RUN, 2).path}"
+    assert (code, f"{newest}: all after it, up to 6, are missing" in line) == (1, True)
+
+
 def test_a_message_signed_by_a_stranger_is_noticed(copy: Path) -> None:
     manifest = copy / Place("update", RUN, 1).manifest
     body = json.loads(manifest.read_bytes())["body"]
