@@ -257,7 +257,10 @@ def test_what_decides_a_cell_is_in_its_name(data):
             {"ways": {"a": {"method": "fedavg", "tolerance": 0.3}}},
             "tolerance: there are no images to score models with",
         ),
-        ({"heldout": "nowhere"}, "there is no folder"),
+        ({"heldout": "nowhere"}, "^heldout: there is no folder .*nowhere; correct it"),
+        ({"foreign": "~/nowhere"}, "^foreign: there is no folder .*; write it without ~"),
+        ({"ways": {"a": {"method": "none"}}}, "use one of .*fedavg.*, centralised, single_site$"),
+        ({"task": "none"}, "^task: there is no 'none'"),
         ({"wayz": {}}, "wayz: is not a known key"),
         ({"data": {"north": "data/north", "south": "data/north"}}, "north and south have the same folder"),
         ({"foreign": "data/north"}, "north and foreign have the same folder"),
@@ -269,6 +272,28 @@ def test_a_wrong_study_is_explained(data, changes, sentence):
     assert len(found.value.problems) == 1
 
 
+def test_every_problem_of_a_study_is_told_at_once_with_its_file(data):
+    path = written(
+        data,
+        "all-wrong",
+        data={"north": "data/north", "south": "nowhere"},
+        heldout="nowhere-either",
+        run=STUDY["run"] | {"run": "a", "seed": 1, "sites": ["north"]},
+        ways={"a": {"method": "fedavgg"}, "b": {"method": "fedavg", "split": None}},
+        scores=["aurok"],
+    )
+    with pytest.raises(ConfigurationError) as found:
+        play_study(path, None, "local", 1)
+    told = [problem.removeprefix(f"{path}: ") for problem in found.value.problems]
+    assert len(told) == len(found.value.problems) and all(problem not in told for problem in found.value.problems)
+    for beginning in (
+        *("run: run is decided", "run: seed is decided", "run: sites is decided", "data: south: there is no folder"),
+        *("heldout: there is no folder", "scores: there is no aurok", "ways: a: method: there is no", "ways: b: split"),
+    ):
+        assert sum(problem.startswith(beginning) for problem in told) == 1, (beginning, told)
+    assert not path.with_suffix("").exists()
+
+
 def test_results_get_a_place_of_their_own(data):
     among_images = subprocess.run(
         [*command(written(data)), "--output", str(data / "data" / "north" / "out")],
@@ -277,7 +302,8 @@ def test_results_get_a_place_of_their_own(data):
         check=False,
     )
     assert among_images.returncode == 2
-    assert among_images.stderr.strip() == "data: results would lie in data/north; say another place with --output"
+    said = f"{written(data)}: data: results would lie in data/north; say another place with --output"
+    assert among_images.stderr.strip() == said
     assert not (data / "data" / "north" / "out").exists()
     unnamed = written(data).rename(data / "no-ending")
     with pytest.raises(ConfigurationError, match=r"call it no-ending\.yaml, or say --output"):

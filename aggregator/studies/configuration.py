@@ -82,20 +82,21 @@ class StudyConfiguration(Record):
     ] = []
     energy: Energy = Energy()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> StudyConfiguration:
+    def problems(self) -> list[str]:
+        """A sentence for each key that does not go with another."""
+        found = []
         for where, keys in (("run", self.run), *((f"ways.{label}", way) for label, way in self.ways.items())):
             for key in _DECIDED_BY_THE_STUDY:
                 outer, _, inner = key.partition(".")
-                if outer in keys and (not inner or inner in keys[outer]):
-                    raise ValueError(f"{where}: {key} is decided by the study; take it out there")
+                if outer in keys and (not inner or (isinstance(keys[outer], dict) and inner in keys[outer])):
+                    found.append(f"{where}: {key} is decided by the study; take it out there")
         if POOLED in self.data:
-            raise ValueError(f"data: {POOLED} is what all sites together are called; name the site otherwise")
+            found.append(f"data: {POOLED} is what all sites together are called; name the site otherwise")
         if self.rounds_as is not None and "rounds" in self.run:
-            raise ValueError("rounds_as: run says rounds too; keep one of them")
+            found.append("rounds_as: run says rounds too; keep one of them")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds: one is named twice; name each once")
-        return self
+            found.append("seeds: one is named twice; name each once")
+        return found
 
     def common(self) -> dict[str, Any]:
         """What all runs have in common."""

@@ -19,7 +19,7 @@ from shared.exchange.reading import check_record
 from shared.exchange.records import Record, RunConfiguration
 from shared.exchange.signing import digest_of
 from shared.learning.data.splits import Folds
-from shared.learning.methods import open_method
+from shared.learning.methods import REFERENCES, method_names, open_method
 from shared.learning.metrics import OF_CLASS
 from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_together
@@ -96,26 +96,24 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         ConfigurationError: every problem of every way, each told once; and folders, published weights and scores that
             are not there.
     """
+    problems = [*study.problems(), *_missing_folders(study, root), *_shared_folders(study, root)]
+    try:
+        problems += _unknown_scores(study)
+    except ConfigurationError as error:  # without its task no way can be looked at
+        raise ConfigurationError([*problems, *error.problems]) from None
     data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
     foreign, heldout = (str((root / folder).resolve()) if folder else None for folder in (study.foreign, study.heldout))
     folders = [*data.values(), *(folder for folder in (foreign, heldout) if folder)]
-    problems = [
-        f"data: there is no folder {folder}; correct the path" for folder in folders if not Path(folder).is_dir()
-    ]
-    problems += _shared_folders(study, root)
-    if problems:
-        raise ConfigurationError(problems)
-    contents = {folder: contents_of(Path(folder)) for folder in folders}
+    contents = {folder: contents_of(Path(folder)) for folder in folders if Path(folder).is_dir()}
     weights = str((root / study.weights).resolve())
     software = f"dropfed {version('dropfed')}"
-    problems += _unknown_scores(study)
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the ways that have it
     for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
         settings = {**_DEFAULTS, **study.common(), **{key: way[key] for key in way if key != IMAGES_PER_SITE}}
         if study.heldout is None:
             settings.setdefault("tolerance", None)
-        if turn is not None:
+        if turn is not None and isinstance(settings.get("split", {}), dict):
             settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
         values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
         try:
@@ -150,6 +148,18 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     if problems:
         raise ConfigurationError(problems)
     return cells
+
+
+def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
+    """A sentence for each folder that is not there, by the key that names it."""
+    named = {f"data: {site}": folder for site, folder in study.data.items()}
+    named |= {key: folder for key, folder in (("foreign", study.foreign), ("heldout", study.heldout)) if folder}
+    problems = []
+    for key, folder in named.items():
+        if not (path := (root / folder).resolve()).is_dir():
+            what_to_do = "write it without ~, which is not replaced here" if folder.startswith("~") else "correct it"
+            problems.append(f"{key}: there is no folder {path}; {what_to_do}")
+    return problems
 
 
 def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
@@ -189,6 +199,8 @@ def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
         raise ConfigurationError(
             ["tolerance: there are no images to score models with; name their folder under heldout, or take it out"]
         )
+    if run.method not in (known := (*method_names(), *REFERENCES)):
+        raise ConfigurationError([f"method: there is no method {visible(run.method)}; use one of {', '.join(known)}"])
     method = open_method(run.method, run.method_options)
     if not method.reference:
         check_together(run)

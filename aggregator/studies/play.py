@@ -37,8 +37,11 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
     """
     study = read_study(path)
     home = output or path.with_suffix("")
-    _demand_place(home, path, study)
-    cells = expand(study, path.parent)
+    try:
+        _demand_place(home, path, study)
+        cells = expand(study, path.parent)
+    except ConfigurationError as error:
+        raise ConfigurationError([f"{path}: {problem}" for problem in error.problems]) from None
     try:
         return _play(study, cells, home, engine, at_a_time)
     except OSError as error:  # which need not tell the file
@@ -78,7 +81,7 @@ def _demand_place(home: Path, path: Path, study: StudyConfiguration) -> None:
             with each run.
     """
     if home == path:
-        raise ConfigurationError([f"{path}: results would lie in its place; call it {path.name}.yaml, or say --output"])
+        raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
     for folder in (*study.data.values(), *([study.foreign] if study.foreign else [])):
         if home.resolve().is_relative_to((path.parent / folder).resolve()):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])
