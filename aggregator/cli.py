@@ -490,10 +490,11 @@ def resume(run: str, work: Path) -> None:
 def study(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"], at_a_time: int | None) -> None:
     """Play the study that STUDY_YAML describes, or go on with it: every way, fold and seed, and their table.
 
-    Ctrl-C ends it; the same command goes on, and plays nothing twice.
+    Ctrl-C or SIGTERM ends it; the same command goes on, and plays nothing twice.
     """
     from aggregator.studies.play import play_study  # noqa: PLC0415  (keeps --help instant)
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not play_study(study_yaml, output, engine, at_a_time):
         sys.exit(1)
 

@@ -30,6 +30,7 @@ from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RoundConfiguration, RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
+from shared.folder.lock import LOCK
 from tests.audit.replaying import not_same, replayed
 from tests.federation.forked import Forked
 from tests.federation.running import RUN, make_data, run_configuration, staging_run
@@ -175,7 +176,7 @@ def test_a_killed_cell_goes_on_and_every_round_is_of_its_fold(tmp_path: Path) ->
 
     assert Forked(command, log).wait() == 0, log.read_text()
     result = json.loads((home / RESULT).read_bytes())
-    assert sorted(path.name for path in home.iterdir()) == sorted([CONFIGURATION, FOLDERS, "predictions", RESULT])
+    assert sorted(path.name for path in home.iterdir()) == sorted([CONFIGURATION, FOLDERS, LOCK, "predictions", RESULT])
     configurations = {}
     for site in SITES:
         folder = folder_of(home, site)

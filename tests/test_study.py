@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -18,9 +19,11 @@ from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
 from aggregator.studies.play import play_study
 from aggregator.studies.results import result_of
+from deploy.local.cell import main as play_cell
 from deploy.local.cell import with_as_many_images
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
+from shared.folder.lock import work_lock
 from shared.learning.data import synthetic_fundus
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
 
@@ -118,6 +121,34 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
     predictions = home / "cells" / next(cell for cell in cells_of(path) if cell.way == "internal").name / "predictions"
     for row in csv.DictReader((predictions / "north" / "south.test.csv").open()):
         assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
+
+
+def test_cells_end_with_the_study_and_none_is_played_twice(data, capsys):
+    """Be it asked to end, or killed before it can tell them."""
+    ways = {"FedAvg": {"method": "fedavg", "rounds": 6}}
+    path, home = written(data, "ended", ways=ways, noise=[]), data / "ended"
+    (cell,) = cells_of(path)
+    work = home / "cells" / cell.name
+    rounds = work / "aggregator" / "runs" / cell.configuration.run.run / "rounds"
+    for number, opened in ((signal.SIGTERM, "0001"), (signal.SIGKILL, "0003")):
+        process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        deadline = time.monotonic() + 240
+        while not (rounds / opened / "opened.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        others = psutil.Process(process.pid).children(recursive=True)
+        assert others
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+        assert "Traceback" not in said
+        assert ("stopped; the same command goes on" in said) == (number == signal.SIGTERM)
+        _, left = psutil.wait_procs(others, timeout=60)
+        assert left == []
+        assert (rounds / opened / "opened.json").exists() and result_of(home, cell) is None
+    before = {opened: opened.stat().st_mtime_ns for opened in rounds.glob("*/opened.json")}
+    with work_lock(work):
+        assert play_cell(str(work)) == 1
+    assert "another process plays this cell" in capsys.readouterr().err
+    assert {opened: opened.stat().st_mtime_ns for opened in before} == before
 
 
 def test_a_cell_that_fails_is_told_and_the_others_go_on(data):

@@ -68,6 +68,8 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
     for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
         console.print(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
+    if told.failed:
+        console.print("the same command plays what failed again, from its first round")
     if stopped:
         console.print("stopped; the same command goes on, and plays no finished cell again")
     return not told.failed and not stopped

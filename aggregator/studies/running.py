@@ -6,6 +6,7 @@ import gc
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
@@ -86,9 +88,10 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
     context: ForkServerContext | SpawnContext
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
+        _start_forkserver()
     else:  # Windows: each process loads them itself
         context = multiprocessing.get_context("spawn")
-    context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
     processes: set[BaseProcess] = set()
     stopping = threading.Event()
 
@@ -114,8 +117,20 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
                 process.kill()
 
 
+def _start_forkserver() -> None:
+    """Start the process that loads the libraries; Ctrl-C, which the terminal sends to it too, is for us alone."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # who alone may say what a signal does; it is started with the first cell then
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def play_logged(folder: Path) -> NoReturn:
     """Play the cell of a folder in this process, which ends with it; all that it says goes into its log."""
+    _end_with_parent()
     gc.freeze()  # what was loaded before the fork stays shared, and out of every collection
     with (folder / LOG).open("wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
@@ -124,6 +139,18 @@ def play_logged(folder: Path) -> NoReturn:
         sys.exit(import_module(PROGRAM).main(str(folder)))
     except OSError as error:
         sys.exit(str(disk_trouble(error, folder)))
+
+
+def _end_with_parent() -> None:
+    """From now on, end this process once the study's is gone, be it killed."""
+    if (parent := multiprocessing.parent_process()) is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)  # without waiting for threads at work; what a cell leaves is whole at any time
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:

@@ -31,6 +31,7 @@ from shared.errors import DropfedError
 from shared.exchange.reading import check_record, parse_json
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
+from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.cost import model_cost
 from shared.learning.data.noise import with_noise
@@ -193,7 +194,8 @@ class _Asked:
 def main(folder: str) -> int:
     """Play one cell; what stands in the way is one sentence on standard error."""
     try:
-        play(Path(folder))
+        with work_lock(Path(folder), "another process plays this cell; wait for it, or stop it first"):
+            play(Path(folder))
     except DropfedError as error:
         print(error, file=sys.stderr)
         return 1
