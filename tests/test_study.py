@@ -24,6 +24,7 @@ from deploy.local.cell import with_as_many_images
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.folder.lock import work_lock
+from shared.learning import methods
 from shared.learning.data import synthetic_fundus
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
 
@@ -253,6 +254,27 @@ def test_folds_and_seeds_multiply_and_every_cell_has_a_name_of_its_own(data):
     cells = cells_of(written(data, "folds", folds={"outer": 5, "inner": 4}, seeds=[1, 2]))
     assert len(cells) == len({cell.digest for cell in cells}) == 5 * 4 * 2 * 3
     assert {cell.configuration.run.split["folds"]["outer"] for cell in cells} == set(range(5))
+
+
+def test_a_changed_file_of_a_method_makes_new_cells_of_those_that_use_it(data, monkeypatch, tmp_path):
+    ways = {
+        "mean": {"method": "mean"},
+        "FedAvg": {"method": "fedavg"},
+        "over": {"method": "fedee", "method_options": {"base": "fedprox"}},
+    }
+    settings = {"ways": ways, "run": STUDY["run"] | {"tolerance": None}}
+    before = cells_of(written(data, **settings))
+    assert [sorted(cell.configuration.methods) for cell in before] == [
+        ["mean"],
+        ["fedavg"],
+        ["fedavg", "fedee", "fedprox"],
+    ]
+    changed = tmp_path / "fedavg.py"
+    changed.write_bytes(methods.file_of("fedavg").read_bytes() + b"# changed\n")
+    of = methods.file_of
+    monkeypatch.setattr(methods, "file_of", lambda name: changed if name == "fedavg" else of(name))
+    after = cells_of(written(data, **settings))
+    assert [old.name == new.name for old, new in zip(before, after, strict=True)] == [True, False, False]
 
 
 def test_what_decides_a_cell_is_in_its_name(data):

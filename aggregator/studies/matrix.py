@@ -19,7 +19,7 @@ from shared.exchange.reading import check_record
 from shared.exchange.records import Record, RunConfiguration
 from shared.exchange.signing import digest_of
 from shared.learning.data.splits import Folds
-from shared.learning.methods import REFERENCES, method_names, open_method
+from shared.learning.methods import REFERENCES, files_behind, method_names, open_method
 from shared.learning.metrics import OF_CLASS
 from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_together
@@ -47,6 +47,7 @@ class CellConfiguration(Record):
         data: each site's folder, absolute.
         contents: by folder, a digest of the names and sizes of its files: images that were exchanged are a new cell.
         weights: where published weights lie, absolute.
+        methods: SHA-256, hex, of the file of the run's method, and of each that it extends or goes over, by name.
     """
 
     run: RunConfiguration
@@ -58,6 +59,7 @@ class CellConfiguration(Record):
     noise: list[float]
     contents: dict[str, str]
     weights: str
+    methods: dict[str, str]
     device: Device
     software: str
 
@@ -129,6 +131,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                     "noise": study.noise,
                     "contents": contents,
                     "weights": weights,
+                    "methods": _methods(run),
                     "device": study.device,
                     "software": software,
                 },
@@ -180,6 +183,11 @@ def contents_of(folder: Path) -> str:
     """A digest of what files there are and how large they are."""
     found = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     return digest_of(json.dumps(found).encode())
+
+
+def _methods(run: RunConfiguration) -> dict[str, str]:
+    method = type(open_method(run.method, run.method_options))
+    return {name: digest_of(path.read_bytes()) for name, path in sorted(files_behind(method).items())}
 
 
 def _unknown_scores(study: StudyConfiguration) -> list[str]:

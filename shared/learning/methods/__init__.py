@@ -69,6 +69,13 @@ def file_of(name: str) -> Path:
     return Path(spec.origin)
 
 
+def files_behind(method: type[Method]) -> dict[str, Path]:
+    """By name, the file of a method and those of the methods that it extends or goes over."""
+    names = [each.__module__.removeprefix(f"{__name__}.") for each in method.__mro__]
+    known = (*method_names(), *REFERENCES)
+    return {name: file_of(name) for name in names if name in known}
+
+
 def _loaded(name: str) -> Mapping[str, object]:
     """All that a method's file defines.
 
