@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from shared.errors import StandingError
 from shared.exchange.records import FileEntry, TensorList
 from shared.exchange.weights import read_tensor, tensor_names, write_tensors, write_zeros
 from shared.folder.durable import link_file
@@ -18,6 +20,7 @@ from shared.learning.combine import Answers, combine, distances
 from shared.learning.methods.contract import MODEL, Contribution, Groups, Method
 from shared.learning.model_files import save_tensors
 from shared.learning.run_files import RunFiles
+from shared.visible import visible
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,11 @@ class Aggregation:
         save_tensors(network, self._sharing.shared, self._store.aggregate_path(0))
 
     def weights(self, accepted: Mapping[str, Answer]) -> dict[str, float]:
-        """Each accepted site's weight in the aggregate: 0 for those that the run's rule leaves out."""
+        """Each accepted site's weight in the aggregate: 0 for those that the run's rule leaves out.
+
+        Raises:
+            StandingError: the method gave weights that are none.
+        """
         if len(accepted) < self._rule.fewest:
             return dict.fromkeys(accepted, 0.0)
         apart = {}
@@ -80,6 +87,7 @@ class Aggregation:
         chosen = self._rule.choose(sorted(accepted), apart)
         if self._rule.weighs:
             weights = self._method.weights({site: accepted[site].contribution() for site in chosen})
+            _demand_weights(self._run.method, weights, chosen)
         else:
             weights = dict.fromkeys(chosen, 1 / len(chosen))
         return {site: weights.get(site, 0.0) for site in accepted}
@@ -164,3 +172,19 @@ class Aggregation:
         for group, listed in self._sharing.with_final.items():
             if not (settled := self._store.settled_path(chosen + 1, group)).exists():
                 write_zeros(settled, TensorList(tensors=listed))
+
+
+def _demand_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
+    """Demand that what a method gave are weights.
+
+    Raises:
+        StandingError: they are not those of the chosen sites, each in [0, 1], summing to 1.
+    """
+    values = list(weights.values())
+    if set(weights) == set(chosen) and all(0 <= value <= 1 for value in values) and abs(math.fsum(values) - 1) <= 1e-6:
+        return
+    told = visible(", ".join(f"{site} {value}" for site, value in sorted(weights.items())) or "none")
+    raise StandingError(
+        f"method: {method} gave the weights {told}; correct weights() in its file: one of each accepted site, "
+        "from 0 to 1, in all 1"
+    )
