@@ -8,21 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 import yaml
+from rich.console import Console
 
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
-from aggregator.studies.play import play_study
-from aggregator.studies.results import result_of
+from aggregator.studies.play import _Told, play_study
+from aggregator.studies.results import result_of, write_table
+from aggregator.studies.running import finished_of
 from deploy.local.cell import main as play_cell
 from deploy.local.cell import with_as_many_images
 from deploy.local.rounds import open_sites, run_rounds
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, StandingError
 from shared.folder.lock import work_lock
 from shared.learning import methods
 from shared.learning.data import synthetic_fundus
@@ -275,6 +278,29 @@ def test_a_changed_file_of_a_method_makes_new_cells_of_those_that_use_it(data, m
     monkeypatch.setattr(methods, "file_of", lambda name: changed if name == "fedavg" else of(name))
     after = cells_of(written(data, **settings))
     assert [old.name == new.name for old, new in zip(before, after, strict=True)] == [True, False, False]
+
+
+def test_rounds_in_which_no_model_counted_are_told(data, tmp_path):
+    path, home = written(data), tmp_path / "home"
+    cell = cells_of(path)[1]
+    row = {"model_of": "north", "tested_on": "north", "split": "test", "scores": {}}
+    weights = {"1": {"north": 0.0, "south": 0.0}, "2": {"north": 1.0, "south": 0.0}, "3": {}}
+    result = {"configuration": cell.digest, "rows": [row], "cost": {}, "weights": weights}
+    (home / "cells" / cell.name).mkdir(parents=True)
+    (home / "cells" / cell.name / "result.json").write_text(json.dumps(result))
+    text = StringIO()
+    with _Told(Console(file=text, width=200), 1, 0, 1) as told:
+        told.finished(finished_of(cell, home, 3.0))
+    assert "3 s, but in 2 of its rounds no site's model counted" in text.getvalue()
+    (found,) = csv.DictReader(write_table(home, [cell]).open())
+    assert found["rounds_without_a_model"] == "2"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_device_that_is_not_there_is_told_before_any_cell(data, tmp_path):
+    with pytest.raises(StandingError, match="device: cuda is not on this machine"):
+        play_study(written(data, device="cuda"), tmp_path / "home", "local", 2)
+    assert not [*(tmp_path / "home").glob("cells/*")]
 
 
 def test_what_decides_a_cell_is_in_its_name(data):

@@ -122,6 +122,8 @@ class _Told:
         open_cells = self._cells - self._done
         left = f"about {duration_text(each_s * open_cells)} left" if open_cells else "all have ended"
         how = "failed" if finished.trouble is not None else f"{finished.seconds:.0f} s"
+        if finished.rounds_without_a_model:
+            how += f", but in {finished.rounds_without_a_model} of its rounds no site's model counted"
         self._progress.update(self._bar, completed=self._done, description=left)
         line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; {left}"
         self._console.print(visible(line))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ _FIXED = (
     *(
         "chosen_round",
         "rounds",
+        "rounds_without_a_model",
         "answers",
         "bytes_to_site",
         "bytes_from_site",
@@ -47,6 +48,11 @@ def result_of(home: Path, cell: Cell) -> dict[str, Any] | None:
     return found if found.get("configuration") == cell.digest else None
 
 
+def rounds_without_a_model(result: Mapping[str, Any]) -> int:
+    """In how many training rounds of a finished cell no site's model counted: each ended as it began."""
+    return sum(not any(of_round.values()) for of_round in result["weights"].values())
+
+
 def table_rows(home: Path, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     """One row for each finished cell, site whose model it is, site whose images they are, and split.
 
@@ -63,6 +69,7 @@ def table_rows(home: Path, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             "outer": turn.outer if turn else None,
             "inner": turn.inner if turn else None,
             "rounds": cell.configuration.run.rounds,
+            "rounds_without_a_model": rounds_without_a_model(result),
             "configuration": cell.digest,
         }
         for row in result["rows"]:

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from aggregator.studies.matrix import Cell
-from aggregator.studies.results import CONFIGURATION, folder_of, result_of
+from aggregator.studies.results import CONFIGURATION, folder_of, result_of, rounds_without_a_model
 from shared.errors import ConfigurationError
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
+from shared.learning.compute import Computing, demand_computing
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -44,11 +45,13 @@ class Finished:
     Args:
         seconds: how long it took.
         trouble: the last line that it said, where it failed.
+        rounds_without_a_model: training rounds in which no site's model counted.
     """
 
     cell: Cell
     seconds: float
     trouble: str | None
+    rounds_without_a_model: int = 0
 
 
 def as_many_as_fit() -> int:
@@ -71,10 +74,13 @@ def run_cells(
 
     Raises:
         ConfigurationError: ``engine`` is not installed.
-        StandingError: another process plays this study.
+        StandingError: another process plays this study, or this machine lacks the device that it wants.
     """
     with work_lock(home, "another process plays this study; wait for it, or stop it first"):
         missing = {cell.name: cell for cell in cells if result_of(home, cell) is None}
+        if missing and engine == "local":  # Ray's machines may have another
+            for device in sorted({cell.configuration.device for cell in missing.values()}):
+                demand_computing(Computing(device=device))
         for cell in missing.values():
             settings = cell.configuration.model_dump(mode="json")
             write_file(folder_of(home, cell) / CONFIGURATION, json.dumps(settings, indent=1).encode())
@@ -184,8 +190,8 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
 
 def finished_of(cell: Cell, home: Path, seconds: float) -> Finished:
     """How a cell ended, by what it left."""
-    if result_of(home, cell) is not None:
-        return Finished(cell, seconds, None)
+    if (result := result_of(home, cell)) is not None:
+        return Finished(cell, seconds, None, rounds_without_a_model(result))
     log = folder_of(home, cell) / LOG
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return Finished(cell, seconds, lines[-1] if lines else "it ended without a word, as where memory or disk is full")
