@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb
@@ -64,9 +63,7 @@ def method_class(name: str) -> type[Method]:
 
 def file_of(name: str) -> Path:
     """The file that a known method is written in."""
-    spec = find_spec(f"{__name__}.{name}")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin)
+    return next(path for folder in __path__ if (path := Path(folder, f"{name}.py")).is_file())
 
 
 def files_behind(method: type[Method]) -> dict[str, Path]:
