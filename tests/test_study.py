@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -153,6 +154,29 @@ def test_cells_end_with_the_study_and_none_is_played_twice(data, capsys):
         assert play_cell(str(work)) == 1
     assert "another process plays this cell" in capsys.readouterr().err
     assert {opened: opened.stat().st_mtime_ns for opened in before} == before
+
+
+def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
+    """A terminal sends it to every process that it has started."""
+    path = written(data, "early", ways={"internal": {"method": "single_site"}}, noise=[])
+    output = subprocess.PIPE
+    process = subprocess.Popen(
+        command(path), stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        begun = [
+            each
+            for each in psutil.Process(process.pid).children()
+            if "multiprocessing.forkserver" in str(each.cmdline())
+        ]
+        if begun:
+            break
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert begun and process.returncode == 1
+    assert "stopped; the same command goes on" in said and "Traceback" not in said
 
 
 def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
