@@ -43,8 +43,8 @@ _OF_TESTS = (
     "sites a model: p-values say less than they seem to."
 )
 _UNTRAINED = (
-    "In some cells the untrained model was chosen: no round's model did better on validation images. Such a way's name "
-    "says in how many, and its numbers say nothing of its training; the table of chosen rounds has more."
+    "In some cells the untrained model was chosen, as where no round makes a better one. Such a way's name says in how "
+    "many; what these cells tell says nothing of its training. The table of chosen rounds has more."
 )
 _NOTHING = "no cell has told a number yet"
 _WAYS_OF_A_FIGURE = 6
