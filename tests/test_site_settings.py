@@ -59,7 +59,7 @@ def test_whoever_decides_again_is_told_what_it_replaces(run: Played, north: Path
     run.offer()
     assert "instead" not in site(north, "approve", "octa-2").output
     assert "octa-2: no, instead of the yes of before; " in site(north, "decline", "octa-2").output
-    asked = site(north, "withdraw", "octa-2")
+    asked = site(north, "withdraw", "octa-2", answer="n\n")
     assert "has not agreed yet, so this declines. Decline" in asked.output and asked.exit_code == 1
     assert decision(north, "octa-2") == Decision("no")
 
