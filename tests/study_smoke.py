@@ -49,7 +49,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     **SIGNALS,
 }
 FEWER: dict[str, dict[str, int]] = {
-    "run": {"rounds": 2, "epochs": 1, "batch_size": 8, "images_per_site": 4},
+    "run": {"rounds": 2, "epochs": 2, "batch_size": 8, "images_per_site": 4},
     "method_options": {"fine_tuning_epochs": 1, "passes": 2, "members": 2},
     "augmentation": {"copies": 1},
 }
