@@ -244,7 +244,8 @@ def finish(home: Path, cell: Cell, rows: list[dict[str, Any]]) -> None:
     folder = folder_of(home, cell)
     folder.mkdir(parents=True, exist_ok=True)
     cost = {"bytes_to_site": 10, "bytes_from_site": 10, "answers": 2, "seconds": 1.0}
-    (folder / "result.json").write_text(json.dumps({"configuration": cell.digest, "rows": rows, "cost": cost}))
+    result = {"configuration": cell.digest, "rows": rows, "cost": cost, "weights": {}}
+    (folder / "result.json").write_text(json.dumps(result))
 
 
 def say(home: Path, cell: Cell, name: str, said: Predicted) -> None:
