@@ -120,6 +120,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
         try:
             run = check_record(values, RunConfiguration, f"ways: {label}")
+            _check(run, has_heldout=heldout is not None)
             configuration = check_record(
                 {
                     "run": run,
@@ -138,7 +139,6 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                 CellConfiguration,
                 f"ways: {label}",
             )
-            _check(run, has_heldout=heldout is not None)
         except ConfigurationError as error:
             for problem in error.problems:
                 found.setdefault(problem.removeprefix(f"ways: {label}: "), {})[label] = None
