@@ -125,7 +125,9 @@ def test_substring_matching_that_takes_files_of_another_run(
     assert north.notice(ours) is None
     shutil.copytree(drop.root / theirs.path, drop.root / ours.path)  # nor does it pass under our name
     assert receive(north, ours) is None
-    with pytest.raises(PoisonError, match=re.escape(f"{ours.manifest}: ") + "(belongs to run|is of kind round and round)"):
+    with pytest.raises(
+        PoisonError, match=re.escape(f"{ours.manifest}: ") + "(belongs to run|is of kind round and round)"
+    ):
         receive(north, ours)
 
 
