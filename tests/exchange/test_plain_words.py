@@ -30,8 +30,10 @@ WRONG = (None, True, *TEXTS, *NUMBERS, *HOLDING)
 
 
 def kinds(of: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
+    """All that is loaded, but for what one process of a daemon writes for another."""
     for kind in of.__subclasses__():
-        if kind.__module__.partition(".")[0] in ("aggregator", "shared", "site_client"):
+        product, _, rest = kind.__module__.partition(".")
+        if product in ("aggregator", "shared", "site_client") and rest != "torchrun":
             yield kind
         yield from kinds(kind)
 
