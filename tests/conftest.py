@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from tests.played import RUN, TENSORS, Played
 
 settings.register_profile("any machine", deadline=None)  # how long a test takes depends on what else runs
 settings.load_profile("any machine")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each core: half of the time a test waits for a daemon or a server."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_collection_finish() -> None:

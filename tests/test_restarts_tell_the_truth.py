@@ -320,6 +320,7 @@ def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, capl
     run.store.resume()
     run.store.request_stop()
     run.restart()
+    caplog.clear()
     with caplog.at_level("INFO"):
         while not run.is_over:
             for step in WORK:
