@@ -252,8 +252,7 @@ def test_a_run_begins_with_published_weights(data, tmp_path, monkeypatch):
 
 
 def test_ray_plays_the_same_cells(data):
-    pytest.importorskip("ray", reason="ray is not installed; `pip install 'dropfed[ray]'` brings it")
-    ways = {"too many": {"method": "centralised", "images_per_site": 1000}, "internal": {"method": "single_site"}}
+    ways = {"too many": {"method": "centralised", "images_per_site": 1000}, "federated": {"method": "fedavg"}}
     path = written(data, "by-ray", ways=ways, noise=[])
     found = subprocess.run(command(path, "--engine", "ray"), capture_output=True, text=True, check=False)
     assert found.returncode == 1

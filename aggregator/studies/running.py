@@ -168,7 +168,7 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
         ) from None
     ray.init(ignore_reinit_error=True, num_cpus=None if "RAY_ADDRESS" in os.environ else at_a_time, log_to_driver=False)
 
-    @ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
+    @ray.remote(num_cpus=1, max_retries=0)
     def play(folder: str) -> float:
         began = time.monotonic()
         with (Path(folder) / LOG).open("wb") as log:
