@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -179,14 +180,51 @@ def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
     assert "stopped; the same command goes on" in said and "Traceback" not in said
 
 
+TOO_PRIVATE = {"method": "fedavg", "privacy": {"max_grad_norm": 1.0, "delta": 1e-300, "target_epsilon": 0.01}}
+"""What every site declines once it has reckoned."""
+DECLINED = r"too private, seed 0 failed: (north|south) does not take part: privacy: target_epsilon"
+
+
 def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
-    ways = {"too many": {"method": "centralised", "images_per_site": 1000}, "internal": {"method": "single_site"}}
-    path = written(data, "failing", ways=ways, noise=[])
+    path = written(data, "failing", ways={"too private": TOO_PRIVATE, "internal": {"method": "single_site"}}, noise=[])
     found = subprocess.run(command(path), capture_output=True, text=True, check=False)
     assert found.returncode == 1
-    assert "too many, seed 0 failed: train_images: there are 24 images for training, not 1000" in found.stdout
+    assert re.search(DECLINED, found.stdout)
     assert "Traceback" not in found.stdout + found.stderr
     assert [result_of(data / "failing", cell) is not None for cell in cells_of(path)] == [False, True]
+
+
+def test_folders_that_cannot_be_read_are_told_before_any_cell(data, tmp_path):
+    """All of them, by the keys that name them, and by those of a study."""
+    south, empty, bare = tmp_path / "south", tmp_path / "empty", tmp_path / "bare"
+    shutil.copytree(data / "data" / "south", south)
+    (torn,) = list((south / "images").iterdir())[:1]
+    torn.write_bytes(torn.read_bytes()[:100])
+    empty.mkdir()
+    bare.mkdir()
+    ways = STUDY["ways"] | {"combined, equal": {"method": "centralised", "images_per_site": 1000}}
+    path = written(
+        tmp_path,
+        data={"north": str(data / "data" / "north"), "south": str(south)},
+        foreign=str(empty),
+        heldout=str(bare),
+        ways=ways,
+    )
+    with pytest.raises(ConfigurationError) as found:
+        play_study(path, None, "local", 1)
+    told = "\n".join(found.value.problems)
+    assert f"data: south ({south}): images/{torn.name}: " in told
+    assert (
+        f"data: north ({data / 'data' / 'north'}): images_per_site: there are 24 images for training, not 1000" in told
+    )
+    assert f"foreign ({empty}): " in told and f"heldout ({bare}): " in told
+    assert not list((tmp_path / "small" / "cells").iterdir())
+
+
+def test_more_folds_than_a_site_can_fill_are_told_before_any_cell(data):
+    path = written(data, "folds", folds={"outer": 20, "inner": 1})
+    with pytest.raises(ConfigurationError, match=r"data: north .*: 20 folds are asked for, and only \d+ get images"):
+        play_study(path, None, "local", 1)
 
 
 def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_path):
@@ -252,11 +290,11 @@ def test_a_run_begins_with_published_weights(data, tmp_path, monkeypatch):
 
 
 def test_ray_plays_the_same_cells(data):
-    ways = {"too many": {"method": "centralised", "images_per_site": 1000}, "federated": {"method": "fedavg"}}
+    ways = {"too private": TOO_PRIVATE, "federated": {"method": "fedavg"}}
     path = written(data, "by-ray", ways=ways, noise=[])
     found = subprocess.run(command(path, "--engine", "ray"), capture_output=True, text=True, check=False)
     assert found.returncode == 1
-    assert "too many, seed 0 failed: train_images: there are 24 images for training, not 1000" in found.stdout
+    assert re.search(DECLINED, found.stdout)
     assert "Traceback" not in found.stdout + found.stderr
     by_ray = [result_of(data / "by-ray", cell) for cell in cells_of(path)]
     assert by_ray[0] is None
@@ -264,6 +302,20 @@ def test_ray_plays_the_same_cells(data):
     again = subprocess.run([*command(path), "--output", str(data / "by-processes")], capture_output=True, check=False)
     assert again.returncode == 1
     assert result_of(data / "by-processes", cells_of(path)[1])["rows"] == by_ray[1]["rows"]
+
+
+def test_an_address_that_is_no_clusters_is_told(data):
+    path = written(data, "no-cluster", ways={"internal": {"method": "single_site"}}, noise=[])
+    found = subprocess.run(
+        command(path, "--engine", "ray"),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"RAY_ADDRESS": "nonsense"},
+    )
+    assert found.returncode == 2
+    assert "--engine ray: RAY_ADDRESS is nonsense, where no cluster answers" in found.stderr
+    assert "Traceback" not in found.stdout + found.stderr
 
 
 def test_without_ray_its_engine_says_what_to_do(data):

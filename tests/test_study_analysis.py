@@ -97,6 +97,7 @@ def test_images_from_elsewhere() -> None:
         row("b", POOLED, "foreign", split="foreign", ood_auroc=None),
     ]
     assert body(analysis.elsewhere(rows)) == {"a": [pytest.approx(0.8), 0.6], "b": [None, None]}
+    assert "one of the scans from elsewhere" in analysis.elsewhere(rows, "scans").caption
     # One model says of s against n the reverse of what it says of n against s: 0.5, whatever it says.
     rows = [row("a", "n", "s", ood_auroc=0.7), row("a", "s", "n", ood_auroc=0.3)]
     assert [cell.why for cell in body(analysis.elsewhere(rows))["a"][:1]] == ["one model"]
@@ -278,6 +279,9 @@ def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
     assert (voted.outer, voted.model_of, voted.tested_on) == (0, "north", "north")
     assert voted.cut == pytest.approx(0.55)
     assert voted.predicted.probabilities[:, 1] == pytest.approx([0.2, 0.4, 0.55, 0.7])
+    removed = next((tmp_path / "cells" / members[0].name).rglob("north.validation.csv"))
+    removed.rename(removed.with_suffix(".gone"))
+    assert not list(voting.votes(tmp_path, cells))  # what the others say is another ensemble
     table = voting.ensemble([voted])
     scores = dict(zip(table.header[2:], table.rows[0][2:], strict=True))
     assert {name: scores[name] for name in ("AUROC", "AUPRC", "accuracy")} == dict.fromkeys(

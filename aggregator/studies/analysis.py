@@ -239,13 +239,13 @@ def elsewhere(rows: Sequence[Row], what: str = "images") -> Table:
     for row in rows:
         value = row["scores"].get("ood_auroc")
         if value is not None and (row["split"] == "foreign" or kind_of(row) == "external"):
-            what = "foreign" if row["split"] == "foreign" else "other sites"
+            whose = "foreign" if row["split"] == "foreign" else "other sites"
             place = (row["seed"], row["outer"], row["inner"], row["model_of"], row["tested_on"])
-            found[row["way"], what][place] = value
+            found[row["way"], whose][place] = value
     ways = list(dict.fromkeys(row["way"] for row in rows))
     body: list[list[Cell]] = []
     for way in ways:
-        of_others, of_foreign = (found.get((way, what), {}) for what in ("other sites", "foreign"))
+        of_others, of_foreign = (found.get((way, whose), {}) for whose in ("other sites", "foreign"))
         others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others)
         body.append([way, others, spread_over_repeats(of_foreign)])
     caption = (

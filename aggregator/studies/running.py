@@ -20,12 +20,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from aggregator.studies.data import demand_readable
 from aggregator.studies.matrix import Cell
 from aggregator.studies.results import CONFIGURATION, folder_of, result_of, rounds_without_a_model
 from shared.errors import ConfigurationError
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, demand_computing
+from shared.visible import visible
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -73,7 +75,7 @@ def run_cells(
         on_finished: told of each cell as it ends.
 
     Raises:
-        ConfigurationError: ``engine`` is not installed.
+        ConfigurationError: ``engine`` is not installed, or has no cluster; or folders that cannot be read.
         StandingError: another process plays this study, or this machine lacks the device that it wants.
     """
     with work_lock(home, "another process plays this study; wait for it, or stop it first"):
@@ -81,6 +83,7 @@ def run_cells(
         if missing and engine == "local":  # Ray's machines may have another
             for device in sorted({cell.configuration.device for cell in missing.values()}):
                 demand_computing(Computing(device=device))
+        demand_readable(missing.values())
         for cell in missing.values():
             settings = cell.configuration.model_dump(mode="json")
             write_file(folder_of(home, cell) / CONFIGURATION, json.dumps(settings, indent=1).encode())
@@ -166,7 +169,14 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
         raise ConfigurationError(
             ["--engine ray: ray is not installed; `pip install 'dropfed[ray]'` brings it"]
         ) from None
-    ray.init(ignore_reinit_error=True, num_cpus=None if "RAY_ADDRESS" in os.environ else at_a_time, log_to_driver=False)
+    cluster = os.environ.get("RAY_ADDRESS")
+    try:
+        ray.init(ignore_reinit_error=True, num_cpus=None if cluster else at_a_time, log_to_driver=False)
+    except (ValueError, RuntimeError, OSError) as error:
+        reason = visible(str(error).splitlines()[0])
+        where = f"RAY_ADDRESS is {visible(cluster)}, where no cluster answers" if cluster else "Ray cannot start here"
+        what_to_do = "correct it, or unset it to have Ray on this machine" if cluster else "play it with --engine local"
+        raise ConfigurationError([f"--engine ray: {where} ({reason}); {what_to_do}"]) from None
 
     @ray.remote(num_cpus=1, max_retries=0)
     def play(folder: str) -> float:

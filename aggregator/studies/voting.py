@@ -75,7 +75,9 @@ class Voted:
 
 
 def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
-    """Every ensemble of two classes whose members are all finished; without a cross-validation each votes alone."""
+    """Every ensemble of two classes whose members are finished, with all that they said about images; without a
+    cross-validation each votes alone.
+    """
     groups: dict[Key, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.way, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
@@ -85,16 +87,12 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
         first = folder_of(home, members[0]) / PREDICTIONS
         for path in sorted(first.glob("*/*.test.csv")):
             model_of, tested_on = path.parent.name, path.name.removesuffix(".test.csv")
-            tested, validated = [], []
-            for member in members:
-                folder = folder_of(home, member) / PREDICTIONS / model_of
-                tested.append(read_predictions(folder / f"{tested_on}.test.csv"))
-                validated.append(read_predictions(folder / f"{model_of}.validation.csv"))
-            together = _together([each for each in tested if each is not None])
-            if together is None or together.probabilities.shape[1] != 2:
+            folders = [folder_of(home, member) / PREDICTIONS / model_of for member in members]
+            together = _together(_all_of([folder / f"{tested_on}.test.csv" for folder in folders]))
+            validated = _all_of([folder / f"{model_of}.validation.csv" for folder in folders])
+            if not validated or together is None or together.probabilities.shape[1] != 2:
                 continue
-            cuts = [youden_cut(each) for each in validated if each is not None]
-            cut = math.fsum(cuts) / len(cuts) if cuts else 0.5
+            cut = math.fsum(map(youden_cut, validated)) / len(validated)
             yield Voted(way, seed, outer, model_of, tested_on, together, cut)
 
 
@@ -140,6 +138,13 @@ def _vote_scores(voted: Voted, severities: Sequence[str]) -> dict[str, float]:
         if chosen.any():
             found[severity] = float(right[chosen].mean())
     return found
+
+
+def _all_of(paths: Sequence[Path]) -> list[Predicted]:
+    """The tables of all members; none where somebody removed one, for the others are another ensemble."""
+    found = [read_predictions(path) for path in paths]
+    there = [each for each in found if each is not None]
+    return there if len(there) == len(paths) else []
 
 
 def _together(found: Sequence[Predicted]) -> Predicted | None:

@@ -107,7 +107,7 @@ def combine(
                 total[start : start + count] = part.mean() if name in buffers else method.combine(part)[group]
         whole = rounded(total.reshape(shape), numbers) if group == MODEL else total.reshape(shape)
         if not np.isfinite(whole).all():
-            raise OverflowError(f"{name} of what goes on as {group} would be too great to be sent")
+            raise OverflowError(f"{name} of what goes on as {group} would hold NaN, or what is too great to be sent")
         return whole
 
     for group in targets:

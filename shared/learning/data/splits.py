@@ -247,7 +247,8 @@ def split_images(
 
     Raises:
         DataError: the file is wrong, or says the groups a second time, a group is in two splits, a split is empty or
-            has fewer images than are to be drawn of it, or the file says one for each image where folds are asked for.
+            has fewer images than are to be drawn of it, the file says one for each image where folds are asked for, or
+            there are too few images for so many folds.
     """
     ids = list(classes)
     units = list(dict.fromkeys(map(unit_of, ids)))
@@ -264,6 +265,13 @@ def split_images(
         raise DataError([f"{SPLIT_FILE}: the run divides the images into folds; take the column split out of it."])
     else:
         dealt = folds_of(group_of, classes, plan.folds.count, seed)
+        if (filled := len(set(dealt.values()))) < plan.folds.count:
+            raise DataError(
+                [
+                    f"{plan.folds.count} folds are asked for, and only {filled} get images, for no class has more than "
+                    f"{counted(filled, 'group')}: have fewer folds, or add images."
+                ]
+            )
         split = {image: plan.folds.split_of(fold) for image, fold in dealt.items()}
 
     problems: list[str] = []

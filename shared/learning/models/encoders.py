@@ -163,7 +163,7 @@ def load_imagenet_weights(encoder: Encoder, name: str, folders: Sequence[Path]) 
     """
     if name not in IMAGENET_FILES:
         raise ConfigurationError(
-            [f"weights: there are no ImageNet weights for the encoder '{name}'; use `weights: random`."]
+            [f"task_options: weights: there are no ImageNet weights for the encoder '{name}'; use `weights: random`."]
         )
     file_name = IMAGENET_FILES[name]
     searched = [*folders, Path(torch.hub.get_dir()) / "checkpoints"]

@@ -1,0 +1,66 @@
+"""Whether a study's folders can be read: told before the first cell is played, rather than by every cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from aggregator.studies.matrix import IMAGES_PER_SITE, Cell
+from shared.errors import ConfigurationError, DataError
+from shared.exchange.reading import check_record
+from shared.learning.data.splits import SplitPlan
+from shared.learning.seeds import split_seed
+from shared.learning.tasks import task_named
+
+_SHOWN = 10
+"""So many problems of a folder are told, and how many more there are."""
+
+
+def demand_readable(cells: Iterable[Cell]) -> None:
+    """Demand that every folder can be read, and divided as the cells will: in each of their ways, by the first seed.
+
+    Raises:
+        ConfigurationError: what is wrong, by folder.
+    """
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(_way_of_reading(cell), cell)
+    if problems := dict.fromkeys(problem for cell in first.values() for problem in _problems(cell)):
+        raise ConfigurationError([*problems])
+
+
+def _way_of_reading(cell: Cell) -> str:
+    """The same for cells that read alike: all turns of a cross-validation do."""
+    return json.dumps([cell.configuration.run.task_options, {**_split(cell), "folds": None}], sort_keys=True)
+
+
+def _split(cell: Cell) -> dict[str, object]:
+    run, wanted = cell.configuration.run, cell.configuration.images_per_site
+    return {**run.split, "train_images": wanted} if isinstance(wanted, int) else run.split
+
+
+def _problems(cell: Cell) -> Iterator[str]:
+    configuration, task = cell.configuration, task_named(cell.configuration.run.task)
+    options = task.options(configuration.run.task_options)
+    split = check_record(_split(cell), SplitPlan, "split")
+    for site, folder in configuration.data.items():
+        seed = split_seed(configuration.run.seed, site)
+        divided = partial(task.open_dataset, options=options, split=split, seed=seed)
+        yield from _told(f"data: {site}", folder, divided)
+    if configuration.foreign is not None:
+        yield from _told("foreign", configuration.foreign, partial(task.open_unlabelled, options=options))
+    if configuration.heldout is not None:
+        yield from _told("heldout", configuration.heldout, partial(task.open_images, options=options))
+
+
+def _told(key: str, folder: str, read: Callable[[Path], object]) -> Iterator[str]:
+    """What is wrong with a folder, by the key that names it and the keys of a study."""
+    try:
+        read(Path(folder))
+    except DataError as error:
+        for problem in error.problems[:_SHOWN]:
+            yield f"{key} ({folder}): {problem.replace('train_images:', f'{IMAGES_PER_SITE}:')}"
+        if (more := len(error.problems) - _SHOWN) > 0:
+            yield f"{key} ({folder}): and {more} more like these"
