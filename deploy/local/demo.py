@@ -307,9 +307,10 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     write_file(HOME / "report.md", report_text(report, scenario.score, scenario.score_title).encode())
-    console.print(f"\n{scenario.score_title} on each site's own test images; θ and weight of the last training round")
     table = Table("site")
     told = [name for name in _COLUMNS if any(score[name] is not None for score in scores.values())]
+    last = " and ".join(_COLUMNS[name] for name in ("theta", "weight") if name in told)
+    console.print(f"\n{scenario.score_title} on each site's own test images; {last} of the last training round")
     for name in told:
         table.add_column(_COLUMNS[name], justify="right")
     for site, score in scores.items():
