@@ -154,6 +154,7 @@ class _QuietServer(wsgi.Server):
     """cheroot without tracebacks about clients that hang up, and without waiting for clients that stand still."""
 
     ConnectionClass = _Connection
+    expiration_interval = 0.05  # seconds; a stop is noticed that late, too
 
     def __init__(self, address: tuple[str, int], app: WsgiDAVApp, *, numthreads: int) -> None:
         super().__init__(address, app, numthreads=numthreads)
