@@ -39,10 +39,10 @@ TEMPLATE = Path(__file__).with_name("report.html")
 LEAVES = {
     names.SITE_CARD: "the site's name, public key and software version",
     f"{names.KEYS}/….json": "a new public key of the site, signed by the one before",
-    names.STATUS: "what the site is doing now, without any image, name or path",
+    names.STATUS: "what the site is doing now and, in a sentence, what troubles it; the newest is shown above",
     names.CONSENT: "the site's yes or no with a reason, and how many images it has in each split",
     names.WITHDRAWAL: "that the site leaves the run, with a reason",
-    names.METRICS: "scores and losses over whole splits; none over fewer images than the site's minimum count",
+    names.METRICS: "scores and losses over whole splits, and over how many images",
     names.RELIABILITY: "how well the model's uncertainty tells wrong from right; θ is the uncertainty of one image",
     names.SITE_MODEL: "the trained weights, exactly the tensors listed in the run's offer",
     "state-….safetensors": "what the method needs beside the weights, exactly as listed in the run's offer",
@@ -55,7 +55,8 @@ CHECKED = (
     (
         "Contents",
         "Every file is what its name says, from its first byte to its last: no image, DICOM, archive, program or "
-        "pickle, no further column or key, and no text but the reasons that this page shows.",
+        "pickle, no further column or key, and no free text but reasons and what troubles a site, which this page "
+        "shows.",
     ),
     ("Chains", "Each side's messages are numbered without a gap, each naming the one before: none was taken away."),
     ("Replies", "Each message answers the one it must answer, and no hospital answered after it had withdrawn."),
@@ -64,6 +65,8 @@ UNKNOWABLE = (
     "What the numbers of a model reveal cannot be told by looking at them; differential privacy bounds it, where a run "
     "has it.",
     "Whether the aggregator's key is the real one: compare its digits with those you know from elsewhere.",
+    "Whether free text, such as a reason, names a patient, a file or a folder. The software puts none there, which no "
+    "machine can check: read what this page shows of it.",
     "Times are by each sender's own clock. The order is certain, the hour is not.",
     "What happened outside these folders, and in folders that were not given to this check.",
 )
@@ -136,7 +139,9 @@ def _site(reading: Reading, audit: Audit) -> Document:
         "later_keys": [{"key": each.key, "since": each.created} for each in reading.site.handovers],
         "joined": federation.created,
         "software": card.software if card else None,
-        "last_seen": reading.status.time if reading.status else None,
+        "heartbeat": reading.status.model_dump(include={"time", "phase", "run", "round", "trouble"})
+        if reading.status
+        else None,
         "messages": audit.messages,
         "files": audit.files,
         "bytes": audit.size_bytes,

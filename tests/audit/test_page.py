@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html import escape
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from shared.audit.cli import main
+from shared.errors import PassingError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Consent, Withdrawal
@@ -59,6 +61,24 @@ def test_what_a_site_writes_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt; {{ 7 * 7 }}" in page
     assert "&lt;b&gt;enough&lt;/b&gt;" in page
     assert "No final model was sent" in page
+
+
+def test_the_newest_heartbeat_is_shown_with_the_trouble_that_it_tells(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer()
+    run.heartbeat.note_trouble(PassingError("the folder does not answer <i>"))
+    run.heartbeat.beat("waiting", run.site, now=True)
+    status = json.loads((run.drop / names.STATUS).read_bytes())["body"]
+    _, page = page_of(run.drop, tmp_path / "page.html")
+    assert f">{escape(status['trouble'])}<" in page and f"<td>{status['phase']}</td>" in page
+    assert status["time"].replace("T", " ").replace("Z", " UTC") in page
+
+
+def test_it_claims_no_more_than_was_checked(played: Played, tmp_path: Path) -> None:
+    _, page = page_of(played.drop, tmp_path / "page.html")
+    assert "minimum count" not in page and "without any image, name or path" not in page
+    assert "which no machine can check: read what this page shows of it" in page
+    assert page.index("are not judged here, but by <code>dropfed-audit replay</code> alone") < page.index('id="who"')
 
 
 def test_findings_stand_at_its_top(played: Played, tmp_path: Path) -> None:
