@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.audit.reading import Reading
-from shared.audit.sites import rounds_of, settings_of
+from shared.audit.reading import NOT_OPENED, HiddenError, Reading
+from shared.audit.sites import demand_opened, rounds_of, settings_of
+from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Consent, FinalCard, Verdict
@@ -38,7 +39,7 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
         final = Place("final", run)
         if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None:
             cards.append(card)
-            facts[f"outcome.final model.{site}"] = reading.messages[final].manifest.files[names.FINAL_MODEL].sha256
+            facts[f"outcome.final model.{site}"] = final_model(reading, run)
     if cards:
         facts["outcome.chosen round"] = cards[0].chosen_round
         facts["outcome.score"] = cards[0].score_name
@@ -48,11 +49,33 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
     return facts
 
 
+def final_model(reading: Reading, run: str) -> str:
+    """SHA-256 of the final model itself, also where its file is encrypted; or why nobody can tell."""
+    try:
+        return reading.digest(reading.messages[Place("final", run)], names.FINAL_MODEL)
+    except HiddenError:
+        return NOT_OPENED
+    except PoisonError as error:
+        return error.reason
+
+
 def difference(readings: Mapping[str, Reading], first: str, second: str) -> dict[str, tuple[Any, Any]]:
-    """What differs, by key: as it is in the first run and in the second; None where one does not have it."""
+    """What differs, by key: as it is in the first run and in the second; None where one does not have it.
+
+    What is not opened in either counts as different, for nobody knows.
+
+    Raises:
+        ConfigurationError: a run is encrypted, and no key opens it.
+    """
+    for run in (first, second):
+        demand_opened(readings, run)
     one, other = run_facts(readings, first), run_facts(readings, second)
     keys = [*one, *(key for key in other if key not in one)]
-    return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}
+    return {
+        key: (one.get(key), other.get(key))
+        for key in keys
+        if one.get(key) != other.get(key) or one.get(key) == NOT_OPENED
+    }
 
 
 def lines(found: Mapping[str, tuple[Any, Any]], first: str, second: str) -> Iterator[str]:

@@ -56,6 +56,7 @@ from shared.folder.contract import UNFINISHED, Folder
 from shared.folder.local import LocalFolder
 
 UNKNOWN = "unknown"
+NOT_OPENED = "encrypted, not opened"
 
 
 @dataclass(frozen=True, order=True)
@@ -304,17 +305,31 @@ class Reading:
         said = self._said(message, name)
         return message.manifest.files[name].sha256 if said is None else said.sha256
 
-    def hides(self, run: str) -> bool:
-        """Whether some file of a run is encrypted, and no key opens it."""
+    def is_hidden(self, place: Place, name: str) -> bool:
+        """Whether a file that a message names is encrypted, and no key opens it."""
+        message = self.messages.get(place)
+        if message is None or name not in message.manifest.files:
+            return False
         try:
-            for message in self.messages.values():
-                for name in message.manifest.files if message.place.run == run else ():
-                    self._said(message, name)
+            self._said(message, name)
         except HiddenError:
             return True
         except PoisonError:
             return False  # which is found where the file is read
         return False
+
+    def hides(self, run: str) -> bool:
+        """Whether some file of a run is encrypted, and no key opens it."""
+        return any(
+            self.is_hidden(place, name)
+            for place, message in self.messages.items()
+            if place.run == run
+            for name in message.manifest.files
+        )
+
+    def hides_settings(self, run: str) -> bool:
+        """Whether the run's configuration is, and with it all that is said in the run."""
+        return self.is_hidden(Place("offer", run), names.RUN_CONFIGURATION)
 
     def hides_rules(self, run: str) -> bool:
         """Whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.audit.closing import closing
-from shared.audit.difference import flat
-from shared.audit.reading import Reading
+from shared.audit.difference import final_model, flat
+from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.sites import (
     absent_sites,
     by_site,
@@ -54,9 +54,9 @@ CHECKED = (
     ("Files", "Every file has the size and the SHA-256 that its signed message says, and none is missing or added."),
     (
         "Contents",
-        "Every file is what its name says, from its first byte to its last: no image, DICOM, archive, program or "
-        "pickle, no further column or key, and no free text but reasons and what troubles a site, which this page "
-        "shows.",
+        "Every file that was opened is what its name says, from its first byte to its last: no image, DICOM, archive, "
+        "program or pickle, no further column or key, and no free text but reasons and what troubles a site, which "
+        "this page shows.",
     ),
     ("Chains", "Each side's messages are numbered without a gap, each naming the one before: none was taken away."),
     ("Replies", "Each message answers the one it must answer, and no hospital answered after it had withdrawn."),
@@ -64,9 +64,9 @@ CHECKED = (
 UNKNOWABLE = (
     "What the numbers of a model reveal cannot be told by looking at them; differential privacy bounds it, where a run "
     "has it.",
-    "Whether the aggregator's key is the real one: compare its digits with those you know from elsewhere.",
     "Whether free text, such as a reason, names a patient, a file or a folder. The software puts none there, which no "
     "machine can check: read what this page shows of it.",
+    "Whether the aggregator's key is the real one: compare its digits with those you know from elsewhere.",
     "Times are by each sender's own clock. The order is certain, the hour is not.",
     "What happened outside these folders, and in folders that were not given to this check.",
 )
@@ -108,6 +108,7 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
         "messages": sum(audit.messages for audit in audits.values()),
         "files": sum(audit.files for audit in audits.values()),
         "bytes": sum(audit.size_bytes for audit in audits.values()),
+        "unopened": sum(audit.encrypted - audit.opened for audit in audits.values()),
     }
 
 
@@ -117,6 +118,7 @@ def page(document: Document) -> str:
         TEMPLATE,
         title=f"Audit of the federation {document['federation']}",
         report=document,
+        not_opened=NOT_OPENED,
         leaves=LEAVES,
         checked=CHECKED,
         unknowable=UNKNOWABLE,
@@ -146,7 +148,6 @@ def _site(reading: Reading, audit: Audit) -> Document:
         "files": audit.files,
         "bytes": audit.size_bytes,
         "findings": len(audit.findings),
-        "unopened": audit.encrypted - audit.opened,
     }
 
 
@@ -159,6 +160,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "run": run,
         "began": _began(readings, run),
         "settings": dict(flat("", settings.model_dump(mode="json"))) if settings else {},
+        "hides_settings": settings is None and any(reading.hides_settings(run) for reading in offered.values()),
         "summary": _summary(settings),
         "stays": _stays(listed),
         "sites": sites,
@@ -199,15 +201,17 @@ def _participant(reading: Reading, run: str) -> Document:
         for number in rounds_of({"": reading}, run)
         if (verdict := reading.record_or_none(Place("verdict", run, number), names.VERDICT, Verdict))
     ]
+    hidden = NOT_OPENED if reading.is_hidden(left, names.WITHDRAWAL) else None
     spent = [float(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
     return {
         "offered": reading.messages[Place("offer", run)].manifest.created,
         "answered": reading.messages[place].manifest.created if place in reading.messages else None,
+        "hides_answer": reading.is_hidden(place, names.CONSENT),
         "agrees": consent.agrees if consent else None,
         "reason": consent.reason if consent else None,
         "images": {split: consent.images[split] for split in SPLITS if split in consent.images} if consent else {},
         "withdrew": reading.messages[left].manifest.created if left in reading.messages else None,
-        "why_withdrew": withdrawal.reason if withdrawal else None,
+        "why_withdrew": withdrawal.reason if withdrawal else hidden,
         "verdicts": dict(Counter(verdict.status for verdict in verdicts)),
         "epsilon": max(spent, default=None),
         "sent": _sent(reading, run),
@@ -238,6 +242,7 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
             for name, place in (("asked", asked), ("answered", answered), ("settled", settled))
         }
         sites[site] = created | {
+            "hides_verdict": reading.is_hidden(settled, names.VERDICT),
             "status": verdict.status if verdict else None,
             "score": float(verdict.score) if verdict and verdict.score else None,
             "weight": float(verdict.weight) if verdict and verdict.weight else None,
@@ -247,18 +252,17 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
 
 
 def _outcome(readings: Mapping[str, Reading], run: str) -> Document | None:
+    """What is said of the final model; None if none was sent."""
     final = Place("final", run)
-    cards = {
-        site: card
-        for site, reading in readings.items()
-        if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None
-    }
-    if not cards:
+    sent = {site: reading for site, reading in readings.items() if final in reading.messages}
+    if not sent:
         return None
-    card = next(iter(cards.values()))
+    cards = (reading.record_or_none(final, names.CARD, FinalCard) for reading in sent.values())
+    card = next(filter(None, cards), None)
     return {
-        "chosen": card.chosen_round,
-        "reason": card.reason,
-        "models": {site: readings[site].messages[final].manifest.files[names.FINAL_MODEL].sha256 for site in cards},
-        "epsilon": card.epsilon,
+        "hides_card": card is None and any(reading.is_hidden(final, names.CARD) for reading in sent.values()),
+        "chosen": card.chosen_round if card else None,
+        "reason": card.reason if card else None,
+        "models": {site: final_model(reading, run) for site, reading in sent.items()},
+        "epsilon": card.epsilon if card else {},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.audit.reading import Reading
+from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.sent import files_of
 from shared.audit.sites import rounds_of
 from shared.audit.timeline import verdict_text
@@ -60,7 +60,10 @@ def lines(document: Document) -> Iterator[str]:
             )
         yield from _table(found["metrics"])
         verdict = found["verdict"]
-        yield visible(f"  verdict: {found['verdict_text']}" if verdict else "  verdict: none")
+        if found["unopened"]:
+            yield f"  {NOT_OPENED}: {', '.join(found['unopened'])}; name a key that opens them with --secret-key"
+        if verdict or not found["unopened"]:
+            yield visible(f"  verdict: {found['verdict_text'] or 'none'}")
         for name in ("score", "tolerance", "theta", "weight", "epsilon"):
             if verdict and verdict[name] is not None:
                 yield f"    {name} {verdict[name]}"
@@ -92,12 +95,15 @@ def _of_site(reading: Reading, run: str, round_no: int) -> Document:
     verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
     configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
     reliability = reading.record_or_none(answered, names.RELIABILITY, Reliability)
+    unopened = [f"{answered.path}/{names.METRICS}"] if reading.is_hidden(answered, names.METRICS) else []
     for place, name, record in (
         (asked, names.ROUND_CONFIGURATION, configuration),
         (answered, names.RELIABILITY, reliability),
         (settled, names.VERDICT, verdict),
     ):
-        if record is None and reading.has(place, name):
+        if reading.is_hidden(place, name):
+            unopened.append(f"{place.path}/{name}")
+        elif record is None and reading.has(place, name):
             problems.append(f"{place.path}/{name} is not a record of this kind")
     return {
         **{part: _message(reading, Place(kind, run, round_no)) for kind, part in _PARTS},
@@ -106,6 +112,7 @@ def _of_site(reading: Reading, run: str, round_no: int) -> Document:
         "metrics": [_row(row) for row in rows],
         "verdict": verdict.model_dump() if verdict else None,
         "verdict_text": verdict_text(verdict) if verdict else None,
+        "unopened": unopened,
         "problems": problems,
     }
 

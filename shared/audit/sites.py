@@ -159,6 +159,22 @@ def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
     return run
 
 
+def demand_opened(readings: Mapping[str, Reading], run: str) -> None:
+    """Demand that what the messages of a run say can be read in every folder.
+
+    Raises:
+        ConfigurationError: it is encrypted, and no key opens it.
+    """
+    if any(reading.hides_settings(run) for reading in readings.values()):
+        raise not_opened(run)
+
+
+def not_opened(run: str) -> ConfigurationError:
+    """What is said where nothing can be told of a run without a key."""
+    remedy = "name a key that opens it with --secret-key; the aggregator's opens every folder"
+    return ConfigurationError([f"run {run} is encrypted: {remedy}"])
+
+
 def rounds_of(readings: Mapping[str, Reading], run: str) -> list[int]:
     """The numbers of the rounds that some folder has a message of."""
     places = {place for reading in readings.values() for place in reading.messages}

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from shared.audit.reading import Reading
+from shared.audit.reading import NOT_OPENED, Reading
 from shared.exchange import names
 from shared.exchange.names import MANIFEST, Place
 from shared.exchange.records import Consent, FinalCard, Verdict, Withdrawal
 from shared.exchange.signing import fingerprint
 from shared.exchange.trust import Message
 from shared.visible import visible
+
+_SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD)
+"""The records that tell an outcome."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,9 @@ def _ordered(reading: Reading) -> list[Message]:
 
 def _outcome(reading: Reading, place: Place) -> str:
     """What a message says, or what was decided about it."""
+    told = Place("verdict", place.run, place.round_no) if place.kind == "update" else place
+    if any(reading.is_hidden(told, name) for name in _SAYING):
+        return NOT_OPENED
     match place.kind:
         case "consent":
             consent = reading.record_or_none(place, names.CONSENT, Consent)
@@ -172,7 +178,7 @@ def _outcome(reading: Reading, place: Place) -> str:
             verdict = reading.record_or_none(place, names.VERDICT, Verdict)
             return "" if verdict is None else verdict_text(verdict)
         case "update":
-            verdict = reading.record_or_none(Place("verdict", place.run, place.round_no), names.VERDICT, Verdict)
+            verdict = reading.record_or_none(told, names.VERDICT, Verdict)
             return "no verdict yet" if verdict is None else verdict.status
         case "final":
             card = reading.record_or_none(place, names.CARD, FinalCard)

@@ -27,7 +27,7 @@ from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of
-from shared.audit.sites import rounds_of, settings_of, sharing_of
+from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
@@ -63,10 +63,7 @@ def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout:
     if not offers:
         raise ConfigurationError([f"there is no run {run} in these folders"])
     if all(reading.hides(run) for reading in offers.values()):
-        problem = (
-            f"run {run} is encrypted: name a key that opens it with --secret-key; the aggregator's opens every folder"
-        )
-        raise ConfigurationError([problem])
+        raise not_opened(run)
     offers = {site: reading for site, reading in offers.items() if not reading.hides(run)}
     configuration, listed = settings_of(offers, run), sharing_of(offers, run)
     if configuration is None or listed is None:
