@@ -374,7 +374,7 @@ def _max_weights_bytes(channel: Channel, place: Place) -> int:
     if place.kind != "update":
         return 0
     offer = Place("offer", place.run)
-    run, tensors = (channel.path(offer, name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS))
+    run, tensors = (channel.content(offer, name) for name in (names.RUN_CONFIGURATION, names.TENSORS))
     return _largest(offer, run, tensors)
 
 

@@ -344,26 +344,33 @@ def if_another_launch(work: Path) -> str:
 
 
 def consent_of(channel: Channel, run: str) -> Consent | None:
-    """A site's answer to the offer, or None if there is none; an ill-formed one counts as no."""
+    """A site's answer to the offer, or None if there is none; an ill-formed one counts as no.
+
+    Raises:
+        StandingError: it is not as it was accepted.
+    """
     message = channel.message(place := Place("consent", run))
     if message is None:
         return None
-    path = channel.path(place, names.CONSENT)
     try:
-        return open_record(path.read_bytes(), Consent, f"{place.path}/{names.CONSENT}")
+        return open_record(channel.content(place, names.CONSENT), Consent, f"{place.path}/{names.CONSENT}")
     except PoisonError as error:
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
 def withdrawal_of(channel: Channel, run: str) -> str | None:
-    """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same."""
+    """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same.
+
+    Raises:
+        StandingError: it is not as it was accepted.
+    """
     place = Place("withdrawal", run)
     if (refusal := channel.refusal(place)) is not None:
         return sentence(refusal)
     if channel.message(place) is None:
         return None
     try:
-        content = channel.path(place, names.WITHDRAWAL).read_bytes()
+        content = channel.content(place, names.WITHDRAWAL)
         return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
     except PoisonError as error:
         return sentence(str(error))
@@ -382,8 +389,9 @@ def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:
 
     Raises:
         PoisonError: it is not a metrics table.
+        StandingError: it is not as it was accepted.
     """
     place = Place("update", run, round_no)
     if channel.message(place) is None:
         return []
-    return read_metrics(channel.path(place, names.METRICS).read_bytes(), f"{place.path}/{names.METRICS}")
+    return read_metrics(channel.content(place, names.METRICS), f"{place.path}/{names.METRICS}")

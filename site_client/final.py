@@ -110,11 +110,12 @@ def keep_final(
     Raises:
         Stopped: by ``on_progress``.
         PoisonError: the final message does not hold the run's tensors or a well-formed card.
+        StandingError: its card is not as it was accepted.
     """
     run, place = trainer.run, Place("final", trainer.run.run)
     received = channel.path(place, names.FINAL_MODEL)
     check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.FINAL_MODEL}")
-    final = open_record(channel.path(place, names.CARD).read_bytes(), FinalCard, f"{place.path}/{names.CARD}")
+    final = open_record(channel.content(place, names.CARD), FinalCard, f"{place.path}/{names.CARD}")
     if final.run != run.run or final.chosen_round > run.rounds:
         raise PoisonError(f"{place.path}/{names.CARD}", "speaks of another run")
     personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)

@@ -154,7 +154,7 @@ def newest_accepted(work: Path, channel: Channel, run: str, *, before: int) -> P
         place = Place("verdict", run, round_no)
         if channel.message(place) is None:
             return False
-        weight = open_record(channel.path(place, names.VERDICT).read_bytes(), Verdict, place.path).weight
+        weight = open_record(channel.content(place, names.VERDICT), Verdict, place.path).weight
         return weight is not None and float(weight) > 0
 
     return _newest(work, run, [round_no for round_no in _trained(channel, run, before) if was_accepted(round_no)])
@@ -176,7 +176,7 @@ def consent(channel: Channel, run: str) -> Consent | None:
     place = Place("consent", run)
     if channel.message(place) is None:
         return None
-    return open_record(channel.path(place, names.CONSENT).read_bytes(), Consent, place.path)
+    return open_record(channel.content(place, names.CONSENT), Consent, place.path)
 
 
 def round_configuration(channel: Channel, place: Place) -> RoundConfiguration:
@@ -184,6 +184,7 @@ def round_configuration(channel: Channel, place: Place) -> RoundConfiguration:
 
     Raises:
         PoisonError: it is not well-formed.
+        StandingError: it is not as it was accepted.
     """
     path = f"{place.path}/{names.ROUND_CONFIGURATION}"
-    return open_yaml(channel.path(place, names.ROUND_CONFIGURATION).read_bytes(), RoundConfiguration, path)
+    return open_yaml(channel.content(place, names.ROUND_CONFIGURATION), RoundConfiguration, path)

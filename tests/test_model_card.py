@@ -140,6 +140,17 @@ def test_a_model_that_is_not_the_sites_is_not_handed_on(played: Played, tmp_path
     assert not (tmp_path / "model").exists()
 
 
+def test_a_table_that_was_damaged_since_is_not_taken_as_untold(tmp_path: Path) -> None:
+    played, _ = ended_run(tmp_path)
+    work = played.drop.parent / "aggregator"
+    table = work / "sites" / "north" / "mirror" / Place("update", RUN, 2).path / names.METRICS
+    table.write_bytes(b"xx")
+    result = export(work, tmp_path / "model")
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert "it is not as it was left here; put it back" in " ".join(result.output.split())
+    assert str(table) in "".join(result.output.split())
+
+
 def test_a_run_without_a_final_model(played: Played, tmp_path: Path) -> None:
     work = played.drop.parent / "aggregator"
     RunStore(work, "open").begin(run_configuration(run="open"), Sharing(tensors={}, start={}, personal=[]))

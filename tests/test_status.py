@@ -16,12 +16,14 @@ from click.testing import CliRunner
 from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
 from aggregator.daemon import Daemon
+from aggregator.dashboard.state import page_state
+from aggregator.results import best_so_far
 from aggregator.store import RunStore
 from shared import commands
 from shared.errors import ConfigurationError, PassingError, StandingError
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import FinalCard, Sharing
+from shared.exchange.records import FinalCard, Sharing, Withdrawal
 from shared.exchange.signing import canonical
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
@@ -45,6 +47,20 @@ def aggregator_says(run: Played) -> str:
 
 def site_says(run: Played) -> str:
     return of_site.overview_text(of_site.overview(run.drop.parent / "north"))
+
+
+def daemon_of(run: Played, store: RunStore) -> Daemon:
+    nothing: Any = None
+    return Daemon(
+        store,
+        [run.courier],
+        heldout=nothing,
+        method=open_method("mean", {}),
+        aggregation=nothing,
+        score_name="",
+        stop=run.stop,
+        news=threading.Event(),
+    )
 
 
 def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:
@@ -115,17 +131,7 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
         assert re.search(r"\n      trouble: .*[^.] \(since 2001-09-09T01:46:40Z\)", aggregator_says(run))
     run.stop.set()
     run.courier.join()
-    nothing: Any = None
-    launched = Daemon(
-        store,
-        [run.courier],
-        heldout=nothing,
-        method=open_method("mean", {}),
-        aggregation=nothing,
-        score_name="",
-        stop=run.stop,
-        news=threading.Event(),
-    )
+    launched = daemon_of(run, store)
     assert launched.final_model is None  # so `launch` says that it was interrupted
     in_the_way.unlink()
     run.stop.clear()
@@ -192,6 +198,41 @@ def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
     path.write_bytes(b"")
     with pytest.raises(StandingError, match=f"{path} is not canonical JSON: .* from the folder or a backup"):
         site_says(run)
+
+
+@pytest.mark.parametrize("content", [b"xx", None])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (Place("consent", RUN), names.CONSENT),
+        (Place("update", RUN, 1), names.METRICS),
+        (Place("withdrawal", RUN), names.WITHDRAWAL),
+    ],
+)
+def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
+    place: Place, name: str, content: bytes | None, run: Played, store: RunStore
+) -> None:
+    run.offer_and_consent()
+    store.ask(1, ("north",), ("north",))
+    run.round(1, trains=True)
+    withdrawal = Withdrawal(run=RUN, reason="a holiday")
+    run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(withdrawal.model_dump())}, "offer")
+    work = run.drop.parent / "aggregator"
+    path = work / "sites" / "north" / "mirror" / place.path / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    problem = f"{path}.*: it is not as it was left here; put it back from the folder or a backup"
+    for told in TOLD:
+        result = CliRunner().invoke(aggregator_command, [*told, "--work", str(work)])
+        if place.kind == "update" and told[0] == "status":
+            assert result.exit_code == 0  # it does not read tables
+            continue
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+        assert re.fullmatch(problem, " ".join(result.output.split()).replace("- ", "-"))
+    assert re.search(problem, page_state(work)["problem"])
+    with pytest.raises(StandingError, match=problem):
+        daemon_of(run, store).run() if place.kind != "update" else best_so_far(store, {"north": run.aggregator}, "loss")
 
 
 def test_a_run_that_is_not_here_is_told_with_those_that_are(run: Played, store: RunStore) -> None:
