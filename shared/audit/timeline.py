@@ -1,4 +1,4 @@
-"""Every message of an archive in order: who sent what, when by its own clock, under which key, and what came of it."""
+"""Every message and hand-over of an archive in order: who sent what, when, under which key, and what came of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from heapq import heapify, heappop, heappush
 
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.exchange import names
-from shared.exchange.names import MANIFEST, Place
-from shared.exchange.records import Consent, FinalCard, Verdict, Withdrawal
+from shared.exchange.names import AGGREGATOR, MANIFEST, Place
+from shared.exchange.records import Consent, FinalCard, Handover, Verdict, Withdrawal
 from shared.exchange.signing import fingerprint
 from shared.exchange.trust import Message
 from shared.visible import visible
@@ -57,6 +57,33 @@ class Event:
 
 
 @dataclass(frozen=True)
+class NewKey:
+    """A hand-over: from its next message on the site signs with another key.
+
+    Args:
+        created: by the site's clock, which only informs.
+        key: the public key that signed it, from which it hands over.
+        new_key: the public key of all messages from number ``from_seq`` on.
+    """
+
+    created: str
+    site: str
+    path: str
+    key: str
+    new_key: str
+    from_seq: int
+
+    @property
+    def sender(self) -> str:
+        """The site itself."""
+        return self.site
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, for scripts."""
+        return {"kind": "handover"} | vars(self)
+
+
+@dataclass(frozen=True)
 class Gap:
     """Messages that must have been there, by the numbers of their sender's others or by a record of the site.
 
@@ -74,8 +101,8 @@ class Gap:
         return {"kind": "gap"} | vars(self)
 
 
-def timeline(readings: Mapping[str, Reading]) -> list[Event | Gap]:
-    """Every message, none before what it answers or what its sender sent before it, else by the clocks.
+def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
+    """Every message and hand-over, none before what it answers or what its sender sent before it, else by the clocks.
 
     What is missing stands where its sender goes on without it, or at the end.
     """
@@ -83,20 +110,24 @@ def timeline(readings: Mapping[str, Reading]) -> list[Event | Gap]:
     ordered = {site: _ordered(reading) for site, reading in readings.items()}
     for number, (site, messages) in enumerate(ordered.items()):
         if messages:
-            waiting.append((messages[0].manifest.created, site, number, 0))
+            waiting.append((_created(messages[0]), site, number, 0))
     heapify(waiting)
-    events: list[Event | Gap] = []
+    events: list[Event | NewKey | Gap] = []
     heads: dict[tuple[str, str], int] = defaultdict(int)
     while waiting:
         _, site, number, at = heappop(waiting)
         messages = ordered[site]
-        event = event_of(readings[site], messages[at])
-        if event.seq > (due := heads[site, event.sender] + 1):
-            events.append(Gap(site, event.sender, due, event.seq - 1))
-        heads[site, event.sender] = event.seq
-        events.append(event)
+        found = messages[at]
+        if isinstance(found, Handover):
+            events.append(_new_key(readings[site], found))
+        else:
+            event = event_of(readings[site], found)
+            if event.seq > (due := heads[site, event.sender] + 1):
+                events.append(Gap(site, event.sender, due, event.seq - 1))
+            heads[site, event.sender] = event.seq
+            events.append(event)
         if at + 1 < len(messages):
-            heappush(waiting, (messages[at + 1].manifest.created, site, number, at + 1))
+            heappush(waiting, (_created(messages[at + 1]), site, number, at + 1))
     for site, reading in readings.items():
         for _, sender, head in reading.told_heads():
             if head.seq > (newest := heads[site, sender]):
@@ -129,13 +160,25 @@ def event_of(reading: Reading, message: Message) -> Event:
     )
 
 
-def lines(events: list[Event | Gap]) -> Iterator[str]:
-    """One line per event or gap."""
+def _new_key(reading: Reading, handover: Handover) -> NewKey:
+    """A hand-over of a folder as an event."""
+    path, site = names.handover_path(handover.number), reading.site
+    keys = [site.key, *(each.key for each in site.handovers)]
+    before = keys[keys.index(handover.key) - 1]
+    return NewKey(handover.created, site.site, path, before, handover.key, handover.after.seq + 1)
+
+
+def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
+    """One line per event, hand-over or gap."""
     for event in events:
         way = f"{event.site} -> aggregator" if event.sender == event.site else f"aggregator -> {event.site}"
         if isinstance(event, Gap):
             told = f"number {event.first}" if event.first == event.last else f"numbers {event.first} to {event.last}"
             yield f"{'not here':20}  {way}  {told}: taken away, still on the way, or not right, as `verify` tells"
+            continue
+        if isinstance(event, NewKey):
+            told = f"message {event.from_seq} on key {fingerprint(event.new_key)}"
+            yield f"{event.created}  {way}  hand-over {event.path}  key {fingerprint(event.key)}  from {told}"
             continue
         where = f"{event.run}/{event.round_no:04d}" if event.round_no else event.run
         size = f"{event.size_bytes:,} bytes"
@@ -146,20 +189,38 @@ def lines(events: list[Event | Gap]) -> Iterator[str]:
         yield visible(f"{line}  {event.outcome}" if event.outcome else line)
 
 
-def _ordered(reading: Reading) -> list[Message]:
-    """A folder's messages: both chains in their order, no reply before what it answers, else by the clocks."""
-    senders = sorted({message.manifest.sender for message in reading.messages.values()})
-    chains = {sender: reading.sent_by(sender) for sender in senders}
-    known = {message.digest for message in reading.messages.values()}
-    seen: set[str] = set()
-    ordered: list[Message] = []
-    while heads := [chain[0] for chain in chains.values() if chain]:
-        ready = [head for head in heads if (head.manifest.in_reply_to or "") not in known - seen]
-        head = min(ready or heads, key=lambda message: (message.manifest.created, message.manifest.sender))
-        chains[head.manifest.sender].pop(0)
-        seen.add(head.digest)
+def _ordered(reading: Reading) -> list[Message | Handover]:
+    """A folder's messages and hand-overs: both chains in their order, each hand-over after the last message that an
+    earlier key signed, no reply before what it answers, else by the clocks.
+    """
+    site = reading.opened.site
+    chains: dict[str, list[Message | Handover]] = {
+        AGGREGATOR: [*reading.sent_by(AGGREGATOR)],
+        site: sorted([*reading.sent_by(site), *reading.site.handovers], key=_turn),
+    }
+    awaited = {message.digest for message in reading.messages.values()}
+    ordered: list[Message | Handover] = []
+    while heads := {sender: chain[0] for sender, chain in chains.items() if chain}:
+        ready = {sender: head for sender, head in heads.items() if _replies_to(head) not in awaited}
+        sender = min(ready or heads, key=lambda sender: (_created(heads[sender]), sender))
+        head = chains[sender].pop(0)
+        if isinstance(head, Message):
+            awaited.discard(head.digest)
         ordered.append(head)
     return ordered
+
+
+def _turn(found: Message | Handover) -> tuple[int, int]:
+    """Where in its sender's order it stands."""
+    return (found.after.seq, found.number) if isinstance(found, Handover) else (found.manifest.seq, 0)
+
+
+def _created(found: Message | Handover) -> str:
+    return found.created if isinstance(found, Handover) else found.manifest.created
+
+
+def _replies_to(found: Message | Handover) -> str | None:
+    return None if isinstance(found, Handover) else found.manifest.in_reply_to
 
 
 def _outcome(reading: Reading, place: Place) -> str:

@@ -16,7 +16,7 @@ from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Sharing, Verdict
-from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.signing import SigningKey, canonical, digest_of, fingerprint
 from site_client.rotation import rotate
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
@@ -139,6 +139,29 @@ def test_new_keys_are_among_what_was_sent_each_with_the_key_that_signed_it(tmp_p
     ]
     assert [each["key"] for each in found] == [keys[0], keys[0], keys[0], keys[1], keys[0]]  # the heart beat before
     assert found[3]["digest"] == digest_of((run.drop / "keys" / "0003.json").read_bytes())
+
+
+def test_the_timeline_has_each_new_key_where_it_begins_to_sign(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    keys = [SigningKey.at(tmp_path / "north" / "signing.key").public]
+    keys += [rotate(tmp_path / "north").key for _ in range(2)]
+    shutil.copytree(tmp_path / "north" / "mirror" / names.KEYS, run.drop / names.KEYS)
+    events = told("timeline", run.drop)
+    assert [(event["kind"], event["path"]) for event in events] == [
+        ("offer", Place("offer", RUN).path),
+        ("consent", Place("consent", RUN).path),
+        ("handover", "keys/0002.json"),
+        ("handover", "keys/0003.json"),
+    ]
+    handovers = [event for event in events if event["kind"] == "handover"]
+    assert [(each["key"], each["new_key"], each["from_seq"]) for each in handovers] == [
+        (keys[0], keys[1], 2),
+        (keys[1], keys[2], 2),
+    ]
+    line = cli("timeline", run.drop)[1].splitlines()[2]
+    said = f"hand-over keys/0002.json  key {fingerprint(keys[0])}  from message 2 on key {fingerprint(keys[1])}"
+    assert line.endswith(f"north -> aggregator  {said}")
 
 
 def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
