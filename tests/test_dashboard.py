@@ -347,6 +347,12 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
             verdict(store, 1, HOSTILE)
             with (work / "log.txt").open("a") as log:
                 log.write(f"{HOSTILE}\n")
+            across = browser.run(
+                "const svg = document.querySelector('svg.chart');"
+                "const north = [...svg.querySelectorAll('text')].find((at) => at.textContent === 'north');"
+                "return north.getAttribute('x') / svg.viewBox.baseVal.width"
+            )
+            assert across < 0.5, "a name stands where its line ends: here at the first of two aggregates"
             browser.wait_for(HOSTILE, "#cards")
             browser.wait_for(HOSTILE, "#rounds-body")
             browser.wait_for(HOSTILE, "#lines")
@@ -358,6 +364,9 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
         written = browser.run("return [...document.querySelectorAll('svg.chart text')].map((at) => at.textContent)")
         assert [name for name in written if name in ("north", "south", "mean")] == ["mean", "north", "north"]
         assert written.count("aggregate of round") == 2
+        assert "not the same ones" not in browser.text("#charts")
+        curve = {"aggregates": [0, 1], "sites": {"north": [0.5, None], "south": [0.5, 0.75]}, "mean": [0.5, 0.75]}
+        assert browser.run(f"return isMeanOverOthers({json.dumps(curve)})") is True
         choose(run, store, 1)
         browser.wait_for("dice_mean 0.750, the chosen model", "#cards")
         assert "Verdict" not in browser.text("#cards article:first-child")

@@ -24,6 +24,7 @@ from aggregator.report.figures import Figure, picture
 from aggregator.report.heldout import PIXELS_PER_IMAGE, measure, open_heldout
 from aggregator.report.heldout_figures import TITLES, heldout_figures
 from aggregator.report.meanings import meanings
+from aggregator.report.site_figures import curves
 from aggregator.report.tables import SHOWN_ROWS, Table, as_in_papers, of_heldout
 from aggregator.report.timeline import timeline
 from aggregator.setup import initialise
@@ -441,6 +442,16 @@ def test_scores_as_in_papers() -> None:
     ]  # fmt: skip
     assert "in a site's column the standard deviation over its images" in table.caption
     assert as_in_papers(document_of(rounds), 7, "test").rows == []
+
+
+def test_a_mean_over_other_sites_than_before_is_said_to_be_so() -> None:
+    def told_by(*sites: str) -> dict[str, Any]:
+        row = {"images": "10", "loss": 1.0, "scores": {"dice_mean": 0.5}}
+        return {site: dict.fromkeys(("validation", "test"), row if site in sites else None) for site in "ab"}
+
+    for others, is_said in ((("a", "b"), False), (("b",), True)):
+        for figure in curves(document_of([told_by("a", "b"), told_by(), told_by(*others)])):
+            assert ("not the same ones for each aggregate" in figure.caption) == is_said
 
 
 def test_a_long_table_is_whole_in_its_file_alone() -> None:

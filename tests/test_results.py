@@ -11,10 +11,27 @@ from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.records import Privacy, Sharing
 from shared.exchange.tables import EPSILON, MetricsRow, write_metrics
+from shared.learning.choice import choose
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
 
 PRIVACY = Privacy(max_grad_norm=1.0, delta=0.01, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize(
+    ("others", "which"),
+    [(["north", "south"], "the sites"), (["south"], "the sites that told it, not the same ones for each aggregate")],
+)
+def test_the_card_says_where_the_means_are_over_different_sites(others: list[str], which: str) -> None:
+    run = run_configuration(run=RUN, sites=["north", "south"], quorum=1)
+    tables = {
+        round_no: {site: [MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})] for site in sites}
+        for round_no, sites in ((1, ["north", "south"]), (2, others))
+    }
+    card = choose(run, tables, {1: {}, 2: {}}, kept=[1], score_name="dice_mean", ended="")
+    assert card.reason == "best mean validation dice_mean over the sites", "one aggregate alone was kept"
+    card = choose(run, tables, {1: {}, 2: {}}, kept=[0, 1], score_name="dice_mean", ended="")
+    assert card.reason.startswith(f"best mean validation dice_mean over {which}")
 
 
 @pytest.mark.parametrize(("privacy", "told"), [(PRIVACY, {"north": "1.5"}), (None, {})])

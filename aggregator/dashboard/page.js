@@ -297,9 +297,16 @@ function chart(curve, width, isOpen) {
   return element("figure", {},
     element("h3", {}, curve.name),
     plot(curve, lines, caption, width),
+    isMeanOverOthers(curve) ? element("p", { class: "soft" }, "The mean is over the sites that told the score, not the same ones for each aggregate.") : "",
     element("ul", { class: "legend" }, ...lines.map((line) => element("li", {},
       shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { ...line.look, x1: 0, y1: 5, x2: 28, y2: 5 }), markerAt(line, 14, 5)), line.name))),
     details);
+}
+
+// Whether the mean joins aggregates of which different sites told the score.
+function isMeanOverOthers(curve) {
+  const toldBy = curve.aggregates.map((_, row) => Object.keys(curve.sites).filter((name) => curve.sites[name][row] !== null).join());
+  return curve.mean !== null && new Set(toldBy.filter(Boolean)).size > 1;
 }
 
 function plot(curve, lines, caption, width) {
@@ -331,7 +338,11 @@ function plot(curve, lines, caption, width) {
       if (run.length === 1 || curve.aggregates.length <= MOST_MARKED) drawing.append(...run.map(([of, value]) => markerAt(line, x(of), y(value))));
     }
   }
-  drawing.append(...namesBeside(named, (line) => y(line.values.findLast((value) => value !== null)), width - right + 8, height - bottom));
+  const endOf = (line) => {
+    const row = line.values.findLastIndex((value) => value !== null);
+    return { across: x(curve.aggregates[row]) + 8, down: y(line.values[row]) };
+  };
+  drawing.append(...namesBeside(named, endOf, height - bottom));
   return drawing;
 }
 
@@ -340,15 +351,15 @@ function markerAt(line, across, down) {
 }
 
 // The name of each line beside its end, one below the other where ends lie closer than a name is high.
-function namesBeside(lines, endOf, across, lowest) {
-  const placed = lines.map((line) => ({ line, down: endOf(line) })).sort((one, other) => one.down - other.down);
+function namesBeside(lines, endOf, lowest) {
+  const placed = lines.map((line) => ({ line, ...endOf(line) })).sort((one, other) => one.down - other.down);
   placed.forEach((each, row) => {
     if (row) each.down = Math.max(each.down, placed[row - 1].down + NAME_HEIGHT);
   });
   placed.reverse().forEach((each, row) => {
     each.down = Math.min(each.down, row ? placed[row - 1].down - NAME_HEIGHT : lowest);
   });
-  return placed.map(({ line, down }) => {
+  return placed.map(({ line, across, down }) => {
     const shown = line.name.length > NAME_LETTERS ? `${line.name.slice(0, NAME_LETTERS - 1)}…` : line.name;
     return shape("text", { x: across, y: (down + 4).toFixed(1) }, shown);
   });

@@ -38,12 +38,15 @@ def curves(document: Document) -> list[Figure]:
         ("loss", "loss", "loss (nats)", (None, None)),
     ):
         for split in RECEIVED_SPLITS:
-            caption = f"Each site's {split} images; black: the mean over the sites that told it. Gap: not told."
+            table = by_aggregate(document, split, name, shown)
+            told_by = {tuple(is_number(cell) for cell in row[1:-1]) for row in table.rows if is_number(row[-1])}
+            which = "the sites that told it" + (", not the same ones for each aggregate" if len(told_by) > 1 else "")
+            caption = f"Each site's {split} images; black: the mean over {which}. Gap: not told."
             figures.append(
                 lines(
                     f"{shown} on {split} images",
                     caption,
-                    by_aggregate(document, split, name, shown),
+                    table,
                     has_mean=True,
                     limits=limits,
                     xlabel="aggregate of round (0: the first model)",

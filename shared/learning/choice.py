@@ -35,13 +35,20 @@ def validation_means(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: s
     Args:
         rows: of ``received_rows`` on "validation".
     """
-    means: dict[int, float] = {}
-    for aggregate, by_site in rows.items():
-        told = [row.scores.get(score_name) for row in by_site.values()]
-        scores = [score for score in told if score is not None and 0 <= score <= 1]
-        if scores:
-            means[aggregate] = fmean(scores)
-    return means
+    return {aggregate: fmean(scores.values()) for aggregate, scores in _told(rows, score_name).items()}
+
+
+def _told(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, dict[str, float]]:
+    """By aggregate and site: the scores that count; no aggregate that nobody told one of."""
+    told = {
+        aggregate: {
+            site: score
+            for site, row in by_site.items()
+            if (score := row.scores.get(score_name)) is not None and 0 <= score <= 1
+        }
+        for aggregate, by_site in rows.items()
+    }
+    return {aggregate: scores for aggregate, scores in told.items() if scores}
 
 
 def best_of(kept: Collection[int], means: Mapping[int, float]) -> int:
@@ -70,11 +77,14 @@ def choose(
         ended: why the run ends before its last round; empty if it does not. The card says that too.
         in_turn: whether each round asked one site: then the newest is chosen, for scores of other sites do not compare.
     """
-    means = validation_means(received_rows(tables, "validation"), score_name)
+    rows = received_rows(tables, "validation")
+    means = validation_means(rows, score_name)
+    sets = {frozenset(scores) for aggregate, scores in _told(rows, score_name).items() if aggregate in kept}
+    which = "the sites" if len(sets) <= 1 else "the sites that told it, not the same ones for each aggregate"
     reason = (
         "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
         if in_turn and verdicts
-        else f"best mean validation {score_name} over the sites"
+        else f"best mean validation {score_name} over {which}"
         if means
         else "no site reported a validation score (too few images?), so the newest aggregate was taken"
         if verdicts
