@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from aggregator.store import RunStore
 from shared import commands
 from shared.errors import ConfigurationError, PassingError, StandingError
 from shared.exchange import names
+from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing, Withdrawal
 from shared.exchange.signing import canonical
@@ -233,6 +235,35 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
     assert re.search(problem, page_state(work)["problem"])
     with pytest.raises(StandingError, match=problem):
         daemon_of(run, store).run() if place.kind != "update" else best_so_far(store, {"north": run.aggregator}, "loss")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "read"),
+    [
+        (Place("consent", RUN), names.CONSENT, lambda channel, work: site_store.consent(channel, RUN)),
+        (
+            Place("round", RUN, 1),
+            names.ROUND_CONFIGURATION,
+            lambda channel, work: site_store.round_configuration(channel, Place("round", RUN, 1)),
+        ),
+        (
+            Place("verdict", RUN, 1),
+            names.VERDICT,
+            lambda channel, work: site_store.newest_accepted(work, channel, RUN, before=2),
+        ),
+    ],
+)
+def test_nor_does_a_site_take_its_damaged_copies_as_what_was_said(
+    place: Place, name: str, read: Callable[[Channel, Path], object], run: Played
+) -> None:
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    work = run.drop.parent / "north"
+    read(run.site, work)
+    path = work / "mirror" / place.path / name
+    path.write_bytes(b"xx")
+    with pytest.raises(StandingError, match=f"{path}.* from the folder or a backup"):
+        read(run.site, work)
 
 
 def test_a_run_that_is_not_here_is_told_with_those_that_are(run: Played, store: RunStore) -> None:
