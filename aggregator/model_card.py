@@ -27,6 +27,7 @@ from aggregator.store import RunStore
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
 from shared.exchange.trust import open_site_card
@@ -95,7 +96,8 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
         DropfedError: what is kept of the run is damaged.
     """
     report, sharing, run = run_report(work, store), store.sharing(), store.configuration()
-    summary, channels = summary_of(report), read_channels(work, run.sites)
+    own_key = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
+    summary, channels = summary_of(report), read_channels(work, run.sites, own_key)
     sites = {site: _site(work, site, channels.get(site), card, report) for site in run.sites}
     inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]
     return {
@@ -136,18 +138,15 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping
         StandingError: it is not what the sites were sent.
     """
     size, sha256 = hash_file(store.final_model)
-    sent = {
-        site: message.manifest.files[names.FINAL_MODEL].sha256
-        for site, channel in channels.items()
-        if (message := channel.message(Place("final", store.run))) is not None
-    }
-    own = {site for site in sent if store.own_aggregate_path(card.chosen_round, site).exists()}
-    for site in sent.keys() - own:
-        if sent[site] != sha256:
-            where = f"sites/{site}/mirror/{Place('final', store.run).path}"
-            raise StandingError(
-                f"{store.final_model}: the file is damaged, it is not what {site} was sent; put it back from {where}"
-            )
+    final, sent_instead = Place("final", store.run), {}
+    for site in sorted(name for name, channel in channels.items() if channel.message(final)):
+        own = store.own_aggregate_path(card.chosen_round, site)
+        model, sent = (own, hash_file(own)) if own.exists() else (store.final_model, (size, sha256))
+        if not channels[site].says(final, names.FINAL_MODEL, *sent):
+            where = f"sites/{site}/mirror/{final.path}"
+            raise StandingError(f"{model}: the file is damaged, it is not what {site} was sent; put it back from {where}")
+        if own.exists():
+            sent_instead[site] = sent[1]
     return {
         "file": names.FINAL_MODEL,
         "bytes": size,
@@ -155,7 +154,7 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping
         "parameters": sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
         "tensors": len(sharing.tensors),
         "stays_at_sites": sorted([*sharing.start, *sharing.personal]),
-        "sent_instead": {site: sent[site] for site in sorted(own)},
+        "sent_instead": sent_instead,
     }
 
 

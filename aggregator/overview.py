@@ -16,6 +16,7 @@ from shared.durations import duration_text
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import Place
 from shared.exchange.records import RunConfiguration, sentence, status_text, time_text
 from shared.folder.local import LocalFolder
@@ -25,10 +26,17 @@ from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
 
-def read_channels(work: Path, sites: list[str]) -> dict[str, Channel]:
-    """The exchange with each enrolled site as the work directory remembers it; no secret is read for that."""
+def read_channels(work: Path, sites: list[str], own_key: EncryptionKey | None = None) -> dict[str, Channel]:
+    """The exchange with each enrolled site as the work directory remembers it.
+
+    Args:
+        own_key: the aggregator's, where it matters that a payload was encrypted; else no secret is read.
+    """
     homes = {site: work / "sites" / site for site in sites}
-    channels = {site: open_channel(home, LocalFolder(home / "mirror"), key=None) for site, home in homes.items()}
+    channels = {
+        site: open_channel(home, LocalFolder(home / "mirror"), key=None, encryption_key=own_key)
+        for site, home in homes.items()
+    }
     return {site: channel for site, channel in channels.items() if channel is not None}
 
 

@@ -209,12 +209,12 @@ class Played:
         )
 
 
-def ended_run(home: Path) -> tuple[Played, RunStore]:
+def ended_run(home: Path, encrypt: Encrypt = "none") -> tuple[Played, RunStore]:
     """A run that has ended, as the aggregator remembers it too; of its two sites one never joined."""
     played, store = Played(home), RunStore(home / "aggregator", RUN)
     sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
-    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1), sharing)
-    played.offer_and_consent()
+    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1, encrypt=encrypt), sharing)
+    played.offer_and_consent(encrypt=encrypt)
     for round_no, trains in ((1, True), (2, False)):
         store.ask(round_no, ("north",), ("north",))
         played.round(round_no, trains)

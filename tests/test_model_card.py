@@ -13,7 +13,8 @@ from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Sharing
+from shared.exchange.records import Encrypt, Sharing
+from shared.exchange.signing import digest_of
 from shared.folder.durable import hash_file, write_file
 from tests.federation.running import run_configuration
 from tests.played import RUN, Played, ended_run
@@ -149,6 +150,21 @@ def test_a_table_that_was_damaged_since_is_not_taken_as_untold(tmp_path: Path) -
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
     assert "it is not as it was left here; put it back" in " ".join(result.output.split())
     assert str(table) in "".join(result.output.split())
+
+
+@pytest.mark.parametrize("encrypt", ["weights", "all"])
+def test_the_model_of_an_encrypted_run(tmp_path: Path, encrypt: Encrypt) -> None:
+    played, store = ended_run(tmp_path, encrypt)
+    work, output = tmp_path / "aggregator", tmp_path / "model"
+    assert export(work, output).output.splitlines() == [f"wrote {path}" for path in sorted(output.iterdir())]
+    right, sent = store.final_model.read_bytes(), played.drop / Place("final", RUN).path / names.FINAL_MODEL
+    assert (output / "model.safetensors").read_bytes() == right != sent.read_bytes()
+    card = json.loads((output / "model-card.json").read_text(encoding="utf-8"))
+    assert card["model"]["sha256"] == digest_of(right)
+
+    write_file(store.final_model, right[:-1] + b"x")
+    result = export(work, tmp_path / "damaged")
+    assert "the file is damaged, it is not what north was sent" in result.output and result.exit_code == 1
 
 
 def test_a_run_without_a_final_model(played: Played, tmp_path: Path) -> None:

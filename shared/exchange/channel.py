@@ -15,7 +15,6 @@ what was to be encrypted, nor be made to take it.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -154,12 +153,23 @@ class Channel:
         try:
             content = path.read_bytes()
             if (message := self.message(place)) is not None:
-                self._check_said(message, name, content)
+                self._check_said(message, name, len(content), digest_of(content))
         except FileNotFoundError:
             raise not_as_it_was_left(path, PoisonError(name, "is missing")) from None
         except PoisonError as error:
             raise not_as_it_was_left(path, error) from None
         return content
+
+    def says(self, place: Place, name: str, size: int, sha256: str) -> bool:
+        """Whether a file of an accepted or sealed message says what has this size and SHA-256, which are in clear.
+
+        Of one that is encrypted nobody can tell without our key: then it counts as what it says.
+        """
+        try:
+            self._check_said(self._sealed[place], name, size, sha256)
+        except PoisonError:
+            return False
+        return True
 
     def is_settled(self, place: Place) -> bool:
         """Whether the message at ``place`` was accepted or refused; neither is ever undone."""
@@ -568,15 +578,14 @@ class Channel:
         if entry.encrypted is not None:
             self._ciphertexts.decrypt(message, name, self.path(message.place, name))
 
-    def _check_said(self, message: Message, name: str, content: bytes) -> None:
+    def _check_said(self, message: Message, name: str, size: int, sha256: str) -> None:
         """Compare what lies in the mirror with its manifest; of what is encrypted, where there is a key for that.
 
         Raises:
             PoisonError: it is another.
         """
-        sha256 = hashlib.sha256(content).hexdigest()
         if message.manifest.files[name].encrypted is None:
-            check_file(message, name, len(content), sha256)
+            check_file(message, name, size, sha256)
         else:
             self._ciphertexts.check(message, name, sha256)
 
