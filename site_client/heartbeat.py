@@ -1,7 +1,9 @@
 """The site's heartbeat: ``status.json`` in the folder and in the work directory.
 
 It says where the site stands and the last message it knows of either side, so that an auditor notices when the
-newest message of a folder was removed. It never holds up the work: one that cannot be sent is dropped.
+newest message of a folder was removed. It never holds up the work: one that cannot be sent is dropped. Nor is one sent
+before our own card is seen in the folder: of two work directories that were joined by one invite, the second says
+nothing there.
 
 What stands in the way is told in full in the work directory only: it may name images or paths, and those never leave.
 """
@@ -15,12 +17,13 @@ from pathlib import Path
 from shared import service
 from shared.errors import DropfedError, PassingError, PoisonError
 from shared.exchange.channel import Channel
-from shared.exchange.names import STATUS, Place
+from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, Place
 from shared.exchange.records import Phase, Status, now_text, sentence, status_text
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from site_client.configuration import SiteConfiguration
+from site_client.rotation import first_key, shown_key
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,8 @@ class Heartbeat:
         self.trouble: str | None = None
         self._public_trouble: str | None = None
         self._last: Status | None = None
-        self._path = work / STATUS
+        self._is_our_folder = False  # as far as was seen
+        self._work = work
         self._configuration = configuration
         self._folder = folder
         self._key = key
@@ -102,12 +106,25 @@ class Heartbeat:
         public = status.model_copy(update={"trouble": self._public_trouble})
         service.show(f"{status_text(public.model_dump())}{f': {public.trouble}' if public.trouble else ''}")
         try:
-            write_file(self._path, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump()))
+            write_file(self._work / STATUS, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump()))
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
         if sends:
             self._sent_at = time.monotonic()
             try:
-                self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
+                if not self._is_our_folder:
+                    self._is_our_folder = self._holds_our_card()
+                if self._is_our_folder:
+                    self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
             except (DropfedError, OSError) as error:
                 logger.debug("heartbeat not sent: %s", error)
+
+    def _holds_our_card(self) -> bool:
+        """Whether the card in the folder is the one here, and shows our key.
+
+        Raises:
+            DropfedError, OSError: one of them is not there, or cannot be read.
+        """
+        there = self._folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+        here = (self._work / "mirror" / SITE_CARD).read_bytes()
+        return there == here and shown_key(self._work) == first_key(self._work)
