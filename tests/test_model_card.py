@@ -13,8 +13,8 @@ from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Encrypt, Sharing
-from shared.exchange.signing import digest_of
+from shared.exchange.records import Encrypt, Sharing, Withdrawal
+from shared.exchange.signing import canonical, digest_of
 from shared.folder.durable import hash_file, write_file
 from tests.federation.running import run_configuration
 from tests.played import RUN, Played, ended_run
@@ -165,6 +165,15 @@ def test_the_model_of_an_encrypted_run(tmp_path: Path, encrypt: Encrypt) -> None
     write_file(store.final_model, right[:-1] + b"x")
     result = export(work, tmp_path / "damaged")
     assert "the file is damaged, it is not what north was sent" in result.output and result.exit_code == 1
+
+
+def test_what_sites_say_is_no_more_than_text(tmp_path: Path) -> None:
+    played, _ = ended_run(tmp_path)
+    withdrawal = Withdrawal(run=RUN, reason="p < 0.05 <b>x</b> ![](http://host/x) | \\|")
+    played.send("withdrawal", 0, {names.WITHDRAWAL: canonical(withdrawal.model_dump())}, "consent")
+    assert export(tmp_path / "aggregator", tmp_path / "model").exit_code == 0
+    text = (tmp_path / "model" / "model-card.md").read_text(encoding="utf-8")
+    assert r"p < 0.05 \<b>x\</b> ![]\(http://host/x) \| \\\| |" in text
 
 
 def test_a_run_without_a_final_model(played: Played, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from aggregator.report.document import RECEIVED_SPLITS, Document
 from shared.sizes import size_text
 from shared.visible import visible
+
+_MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])\(")
+"""What in a cell would end it, or begin a tag of HTML, a link or an image."""
 
 
 def report_text(report: Document, score: str, title: str) -> str:
@@ -86,8 +90,9 @@ def _cell(row: Document | None, score: str) -> str:
 
 
 def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """A Markdown table, its columns as wide as they must be; texts from elsewhere cannot leave their cells."""
-    cells = [[visible(str(cell)).replace("|", r"\|") for cell in row] for row in (head, *rows)]
+    """A Markdown table, its columns as wide as they must be; texts from elsewhere cannot leave their cells, nor be more
+    than text."""
+    cells = [[_MARKUP.sub(r"\\\g<0>", visible(str(cell))) for cell in row] for row in (head, *rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     lines = [f"| {' | '.join(f'{cell:{width}}' for cell, width in zip(row, widths, strict=True))} |" for row in cells]
     return [lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]]
