@@ -70,10 +70,11 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
-        if repeated:
-            raise yaml.YAMLError(f"says {', '.join(repeated)} twice; keep one")
+        seen = set()
+        for key, _ in node.value:
+            if (name := str(key.value)) in seen:
+                raise yaml.MarkedYAMLError(problem=f"says {name} twice; keep one", problem_mark=key.start_mark)
+            seen.add(name)
         return super().construct_mapping(node, deep=deep)
 
 

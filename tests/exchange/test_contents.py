@@ -62,6 +62,7 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         ("run: !!python/object/apply:os.system [ls]\n", "plain YAML"),
         ("- 1\n", "key: value"),
         ("run: [", "RUN.yaml: line 1, column 7: is not plain YAML: "),
+        ("run: a\nseed: 1\nrun: b\n", "RUN.yaml: line 3, column 1: is not plain YAML: says run twice; keep one"),
         ("run: a\n  b: c\n", "RUN.yaml: line 2, column 4: is not plain YAML: mapping values are not allowed here"),
         ("\x00", "plain YAML"),
         (
