@@ -160,8 +160,19 @@ def show_status(
 ) -> None:
     """Print where things stand, as JSON or in words; with ``watch`` again and again.
 
-    A terminal is cleared between two looks; elsewhere an empty line parts them, and JSON is one line each.
+    A terminal is cleared between two looks; elsewhere an empty line parts them, and JSON is one line each. Ctrl-C
+    ends a watch, and is no failure.
     """
+    try:
+        _show(look, text, as_json=as_json, watch=watch)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+def _show(
+    look: Callable[[], dict[str, Any]], text: Callable[[dict[str, Any]], str], *, as_json: bool, watch: bool
+) -> None:
     looks = 0
     while True:
         state = look()

@@ -393,7 +393,7 @@ def test_for_scripts_and_again_and_again(
 
     monkeypatch.setattr(commands.time, "sleep", sleep)
     result = CliRunner().invoke(command, [*options, "--watch", "--json"])  # type: ignore[arg-type]
-    assert len(looks) == 3
+    assert (result.exit_code, result.stderr, len(looks)) == (0, "", 3)
     assert [json.loads(line)["next"] for line in result.output.splitlines() if line.startswith("{")] == [
         state["next"]
     ] * 3
