@@ -225,13 +225,16 @@ def _site(reading: Reading, site: str, now: float, *, is_awaited: bool, goes_on:
     store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
     transfer = read_transfer(home / TRANSFER)
     trouble, trouble_since = (None, None) if store.is_over and not is_awaited else _trouble(home / "trouble.txt")
+    heartbeat = _heartbeat(home / names.STATUS, channel, now)
+    is_paused = heartbeat is not None and heartbeat["phase"] == "paused"
+    is_expected = is_awaited and goes_on and not is_paused
     return {
         "phase": _phase(reading, site),
-        "expected": answer_is_expected(channel, run, store.round_no) if channel and is_awaited and goes_on else None,
+        "expected": answer_is_expected(channel, run, store.round_no) if channel and is_expected else None,
         "transfer": asdict(transfer) if transfer else None,
         "last_verdict": _last_verdict(store, run, site),
         "new_key": _new_key(channel),
-        "heartbeat": _heartbeat(home / names.STATUS, channel, now),
+        "heartbeat": heartbeat,
         "trouble": trouble,
         "trouble_since": trouble_since,
     }

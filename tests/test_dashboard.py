@@ -158,6 +158,11 @@ def test_estimates_come_from_the_past_alone_and_only_while_time_counts(
         said = overview(work)
         assert said["expected_end"] >= said["now"]
         assert said["sites"]["north"]["expected"] and said["sites"]["south"]["expected"] is None
+        courier = work / "sites" / "north" / names.STATUS
+        run.heartbeat.beat("paused", run.site, now=True)
+        courier.write_bytes((run.drop / names.STATUS).read_bytes())
+        assert overview(work)["sites"]["north"]["expected"] is None, "the site is paused"
+        courier.unlink()
         store.pause()
         assert overview(work)["expected_end"] is None and overview(work)["sites"]["north"]["expected"] is None
         store.resume()
