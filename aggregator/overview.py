@@ -18,7 +18,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import Place
-from shared.exchange.records import RunConfiguration, sentence, status_text, time_text
+from shared.exchange.records import RunConfiguration, round_name, sentence, status_text, time_text
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
@@ -307,11 +307,6 @@ def _before_consent(home: Path, store: RunStore, channel: Channel) -> str:
     if store.is_over:
         return "asked for consent, has not answered"
     return "asked for consent" if is_published(home, offer) else "is being sent the offer"
-
-
-def round_name(run: RunConfiguration, round_no: int) -> str:
-    """What people call a round."""
-    return f"round {round_no}" if round_no <= run.rounds else "the closing round"
 
 
 def _last_verdict(store: RunStore, run: RunConfiguration, site: str) -> str | None:

@@ -429,7 +429,7 @@ class Daemon:
         except Stopped as reason:
             if self._stop.is_set():
                 raise
-            logger.info("round %d: %s", place.round_no, reason)
+            logger.info("%s: %s", store.round_told(self._channel, place), reason)
 
     def _answer_round(self, place: Place) -> None:
         """Train from the sealed input alone, so that a crash repeats the work and ends at the same bytes."""
@@ -461,7 +461,7 @@ class Daemon:
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {counted(worked.images, 'image')}" if configuration.epochs else "validated"
-        logger.info("round %d: %s in %.0f s", place.round_no, what, time.monotonic() - began)
+        logger.info("%s: %s in %.0f s", store.round_told(channel, place), what, time.monotonic() - began)
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():

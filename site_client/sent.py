@@ -140,7 +140,9 @@ def _answered(channel: Channel, message: Message) -> str:
     asked = channel.message(place)
     if asked is None or asked.digest != message.manifest.in_reply_to:
         return f"a message that is not kept here, {message.manifest.in_reply_to}"
-    return f"round {place.round_no} of run {place.run}" if place.round_no else f"the offer of run {place.run}"
+    if not place.round_no:
+        return f"the offer of run {place.run}"
+    return f"{store.round_told(channel, place)} of run {place.run}"
 
 
 def _records(channel: Channel, seen: int) -> list[State]:

@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from shared.counted import counted
+from shared.errors import PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
-from shared.exchange.records import Consent, RoundConfiguration, RunConfiguration, Sharing, Verdict
+from shared.exchange.records import Consent, RoundConfiguration, RunConfiguration, Sharing, Verdict, round_name
 from shared.exchange.trust import open_record, open_yaml
 from shared.folder.durable import sync_folder, write_file
 
@@ -105,6 +106,15 @@ def _offer(place: Place, configuration: bytes, tensors: bytes) -> tuple[RunConfi
         open_yaml(configuration, RunConfiguration, f"{place.path}/{names.RUN_CONFIGURATION}"),
         open_yaml(tensors, Sharing, f"{place.path}/{names.TENSORS}"),
     )
+
+
+def round_told(channel: Channel, place: Place) -> str:
+    """What people call a round; its number where what was offered is not here any more."""
+    try:
+        run, _ = offer(channel, place.run)
+    except (PoisonError, StandingError):
+        return f"round {place.round_no}"
+    return round_name(run, place.round_no)
 
 
 def start(channel: Channel, run: str) -> Path | None:

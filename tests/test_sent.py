@@ -32,7 +32,7 @@ def played(tmp_path: Path) -> Played:
     """A round that trains and one that does not."""
     both = Played(tmp_path)
     (tmp_path / "north" / "mirror" / names.FEDERATION).write_bytes((both.drop / names.FEDERATION).read_bytes())
-    both.offer_and_consent(groups={"trained": {"control": TENSORS.tensors}})
+    both.offer_and_consent(groups={"trained": {"control": TENSORS.tensors}}, rounds=1)
     both.round(1, trains=True, from_site=["control"])
     both.round(2, trains=False)
     return both
@@ -75,7 +75,7 @@ def test_each_message_names_the_request_it_answers(played: Played, tmp_path: Pat
         ("card", "the invite", True),
         ("consent", f"the offer of run {RUN}", True),
         ("update", f"round 1 of run {RUN}", True),
-        ("update", f"round 2 of run {RUN}", True),
+        ("update", f"the closing round of run {RUN}", True),
     ]
     assert state["folder"] == "http://127.0.0.1/north"
     assert state["heartbeat"]["path"] == names.STATUS

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.estimates import round_began
-from aggregator.overview import Reading, overview_of, round_name, told_of_newest
+from aggregator.overview import Reading, overview_of, told_of_newest
 from aggregator.results import received_model_rows
 from shared.durations import duration_text
 from shared.errors import DropfedError
 from shared.exchange.names import Place
-from shared.exchange.records import Verdict, now_text, status_text, time_text
+from shared.exchange.records import Verdict, now_text, round_name, status_text, time_text
 from shared.exchange.tables import MetricsRow
 from shared.folder.durable import disk_trouble
 from shared.folder.meter import Transfer, transfer_text

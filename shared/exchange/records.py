@@ -593,6 +593,11 @@ class FinalCard(Record):
     reason: Sentence
 
 
+def round_name(run: RunConfiguration, round_no: int) -> str:
+    """What people call a round."""
+    return f"round {round_no}" if round_no <= run.rounds else "the closing round"
+
+
 def status_text(status: Mapping[str, Any]) -> str:
     """The fields of a ``Status`` in words, without its trouble."""
     percent = f" ({status['progress_percent']} %)" if status["phase"] == "training" else ""
