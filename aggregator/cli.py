@@ -27,6 +27,7 @@ from shared.commands import (
 )
 from shared.counted import counted
 from shared.errors import ConfigurationError
+from shared.visible import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,7 +271,9 @@ def new_run(
         output = demand_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), demand_free)
     write_file(output, run_of(work, configuration, answers))
     click.echo(f"wrote {output}")
-    click.echo(f"next: read it, change what you like, then `dropfed-aggregator validate {output} --work {work}`")
+    click.echo(
+        f"next: read it, change what you like, then `dropfed-aggregator validate {typed(output)} --work {typed(work)}`"
+    )
 
 
 class _Names(click.ParamType[list[str]]):
@@ -464,7 +467,7 @@ def pause(run: str, work: Path) -> None:
     if store.stop_requested:
         raise ConfigurationError([f"{run} is being closed, and cannot be paused any more"])
     store.pause()
-    click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {work}`")
+    click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {typed(work)}`")
 
 
 @main.command()
@@ -501,13 +504,11 @@ def study(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"]
 
 def _unless_running(store: RunStore, work: Path) -> str:
     """What else has to be done where no aggregator is at work, as the end of a sentence."""
-    from shared.exchange.names import RUN_CONFIGURATION  # noqa: PLC0415  (keeps --help instant)
-    from shared.folder.lock import is_at_work  # noqa: PLC0415
+    from shared.folder.lock import is_at_work  # noqa: PLC0415  (keeps --help instant)
 
     if is_at_work(work):
         return ""
-    command = f"`dropfed-aggregator launch {store.home / RUN_CONFIGURATION} --work {work}`"
-    return f"; the aggregator is not running: {command} starts it"
+    return f"; the aggregator is not running: {store.goes_on_by} starts it"
 
 
 def _find_run(work: Path, run: str) -> RunStore:

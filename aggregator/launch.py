@@ -19,6 +19,7 @@ from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
 from shared.learning.aggregation import Aggregation
 from shared.logs import log_to
+from shared.visible import typed
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         logger.warning("%s; what is due to its sites is still sent", ended_already(run.run))
     logger.info("run %s: %s by %s over %s", run.run, run.task, run.method, ", ".join(run.sites))
     if store.paused:
-        logger.warning("run %s is paused; go on with `dropfed-aggregator resume %s --work %s`", run.run, run.run, work)
+        resume = f"`dropfed-aggregator resume {run.run} --work {typed(work)}`"
+        logger.warning("run %s is paused; go on with %s", run.run, resume)
     return Daemon(
         store,
         sites,

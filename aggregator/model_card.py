@@ -32,6 +32,7 @@ from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import BLOCK, hash_file, sync_folder, temporary_name, write_file, writing
+from shared.visible import typed
 
 CARD_JSON = "model-card.json"
 CARD_TEXT = "model-card.md"
@@ -64,7 +65,7 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
         DropfedError: what is kept of the run is damaged.
     """
     if (card := store.card()) is None:
-        ends = f"`dropfed-aggregator stop {store.run} --work {work}` ends it with the best model so far"
+        ends = f"`dropfed-aggregator stop {store.run} --work {typed(work)}` ends it with the best model so far"
         why = store.given_up() or f"it has not ended, and {ends}"
         raise ConfigurationError([f"{store.run} has no final model: {why}"])
     if output.exists():
@@ -144,7 +145,9 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping
         model, sent = (own, hash_file(own)) if own.exists() else (store.final_model, (size, sha256))
         if not channels[site].says(final, names.FINAL_MODEL, *sent):
             where = f"sites/{site}/mirror/{final.path}"
-            raise StandingError(f"{model}: the file is damaged, it is not what {site} was sent; put it back from {where}")
+            raise StandingError(
+                f"{model}: the file is damaged, it is not what {site} was sent; put it back from {where}"
+            )
         if own.exists():
             sent_instead[site] = sent[1]
     return {

@@ -22,6 +22,7 @@ from shared.exchange.records import RunConfiguration, round_name, sentence, stat
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
+from shared.visible import typed
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
@@ -64,7 +65,7 @@ def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
     for _ in range(MOST_READINGS):
         runs = runs_in(work)
         if not runs:
-            command = f"`dropfed-aggregator launch RUN.yaml --work {work}`"
+            command = f"`dropfed-aggregator launch RUN.yaml --work {typed(work)}`"
             raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
         store = runs[-1]
         marks = store.marks()
@@ -120,7 +121,7 @@ def overview_text(state: dict[str, Any]) -> str:
     where = "the closing round" if is_closing else f"round {state['round']} of {state['rounds']}"
     lines = [f"run {state['run']}: {state['state']}, {where}"]
     if not state["running"] and state["next"]:
-        command = f"dropfed-aggregator launch {state['configuration']} --work {state['work']}"
+        command = f"dropfed-aggregator launch {typed(state['configuration'])} --work {typed(state['work'])}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state["waits_for"]:
         lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
@@ -203,7 +204,7 @@ def _next(work: Path, store: RunStore, run: RunConfiguration, waited_for: list[s
     if store.stop_requested:
         return "the best model so far is chosen, and the run ends"
     if store.paused:
-        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {work}`"
+        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {typed(work)}`"
     if store.round_no > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
     following = f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round (validation alone)"
@@ -224,10 +225,10 @@ def _site(reading: Reading, site: str, now: float, *, is_awaited: bool, goes_on:
     """Of a run that is over, what stood in the way of a site that nothing is awaited of does not matter any more."""
     store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
     transfer = read_transfer(home / TRANSFER)
-    trouble, trouble_since = (None, None) if store.is_over and not is_awaited else _trouble(home / "trouble.txt")
     heartbeat = _heartbeat(home / names.STATUS, channel, now)
     is_paused = heartbeat is not None and heartbeat["phase"] == "paused"
     is_expected = is_awaited and goes_on and not is_paused
+    trouble, trouble_since = (None, None) if store.is_over and not is_awaited else _trouble(home / "trouble.txt")
     return {
         "phase": _phase(reading, site),
         "expected": answer_is_expected(channel, run, store.round_no) if channel and is_expected else None,

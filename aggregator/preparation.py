@@ -43,6 +43,7 @@ from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import Collection, Options, Task
 from shared.learning.tolerance import HeldOutSet
 from shared.sizes import size_text
+from shared.visible import typed
 
 PUBLISHED_WEIGHTS = "weights"
 """Where in the work directory published weights, such as ImageNet's, are looked for first."""
@@ -271,8 +272,8 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
     return [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
-        f"`dropfed-aggregator launch {store.home / names.RUN_CONFIGURATION} --work {work}`; to end it with the best "
-        f"model so far, call `dropfed-aggregator stop {store.run} --work {work}` before that"
+        f"{store.goes_on_by}; to end it with the best model so far, call "
+        f"`dropfed-aggregator stop {store.run} --work {typed(work)}` before that"
         for store in open_runs(work)
         if store.run != run.run
     ]

@@ -52,6 +52,7 @@ from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import open_record
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.run_files import RunFiles, Scored
+from shared.visible import typed
 
 
 class Asking(Record):
@@ -85,6 +86,12 @@ class RunStore(RunFiles):
 
     def __init__(self, work: Path, run: str) -> None:
         super().__init__(work / "runs" / run, run)
+        self._work = work
+
+    @property
+    def goes_on_by(self) -> str:
+        """The command that goes on with the run as it was begun, whatever became of the file that it was begun by."""
+        return f"`dropfed-aggregator launch {typed(self.home / names.RUN_CONFIGURATION)} --work {typed(self._work)}`"
 
     # --- what was offered ----------------------------------------------------------------------------------
 
@@ -338,8 +345,8 @@ def if_another_launch(work: Path) -> str:
     run = begun[-1].run
     return (
         f"another daemon works in this directory; run {run} goes on there, and nothing was begun: watch it by "
-        f"`dropfed-aggregator status --work {work}`, and "
-        f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {work}`"
+        f"`dropfed-aggregator status --work {typed(work)}`, and "
+        f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {typed(work)}`"
     )
 
 

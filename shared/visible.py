@@ -1,8 +1,18 @@
-"""Text from elsewhere, shown so that it can neither forge a line nor move the cursor."""
+"""Text from elsewhere, shown so that it can neither forge a line nor move the cursor, nor fall apart in a command."""
 
 from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 
 def visible(text: str) -> str:
     """The text on one line; what would break it, or cannot be seen, as an escape, as in ``\\n``."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def typed(path: str | Path) -> str:
+    """A path as people type it in a command: quoted where a shell would not take it for one word."""
+    return subprocess.list2cmdline([str(path)]) if sys.platform == "win32" else shlex.quote(str(path))

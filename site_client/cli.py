@@ -28,6 +28,7 @@ from shared.commands import (
 from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError
 from shared.learning.tasks import TASK_NAMES
+from shared.visible import typed
 
 WORK = work_option("site.yaml")
 WHY_NOT = {
@@ -353,8 +354,8 @@ def rotate_key(work: Path, yes: bool) -> None:
         handover = rotate(work)
     click.echo(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
-        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {work}`; then, not "
-        f"before, put {work / KEY_FILE} into the backup in place of the old one"
+        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {typed(work)}`; then, "
+        f"not before, put {work / KEY_FILE} into the backup in place of the old one"
     )
 
 
@@ -370,7 +371,7 @@ def pause(work: Path) -> None:
 
     demand_site(work)
     store.pause(work)
-    click.echo(f"paused; go on with `dropfed-site resume --work {work}`")
+    click.echo(f"paused; go on with `dropfed-site resume --work {typed(work)}`")
 
 
 @main.command()
@@ -424,7 +425,7 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
 
     now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
     if now != "offered":
-        raise ConfigurationError([f"{run}: {WHY_NOT[now].format(run=run, work=work)}"])
+        raise ConfigurationError([f"{run}: {WHY_NOT[now].format(run=run, work=typed(work))}"])
     before = decision(work, run)
     write_decision(work, run, Decision(answer))
     instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""
@@ -438,7 +439,9 @@ def _when_told(work: Path) -> str:
 
     if is_paused(work):
         return "once it is resumed: it is paused now"
-    return "at its next look" if is_at_work(work) else f"once it runs: `dropfed-site run --work {work}` starts it"
+    return (
+        "at its next look" if is_at_work(work) else f"once it runs: `dropfed-site run --work {typed(work)}` starts it"
+    )
 
 
 def _stop_event(duration: str | None) -> threading.Event:

@@ -50,6 +50,7 @@ from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
 from shared.trouble import Trouble
+from shared.visible import typed
 from site_client import rounds, store
 from site_client.configuration import FILE, SiteConfiguration, note_running, other_site
 from site_client.disclosure import split_counts
@@ -184,7 +185,7 @@ class Daemon:
         if not store.is_paused(self._work):
             return "outside hours" if self._is_kept_from_training() else self._resting
         if self._heartbeat.phase != "paused":
-            resume = f"`dropfed-site resume --work {self._work}`"
+            resume = f"`dropfed-site resume --work {typed(self._work)}`"
             logger.info("paused: nothing is read or answered, and only the heartbeat sent, until %s", resume)
         return "paused"
 
@@ -315,7 +316,9 @@ class Daemon:
             try:
                 self._folder.create(names.SITE_CARD, path.read_bytes())
             except AlreadyExistsError as error:
-                raise StandingError(f"{error} `dropfed-site check --work {self._work}` compares the two.") from None
+                raise StandingError(
+                    f"{error} `dropfed-site check --work {typed(self._work)}` compares the two."
+                ) from None
         else:
             content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
             us = self._configuration
@@ -367,7 +370,7 @@ class Daemon:
         images = {}
         if judgement.answer == "ask":
             if self._resting != "asked for consent":
-                command = f"dropfed-site approve {run} --work {self._work}"
+                command = f"dropfed-site approve {run} --work {typed(self._work)}"
                 logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
             self._resting = "asked for consent"
             return False

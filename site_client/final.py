@@ -31,6 +31,7 @@ from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Options, Task
 from shared.learning.uncertainty import youden_threshold
+from shared.visible import typed
 from site_client import store
 from site_client.received import received_state
 from site_client.train import OnProgress, Trainer
@@ -147,7 +148,7 @@ def keep_final(
         theta_status=threshold.status,
     )
     write_file(home / CARD, dump_yaml(card))
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", home)
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", typed(home))
 
 
 def open_final(folder: Path) -> SiteModel:

@@ -106,7 +106,9 @@ class Heartbeat:
         public = status.model_copy(update={"trouble": self._public_trouble})
         service.show(f"{status_text(public.model_dump())}{f': {public.trouble}' if public.trouble else ''}")
         try:
-            write_file(self._work / STATUS, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump()))
+            write_file(
+                self._work / STATUS, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump())
+            )
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
         if sends:

@@ -12,6 +12,7 @@ from pathlib import Path
 from shared.check import Finding
 from shared.folder.lock import is_at_work
 from shared.sizes import size_text
+from shared.visible import typed
 from site_client.configuration import FILE, SiteConfiguration, computing_of
 from site_client.installation import as_named
 
@@ -34,7 +35,9 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
     if is_at_work(work):
         yield Finding("ok", "daemon: one works in this directory; a second one would not start")
     else:
-        yield Finding("note", f"daemon: none works in this directory; `dropfed-site run --work {work}` starts one")
+        yield Finding(
+            "note", f"daemon: none works in this directory; `dropfed-site run --work {typed(work)}` starts one"
+        )
     if Path("/run/systemd/system").is_dir():
         unit = unit_of(work)
         if unit is not None:
@@ -43,7 +46,7 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "service: no systemd unit names this directory, so no daemon starts with the machine by itself; "
-                f"`dropfed-site install-service --work {work}` makes one",
+                f"`dropfed-site install-service --work {typed(work)}` makes one",
             )
 
 

@@ -18,6 +18,7 @@ from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
 from shared.learning.methods import open_method
+from shared.visible import typed
 from site_client import store
 from site_client.configuration import MADE_BY, identity
 from site_client.rotation import own_key
@@ -42,7 +43,9 @@ def offer_folder(work: Path, run: str) -> Path:
     place = work / "mirror" / Place("offer", run).path
     if not is_name(run) or not (place / names.MANIFEST).exists():
         if not any((work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")):
-            remedy = f"the daemon fetches what is offered: `dropfed-site status --work {work}` says whether it runs"
+            remedy = (
+                f"the daemon fetches what is offered: `dropfed-site status --work {typed(work)}` says whether it runs"
+            )
             raise ConfigurationError([f"{run}: no such run was offered to {work}, nor any other yet; {remedy}"])
         raise ConfigurationError([f"{run}: no such run was offered to {work}; the log names the runs that were"])
     return place

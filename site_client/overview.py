@@ -15,6 +15,7 @@ from shared.exchange.records import Status, status_text, time_text
 from shared.exchange.signing import open_signed
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
+from shared.visible import typed
 from site_client import limits, store
 from site_client.configuration import (
     FILE,
@@ -44,7 +45,7 @@ def overview(work: Path) -> dict[str, Any]:
         status = Status.model_validate(body).model_dump()
     except (FileNotFoundError, ValueError):  # a damaged one is written anew with the next heartbeat
         raise ConfigurationError(
-            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {work}`"]
+            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {typed(work)}`"]
         ) from None
     running = is_at_work(work)
     configuration, channel = running_configuration(work) if running else read_configuration(work), read_channel(work)
@@ -72,7 +73,7 @@ def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"{state['site']}: {status_text(state)}"]
     if not state["running"]:
-        lines.append(f"the daemon is not running: start it with `dropfed-site run --work {state['work']}`")
+        lines.append(f"the daemon is not running: start it with `dropfed-site run --work {typed(state['work'])}`")
     since = f", since {state['since']}" if state["since"] else ""
     lines.append(f"waits for: {state['waits_for']}{since}")
     lines.append(f"next{'' if state['running'] else ', once it runs'}: {state['next']}")
@@ -101,7 +102,7 @@ def _standing(
 ) -> tuple[str, str]:
     """Whom or what the site waits for, and what happens then."""
     if store.is_paused(work):
-        return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {work}`"
+        return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {typed(work)}`"
     waits_for, then = what_it_waits_for(work, configuration, channel)
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is sealed here", "what is sealed is sent whole"
@@ -132,7 +133,9 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Cha
     if last.kind == "offer" and consent is None:
         if not _asks_a_person(work, configuration.policy, channel, last.run):
             return OWN_TURN, "the answer is sent"
-        commands = " or ".join(f"`dropfed-site {answer} {last.run} --work {work}`" for answer in ("approve", "decline"))
+        commands = " or ".join(
+            f"`dropfed-site {answer} {last.run} --work {typed(work)}`" for answer in ("approve", "decline")
+        )
         return f"a person here, to decide about run {last.run}: {commands}", "the answer is sent"
     if (consent is not None and not consent.agrees) or channel.message(Place("withdrawal", last.run)) is not None:
         return "the aggregator, to offer another run", looks

@@ -20,6 +20,7 @@ from shared.exchange.trust import Correspondent, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.local import LocalFolder
+from shared.visible import typed
 from site_client.configuration import identity, read_configuration
 from site_client.setup import KEY_FILE
 
@@ -109,7 +110,7 @@ def demand_rotatable(work: Path) -> Head:
     channel.demand_newest_key()
     if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
         raise ConfigurationError(
-            [f"{work}: this site has sent nothing yet under its key; `dropfed-site run --work {work}` comes first"]
+            [f"{work}: this site has sent nothing yet under its key: `dropfed-site run --work {typed(work)}` first"]
         )
     return channel.own_head
 

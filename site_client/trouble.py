@@ -8,6 +8,7 @@ import torch
 
 from shared.errors import DataError, DropfedError, PoisonError, StandingError
 from shared.folder.durable import disk_trouble
+from shared.visible import typed
 
 TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
 """What is told, and is no mistake in a program."""
@@ -21,7 +22,7 @@ def as_trouble(error: Exception, work: Path) -> DropfedError:
         return StandingError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
     if isinstance(error, DataError):
         count = len(error.problems)
-        more = f" (and {count - 1} more; `dropfed-site check --work {work}` lists them)" if count > 1 else ""
+        more = f" (and {count - 1} more; `dropfed-site check --work {typed(work)}` lists them)" if count > 1 else ""
         return StandingError(f"{error.problems[0]}{more}")
     if isinstance(error, PoisonError):
         return PoisonError(error.file, f"{error.reason}: not followed; tell the aggregator's people")

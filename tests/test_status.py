@@ -26,13 +26,14 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing, Withdrawal
-from shared.exchange.signing import canonical
+from shared.exchange.signing import SigningKey, canonical
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
 from shared.learning.methods import open_method
 from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
+from tests.federation.running import run_configuration
 from tests.played import RUN, Played
 
 TOLD = (("status",), ("report", RUN), ("status", "--json"))
@@ -321,6 +322,21 @@ def test_who_may_only_read_is_told_the_same(run: Played, store: RunStore) -> Non
         result = CliRunner().invoke(aggregator_command, [*told, "--work", str(work)])
         assert result.exit_code == 0 and without_numbers(result.output) == without_numbers(before)
     assert store.round_no == 0
+
+
+def test_a_command_that_is_told_names_a_path_with_a_space_as_one_word(tmp_path: Path) -> None:
+    home = tmp_path / "a study"
+    home.mkdir()
+    run, work, site = Played(home), home / "aggregator", home / "north"
+    begun = RunStore(work, RUN)
+    begun.begin(run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
+    said = CliRunner().invoke(aggregator_command, ["status", "--work", str(work)]).output
+    assert f"launch '{begun.home}/run.yaml' --work '{work}'" in said
+    run.beat()
+    assert f"--work '{site}'" in CliRunner().invoke(site_command, ["status", "--work", str(site)]).output
+    (site / "signing.key").chmod(0o644)
+    with pytest.raises(StandingError, match=f"chmod 600 '{site}/signing.key'"):
+        SigningKey.at(site / "signing.key")
 
 
 def test_trouble_is_told_when_it_begins_and_breaks_nothing(run: Played) -> None:

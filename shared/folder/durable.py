@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shared.errors import PassingError, StandingError
+from shared.visible import typed
 
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
 IN_USE_S = 5.0  # how long a file may be looked into by another process where nobody can replace it meanwhile
@@ -101,7 +102,7 @@ def read_private(path: Path) -> bytes:
     """
     try:
         if sys.platform != "win32" and path.stat().st_mode & 0o077:
-            raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {path}`")
+            raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {typed(path)}`")
         return path.read_bytes()
     except FileNotFoundError:
         raise StandingError(f"{path} is missing: put the file with the secret there, readable by you alone") from None
