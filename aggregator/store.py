@@ -54,6 +54,8 @@ from shared.folder.durable import sync_folder, write_file
 from shared.learning.run_files import RunFiles, Scored
 from shared.visible import typed
 
+MOST_NAMED = 3  # settings that differ
+
 
 class Asking(Record):
     """Sites asked at one time, and all that were available then; the run's seed puts those in order."""
@@ -112,12 +114,18 @@ class RunStore(RunFiles):
         Raises:
             ConfigurationError: as ``begin``.
         """
-        for name, record in _offered(configuration, sharing).items():
+        for name, record in reversed(_offered(configuration, sharing).items()):
             path = self.home / name
             if path.exists() and path.read_bytes() != dump_yaml(record):
-                self._begun(name, type(record))
+                begun = self._begun(name, type(record))
+                differ = [key for key, value in begun if value != getattr(record, key)]
+                more = f" and {len(differ) - MOST_NAMED} more" if len(differ) > MOST_NAMED else ""
+                which = f" ({', '.join(differ[:MOST_NAMED])}{more})" if differ else ""
                 raise ConfigurationError(
-                    [f"run {self.run} was begun with another configuration: give the new run a new name"]
+                    [
+                        f"run {self.run} was begun with another configuration{which}, which is in {path}: give the new "
+                        f"run a new name, or go on with this one as it was begun: {self.goes_on_by}"
+                    ]
                 )
 
     def configuration(self) -> RunConfiguration:

@@ -238,7 +238,12 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
         path.write_bytes(dump_yaml(run))
         result = command("validate", path, "--work", prepared)
         assert result.exit_code == 2
-        assert result.output == "run used-1 was begun with another configuration: give the new run a new name\n"
+        kept = store.home / "run.yaml"
+        assert result.output == (
+            "run used-1 was begun with another configuration (task_options, method_options, augmentation and 1 more), "
+            f"which is in {kept}: give the new run a new name, or go on with this one as it was begun: "
+            f"`dropfed-aggregator launch {kept} --work {prepared}`\n"
+        )
         result = command("new-run", "--work", prepared, "--defaults", "--run", "used-1", "--output", tmp_path / "new")
         assert (result.exit_code, "used-1 was launched here already" in result.output) == (2, True)
     finally:
