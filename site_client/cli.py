@@ -26,7 +26,7 @@ from shared.commands import (
     work_option,
 )
 from shared.counted import counted
-from shared.errors import ConfigurationError, DropfedError
+from shared.errors import ConfigurationError, DropfedError, StandingError
 from shared.learning.tasks import TASK_NAMES
 from shared.visible import typed
 
@@ -78,7 +78,7 @@ def join(
     Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD, a systemd credential called
     password, or INVITE gives it; it is kept in WORK/password, unless systemd will give it to `run` too.
     """
-    from shared.folder.address import shown_user  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.address import is_public_link, shown_user  # noqa: PLC0415  (keeps --help instant)
     from shared.settings import read_password  # noqa: PLC0415
     from site_client.configuration import FILE, PASSWORD_VARIABLE, has_credential  # noqa: PLC0415
     from site_client.setup import demand_unused, joined, read_invite, settings_of  # noqa: PLC0415
@@ -98,6 +98,8 @@ def join(
     password = None
     if password_file is not None:
         password = read_password(password_file)
+        if not (password or is_public_link(asked.url)):
+            raise StandingError(f"{password_file} is empty: put the folder's password there")
     elif not has_credential() and not (password := os.environ.get(PASSWORD_VARIABLE)):
         is_told = content.password is not None and user in (None, content.user)
         password = content.password if is_told else ask_password(shown_user(asked.url, asked.user))

@@ -53,7 +53,12 @@ def shown(address: str) -> str:
 
 def shown_user(url: str, user: str) -> str:
     """The user as people may read it: that of a public link is its token."""
-    return "…" if "/public.php/" in url or re.search(_LINK, url) else user
+    return "…" if is_public_link(url) else user
+
+
+def is_public_link(url: str) -> bool:
+    """Whether ``url`` is that of a public link, whose user is a token, and which may need no password."""
+    return "/public.php/" in url or re.search(_LINK, url) is not None
 
 
 def is_near(url: str) -> bool:

@@ -101,7 +101,7 @@ def read_private(path: Path) -> bytes:
         StandingError: it is missing, or others than its owner may read it.
     """
     try:
-        if sys.platform != "win32" and path.stat().st_mode & 0o077:
+        if sys.platform != "win32" and not path.is_dir() and path.stat().st_mode & 0o077:
             raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {typed(path)}`")
         return path.read_bytes()
     except FileNotFoundError:

@@ -347,11 +347,14 @@ def test_join_asks_for_the_password_of_a_link_without_its_token(federation: Fede
 def test_a_password_file_that_cannot_be_used_is_a_sentence(federation: Federation, tmp_path: Path) -> None:
     invite = federation.aggregator / "invites" / "north.json"
     write_file(tmp_path / "text", b"\xff\xfe", private=True)
+    write_file(tmp_path / "empty", b"\n", private=True)
     write_file(tmp_path / "open", b"for all to read")
     (tmp_path / "open").chmod(0o644)
+    (tmp_path / "folder").mkdir(mode=0o755)
     for path, sentence in (
         (tmp_path / "text", "does not hold text"),
-        (tmp_path, "is a folder where a file must be"),
+        (tmp_path / "folder", "is a folder where a file must be"),
+        (tmp_path / "empty", "is empty: put the folder's password there"),
         (tmp_path / "open", f"run `chmod 600 {tmp_path / 'open'}`"),
     ):
         result = run(site, "join", invite, "--work", tmp_path / "w", "--password-file", path)
