@@ -30,9 +30,23 @@ from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Nam
 from shared.exchange.retention import KEEP_PATTERN
 
 
+def number_in(text: str) -> float:
+    """The number that ``decimal_text`` writes as ``text``.
+
+    Raises:
+        ValueError: there is none, or it is not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or decimal_text(number) != text:
+        raise ValueError(f"{text[:20]!r} is not the shortest text of a finite number")
+    return number
+
+
 def _finite_text(text: str) -> str:
-    if repr(float(text)) != text or not math.isfinite(float(text)):
-        raise ValueError("must be the shortest text of a finite number")
+    number_in(text)
     return text
 
 
@@ -52,7 +66,8 @@ Wrapped = Annotated[str, text_like(r"[0-9a-f]{208}", "208 hexadecimal digits, 0-
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
 Time = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
-CountText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3}))$")]
+COUNT_TEXT = r"0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3})"
+CountText = Annotated[str, StringConstraints(pattern=rf"^({COUNT_TEXT})$")]
 Count = Annotated[int, Field(ge=0)]
 RoundText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,3})$")]
 _PATH_PART = r"([A-Za-z_][A-Za-z0-9_]{0,63}|[0-9]{1,6})"

@@ -19,7 +19,7 @@ from typing import Literal
 
 from shared.errors import PoisonError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.exchange.records import decimal_text
+from shared.exchange.records import COUNT_TEXT, decimal_text, number_in
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -32,8 +32,10 @@ _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
 )
-_DECLARED = re.compile(rf"loss_(ice|kl|tce)|({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc|{EPSILON}")
+_SHARES = rf"({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
+_DECLARED = re.compile(rf"loss_(ice|kl|tce)|{_SHARES}|{EPSILON}")
 """Every score column that protocol 1 describes."""
+_ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ def write_metrics(rows: list[MetricsRow]) -> bytes:
 
 
 def read_metrics(content: bytes, path: str) -> list[MetricsRow]:
-    """Read a table from the folder.
+    """Read a table from the folder: one that has the very bytes that ``write_metrics`` makes of its rows.
 
     Raises:
-        PoisonError: too large, another form, an unknown column, or a cell that is not a number where one must be.
+        PoisonError: too large, another form, an unknown column, or a cell that is not a number where one must be, in
+            the range of its column.
     """
     try:
         return _read(content)
@@ -88,7 +91,7 @@ def _read(content: bytes) -> list[MetricsRow]:
     if len(content) > MAX_RECORD_BYTES:
         raise ValueError(f"{len(content)} bytes are too many")
     lines = list(csv.reader(io.StringIO(content.decode("ascii"), newline=""), strict=True))
-    if not lines or tuple(lines[0][: len(_FIXED)]) != _FIXED or len(lines) > _MAX_ROWS:
+    if not 1 < len(lines) <= _MAX_ROWS or tuple(lines[0][: len(_FIXED)]) != _FIXED:
         raise ValueError("the header or the number of rows is wrong")
     names = lines[0][len(_FIXED) :]
     if names != sorted(set(names)) or not all(_SCORE_COLUMN.fullmatch(name) for name in names):
@@ -96,6 +99,8 @@ def _read(content: bytes) -> list[MetricsRow]:
     rows = [_row(line, names) for line in lines[1:]]
     if len({(row.round_no, row.epoch, row.split) for row in rows}) != len(rows):
         raise ValueError("two rows are of the same epoch and split")
+    if write_metrics(rows) != content:
+        raise ValueError("it is not written as protocol 1 writes these rows")
     return rows
 
 
@@ -103,11 +108,11 @@ def _row(line: list[str], names: list[str]) -> MetricsRow:
     if len(line) != len(_FIXED) + len(names):
         raise ValueError("a row has another number of cells than the header")
     round_text, epoch_text, split, images, learning_rate, loss, *scores = line
-    if split not in SPLITS or not re.fullmatch(r"[0-9]{1,9}|fewer than [0-9]{1,4}", images):
+    if split not in SPLITS or not re.fullmatch(COUNT_TEXT, images):
         raise ValueError(f"the row of split {split[:20]!r} has a wrong split or count")
     if not re.fullmatch(r"[0-9]{1,5}", round_text) or not re.fullmatch(r"[0-9]{1,5}", epoch_text):
         raise ValueError("round and epoch must be whole numbers")
-    values = dict(zip(names, (_number(cell) for cell in scores), strict=True))
+    values = {name: _score(name, cell) for name, cell in zip(names, scores, strict=True)}
     rate = _number(learning_rate)
     if rate is None:
         raise ValueError("a learning rate is missing")
@@ -118,9 +123,21 @@ def _cell(value: float | None) -> str:
     return "" if value is None else decimal_text(value)
 
 
+def _score(column: str, cell: str) -> float | None:
+    value = _number(cell)
+    lowest, highest = _range(column)
+    if value is not None and not lowest - _ROUNDING <= value <= highest + _ROUNDING:
+        raise ValueError(f"{column} is {cell}, which is not in its range")
+    return value
+
+
+def _range(column: str) -> tuple[float, float]:
+    if column.startswith("kappa"):
+        return -1, 1
+    if column == EPSILON:
+        return 0, math.inf
+    return (0, 1) if re.fullmatch(_SHARES, column) else (-math.inf, math.inf)
+
+
 def _number(cell: str) -> float | None:
-    if not cell:
-        return None
-    if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", cell) or not math.isfinite(float(cell)):
-        raise ValueError(f"{cell[:20]!r} is not a number")
-    return float(cell)
+    return number_in(cell) if cell else None

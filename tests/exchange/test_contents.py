@@ -214,6 +214,7 @@ def test_one_value_that_is_not_finite_is_poison(
 # --- tables -----------------------------------------------------------------------------------------------------
 
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+shares = st.none() | st.floats(0, 1)
 rows = st.lists(
     st.builds(
         MetricsRow,
@@ -223,7 +224,7 @@ rows = st.lists(
         images=st.integers(0, 10**9 - 1).map(str) | st.just("fewer than 5"),
         learning_rate=st.floats(1e-9, 10),
         loss=numbers,
-        scores=st.fixed_dictionaries({"dice_mean": numbers, "dice_std": numbers}),
+        scores=st.fixed_dictionaries({"dice_mean": shares, "dice_std": shares}),
     ),
     min_size=1,
     max_size=6,
@@ -256,11 +257,58 @@ HEADER = "round,epoch,split,images,learning_rate,loss,dice_mean,dice_std\n"
         HEADER + "1,0,test,10,0.1,0.5,0.5,1e999\n",
         HEADER + "1,0,test,١٠,0.1,0.5,0.5,0.1\n",
         HEADER + "1,0,test,10,0.1,0.5,0.5,0.1\n" * 40_000,
+        HEADER,
     ],
 )
 def test_anything_else_is_not_a_table(content: str) -> None:
     with pytest.raises(PoisonError, match="is not a metrics table"):
         read_metrics(content.encode(), "metrics.csv")
+
+
+def test_a_table_has_one_text() -> None:
+    """In a longer number, another end of a line, a nought or a quotation mark something could be hidden."""
+    sound = HEADER + "1,0,test,10,0.1,0.5,0.5,0.1\n"
+    read_metrics(sound.encode(), "metrics.csv")
+    for other in (
+        sound.replace("\n", "\r\n"),
+        sound.rstrip("\n"),
+        sound + "\n",
+        sound.replace("1,0,test", "01,0,test"),
+        sound.replace(",10,", ",010,"),
+        sound.replace(",0.5,", ',"0.5",'),
+        sound.replace("0.1\n", f"0.{'1234567890' * 100}\n"),
+        sound.replace("0.1\n", f"0.1{'0' * 60}\n"),
+        sound.replace("0.1\n", "1e-1\n"),
+        sound.replace("0.1\n", "0.10000000000000000001\n"),
+        sound.replace("0.1\n", "1\n"),
+    ):
+        with pytest.raises(PoisonError, match="is not a metrics table"):
+            read_metrics(other.encode(), "metrics.csv")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "holds"),
+    [
+        ("accuracy_mean", "7.5", False),
+        ("accuracy_mean", "-0.1", False),
+        ("auprc", "1.0000000000000002", True),  # which rounding makes of one
+        ("auprc", "1.000001", False),
+        ("accuracy_of_2", "2.0", False),
+        ("ood_auroc", "2.0", False),
+        ("kappa", "-1.0", True),
+        ("kappa", "-1.5", False),
+        ("epsilon", "40.0", True),
+        ("epsilon", "-1.0", False),
+        ("loss_kl", "40.0", True),
+    ],
+)
+def test_a_score_is_in_the_range_of_its_column(column: str, value: str, holds: bool) -> None:
+    content = f"round,epoch,split,images,learning_rate,loss,{column}\n1,0,test,10,0.1,0.5,{value}\n".encode()
+    if holds:
+        assert read_metrics(content, "metrics.csv")[0].scores == {column: float(value)}
+    else:
+        with pytest.raises(PoisonError, match=f"{column} is {value}, which is not in its range"):
+            read_metrics(content, "metrics.csv")
 
 
 # --- keys -------------------------------------------------------------------------------------------------------
