@@ -53,17 +53,36 @@ OTHERWISE = "cannot be this"
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _LONGEST_NUMBER = 64  # characters
+_DEEPEST = 20  # levels, of which records have five; a parser's time grows with their square
+
+
+_BEGINS = (
+    yaml.BlockSequenceStartToken,
+    yaml.BlockMappingStartToken,
+    yaml.FlowSequenceStartToken,
+    yaml.FlowMappingStartToken,
+)
+_ENDS = (yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases (they can expand without bound), tags, repeated keys and numbers that Python cannot hold."""
+    """YAML without aliases (they can expand without bound), tags, repeated keys, numbers that Python cannot hold and
+    depths that keep a reader busy for minutes.
+    """
+
+    _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("uses an alias (*name); write the value out")
-        if getattr(self.peek_event(), "tag", None) is not None:  # type: ignore[no-untyped-call]
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:
             raise yaml.YAMLError("uses a tag (!name); write the plain value")
+        if self._depth == _DEEPEST:
+            raise yaml.MarkedYAMLError(problem="is nested too deeply; write it flat", problem_mark=event.start_mark)
+        self._depth += 1
         node = super().compose_node(parent, index)
+        self._depth -= 1
         if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
             too_long = f"the number there is too long ({len(node.value):,} characters); write a shorter one"
             raise yaml.MarkedYAMLError(problem=too_long, problem_mark=node.start_mark)
@@ -72,9 +91,11 @@ class _PlainLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
-            if (name := str(key.value)) in seen:
-                raise yaml.MarkedYAMLError(problem=f"says {name} twice; keep one", problem_mark=key.start_mark)
-            seen.add(name)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"says {key.value} twice; keep one", problem_mark=key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
@@ -117,8 +138,11 @@ def beside_values(content: bytes) -> str | None:
     """
     try:
         text = content.decode("utf-8")
-        end = 0
+        end = depth = 0
         for token in yaml.scan(text, yaml.SafeLoader):
+            depth += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
+            if depth > _DEEPEST:
+                return None
             if text[end : token.start_mark.index].strip():
                 return "a comment"
             if isinstance(token, yaml.DirectiveToken):

@@ -72,7 +72,7 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         (f"seed: 0x{'f' * 5000}", "the number there is too long (5,002 characters); write a shorter one"),
         (f"tolerance: 1{':20' * 300}.5", "the number there is too long"),
         (f"{'1' * 100}: 1", "the number there is too long"),
-        ("run: " + "[" * 5000, "plain YAML"),
+        ("run: " + "[" * 5000, "is nested too deeply; write it flat"),
         (RUN + "colour: blue\n", "colour: is not a known key"),
         (RUN.replace("tolerance: 0.01", "tolerance: .nan"), "tolerance"),
         (RUN.replace("tolerance: 0.01", "tolerance: .inf"), "tolerance"),
@@ -98,6 +98,26 @@ def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> Non
     assert reason in str(caught.value)
     assert not any(technical in str(caught.value) for technical in ("pattern", "<byte string>", "dictionary", "4300"))
     with pytest.raises(PoisonError):
+        open_yaml(text.encode(), RunConfiguration, "run.yaml")
+
+
+DEEP = 1_000_000  # bytes, of which a parser that reads them all makes minutes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * DEEP,
+        "a: " + "[" * (DEEP // 2) + "]" * (DEEP // 2),
+        "{a: " * (DEEP // 4),
+        "- " * (DEEP // 2),
+        "? " * (DEEP // 2),
+        "\n".join(" " * depth + "a:" for depth in range(1400)),
+    ],
+    ids=lambda text: text[:6],
+)
+def test_a_file_that_is_nested_without_end_is_refused_before_all_of_it_is_read(text: str) -> None:
+    with pytest.raises(PoisonError, match="is nested too deeply"):
         open_yaml(text.encode(), RunConfiguration, "run.yaml")
 
 
