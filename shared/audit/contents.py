@@ -15,9 +15,10 @@ judged by looking: it is as many numbers as were agreed to, no more. Whether the
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import nn
 
@@ -86,7 +87,12 @@ _BEGINNINGS = {
     b"\x80\x05": "a pickle",
 }
 _DICOM_AT, _TAR_AT = 128, 257
-_ZIP_END, _ZIP_END_BYTES, _ZIP_COMMENT_BYTES = b"PK\x05\x06", 22, 1 << 16
+_ZIP_END, _ZIP_DIRECTORY, _ZIP64_LOCATOR = b"PK\x05\x06", b"PK\x01\x02", b"PK\x06\x07"
+_ZIP_END_FORM = struct.Struct(
+    "<4s 8s I I H"
+)  # signature, disks and entries, directory's size and place, comment's size
+_ZIP_END_WITHIN = _ZIP_END_FORM.size + 0xFFFF  # bytes from the end of a file, where readers look for it
+_ZIP64_LOCATOR_BYTES = 20
 _MAX_TEXT = 1000  # of any text in a run's configuration
 _MAX_DEPTH = 8
 
@@ -124,22 +130,38 @@ def looks_like(path: Path) -> str | None:
 
 def _hidden_kind(path: Path) -> str | None:
     """What a file can be read as though its first bytes are those of another kind."""
-    size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(_TAR_AT + 5)
-        file.seek(max(0, size - _ZIP_END_BYTES - _ZIP_COMMENT_BYTES))
-        tail = file.read()
-    if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":
-        return "a DICOM image"
-    if head[_TAR_AT:] == b"ustar":
-        return "a tar archive"
-    at = tail.rfind(_ZIP_END)
-    while at >= 0:
-        comment = int.from_bytes(tail[at + _ZIP_END_BYTES - 2 : at + _ZIP_END_BYTES], "little")
-        if at + _ZIP_END_BYTES + comment == len(tail):
-            return "a zip archive"
-        at = tail.rfind(_ZIP_END, 0, at)
-    return None
+        if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":
+            return "a DICOM image"
+        if head[_TAR_AT:] == b"ustar":
+            return "a tar archive"
+        return "a zip archive" if _ends_as_zip(file, path.stat().st_size) else None
+
+
+def _ends_as_zip(file: BinaryIO, size: int) -> bool:
+    """Whether a reader finds a zip's directory by an end record, behind which anything may stand."""
+    begin = max(0, size - _ZIP_END_WITHIN)
+    tail = _bytes_at(file, begin, _ZIP_END_WITHIN)
+    at = tail.find(_ZIP_END)
+    while 0 <= at <= len(tail) - _ZIP_END_FORM.size:
+        _, entries, directory_bytes, offset, _ = _ZIP_END_FORM.unpack_from(tail, at)
+        # Of random numbers, one file in some ten thousand holds the signature; none has the directory where it says.
+        is_empty = not any(entries) and directory_bytes == offset == 0
+        directory = (_bytes_at(file, place, 4) for place in (begin + at - directory_bytes, offset))
+        locator = _bytes_at(file, begin + at - _ZIP64_LOCATOR_BYTES, 4)
+        if is_empty or _ZIP_DIRECTORY in directory or locator == _ZIP64_LOCATOR:
+            return True
+        at = tail.find(_ZIP_END, at + 1)
+    return False
+
+
+def _bytes_at(file: BinaryIO, place: int, number: int) -> bytes:
+    """So many bytes of a file, or fewer at its end; none before its beginning."""
+    if place < 0:
+        return b""
+    file.seek(place)
+    return file.read(number)
 
 
 # --- records -----------------------------------------------------------------------------------------------

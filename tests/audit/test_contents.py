@@ -17,6 +17,7 @@ import zstandard
 from PIL import Image
 from safetensors.numpy import save
 
+from shared.audit.contents import looks_like
 from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import Place
@@ -80,6 +81,15 @@ def as_zip(content: bytes) -> bytes:
     """Numbers that are a zip archive: read from its end, as archives are."""
     end = b"PK\x05\x06" + bytes(18)
     return content[: -len(end)] + end
+
+
+LARGE = {"a": np.zeros((300, 300), np.float32), "b": np.zeros(1, np.float32)}
+
+
+def around(inside: bytes, behind: bytes) -> bytes:
+    """A tensor file whose numbers hold, near their end, what an archive's reader finds."""
+    content = save(LARGE)
+    return content[: -len(inside + behind)] + inside + behind
 
 
 def table(**scores: float) -> bytes:
@@ -165,6 +175,26 @@ def test_nothing_hides_in_a_table(kind: str, run: Played) -> None:
     content, what = TABLES[kind]
     ((file, said),) = answered(run, {names.METRICS: content})
     assert (file, what in said) == (f"{UPDATE}/{names.METRICS}", True), said
+
+
+@pytest.mark.parametrize(
+    ("inside", "behind", "what"),
+    [
+        (archive(), b"", "a zip archive"),
+        (archive(), bytes(400), "a zip archive"),
+        (archive(), b"PK\x05\x06" + b"\xab" * 18 + bytes(400), "a zip archive"),  # a second end record that is none
+        (bytes(200_000) + archive(), bytes(65_500), "a zip archive"),
+        (b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + b"\xff" * 16 + bytes(2), bytes(400), "a zip archive"),
+        (b"", b"PK\x05\x06" + b"\xab" * 18 + bytes(400), None),  # random numbers
+        (b"", b"PK\x05\x06", None),
+    ],
+)
+def test_an_archive_in_the_numbers_is_found_with_anything_behind_it(
+    inside: bytes, behind: bytes, what: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / names.SITE_MODEL
+    path.write_bytes(around(inside, behind))
+    assert looks_like(path) == what
 
 
 def test_a_frame_holds_nothing_behind_it(tmp_path: Path) -> None:
