@@ -199,7 +199,7 @@ def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
     run.offer_and_consent()
     path = run.drop.parent / "north" / "mirror" / Place("offer", RUN).manifest
     path.write_bytes(b"")
-    with pytest.raises(StandingError, match=f"{path} is not canonical JSON: .* from the folder or a backup"):
+    with pytest.raises(StandingError, match=f"{path} is empty: .* from the folder or a backup"):
         site_says(run)
 
 

@@ -185,29 +185,37 @@ def problems_in(error: ValidationError | RecursionError, kind: type[BaseModel], 
     """One sentence for each problem pydantic found: file, key, what is wrong, what to do."""
     if isinstance(error, RecursionError):
         return [f"{file}: is nested too deeply; write it flat"]
-    sentences = []
-    for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-        message = _message(problem)
-        if problem["type"] == "extra_forbidden":
-            known = _known_keys(kind, problem["loc"])
-            text = f"{key}: is not a known key; remove it{f' or use one of {known}' if known else ''}"
-        elif problem["type"] == "missing":
-            text = f"{key}: is missing; add it"
-        elif problem["type"] == "union_tag_not_found":
-            text = f"{key}.{_tag_of(problem)}: is missing; add it"
-        elif problem["type"] == "union_tag_invalid":
-            known = problem["ctx"]["expected_tags"].replace("'", "")
-            text = f"{key}.{_tag_of(problem)}: there is no {problem['ctx']['tag']!r}; use one of {known}"
-        elif problem["type"] == "model_type":
-            known = _known_keys(kind, (*problem["loc"], ""))
-            text = f"{key}: {message}{_found(key, problem['input'])}{f'; its keys are {known}' if known else ''}"
-        elif key:
-            text = f"{key}: {message}{_found(key, problem['input'])}; correct it"
-        else:
-            text = message
-        sentences.append(f"{file}: {text}")
-    return sentences
+    told = (_told(problem, kind) for problem in error.errors(include_url=False))
+    return [f"{file}: {'; '.join(filter(None, parts))}" for parts in told]
+
+
+def fault_in(error: ValidationError | RecursionError, kind: type[BaseModel]) -> str:
+    """The first thing that pydantic found, in at most 200 characters; without a remedy, for what others signed."""
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    return _told(error.errors(include_url=False)[0], kind)[0][:200]
+
+
+def _told(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str, str]:
+    """The key and what is wrong with it; and what to do."""
+    key = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    message = _message(problem)
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(kind, problem["loc"])
+        return f"{key}: is not a known key", f"remove it{f' or use one of {known}' if known else ''}"
+    if problem["type"] == "missing":
+        return f"{key}: is missing", "add it"
+    if problem["type"] == "union_tag_not_found":
+        return f"{key}.{_tag_of(problem)}: is missing", "add it"
+    if problem["type"] == "union_tag_invalid":
+        known = problem["ctx"]["expected_tags"].replace("'", "")
+        return f"{key}.{_tag_of(problem)}: there is no {problem['ctx']['tag']!r}", f"use one of {known}"
+    if problem["type"] == "model_type":
+        known = _known_keys(kind, (*problem["loc"], ""))
+        return f"{key}: {message}{_found(key, problem['input'])}", f"its keys are {known}" if known else ""
+    if key:
+        return f"{key}: {message}{_found(key, problem['input'])}", "correct it"
+    return message, ""
 
 
 def _message(problem: ErrorDetails) -> str:

@@ -29,6 +29,8 @@ from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
 from shared.exchange.retention import KEEP_PATTERN
 
+_TIME_FORM = "%Y-%m-%dT%H:%M:%SZ"
+
 
 def number_in(text: str) -> float:
     """The number that ``decimal_text`` writes as ``text``.
@@ -50,9 +52,25 @@ def _finite_text(text: str) -> str:
     return text
 
 
+def _is_share(text: str) -> str:
+    if not 0 <= float(text) <= 1:
+        raise ValueError("must be in [0, 1]")
+    return text
+
+
 def _no_control_characters(text: str) -> str:
     if any(ord(char) < 32 for char in text):
         raise ValueError("must be one line")
+    return text
+
+
+def _real_time(text: str) -> str:
+    try:
+        is_time = datetime.strptime(text, _TIME_FORM).replace(tzinfo=UTC).strftime(_TIME_FORM) == text
+    except ValueError:
+        is_time = False
+    if not is_time:
+        raise ValueError("must be a time in UTC, as in 2026-11-21T09:30:00Z")
     return text
 
 
@@ -64,8 +82,9 @@ def sentence(text: str) -> str:
 Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 and a-f")]
 Wrapped = Annotated[str, text_like(r"[0-9a-f]{208}", "208 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
+ShareText = Annotated[DecimalText, AfterValidator(_is_share)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
-Time = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
+Time = Annotated[str, AfterValidator(_real_time)]
 COUNT_TEXT = r"0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3})"
 CountText = Annotated[str, StringConstraints(pattern=rf"^({COUNT_TEXT})$")]
 Count = Annotated[int, Field(ge=0)]
@@ -582,10 +601,10 @@ class Verdict(Record):
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
     site: Name
     status: Literal["accepted", "omitted", "late", "withdrawn", "validated"]
-    score: DecimalText | None
-    tolerance: DecimalText | None
-    theta: DecimalText | None
-    weight: DecimalText | None
+    score: ShareText | None
+    tolerance: ShareText | None
+    theta: ShareText | None
+    weight: ShareText | None
     epsilon: DecimalText | None = None
     reason: Sentence
 
@@ -628,7 +647,7 @@ def now_text() -> str:
 
 def time_text(timestamp: float) -> str:
     """Seconds since 1970 as UTC, to the second."""
-    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(timestamp, UTC).strftime(_TIME_FORM)
 
 
 def decimal_text(number: float) -> str:

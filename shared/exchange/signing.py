@@ -13,7 +13,7 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import rfc8785
 from cryptography.exceptions import InvalidSignature
@@ -23,6 +23,10 @@ from shared.errors import StandingError
 from shared.folder.durable import read_private, write_file
 
 Json = dict[str, Any]
+
+_GREATEST = 2**53 - 1  # that RFC 8785 has, either way
+_LONGEST_INTEGER = 17  # characters
+_SHOWN_DIGITS = 20
 
 
 class KeptKey(ABC):
@@ -83,8 +87,10 @@ def parse_canonical(content: bytes) -> Json:
     Raises:
         ValueError: not JSON, not an object, or not the canonical bytes of what it says.
     """
+    if not content:
+        raise ValueError("is empty")
     try:
-        value = json.loads(content, parse_float=_refuse_float, parse_constant=_refuse_float)
+        value = json.loads(content, parse_int=_integer, parse_float=_refuse_number, parse_constant=_refuse_number)
         if not isinstance(value, dict) or canonical(value) != content:
             raise ValueError("is not canonical JSON")
     except (RecursionError, rfc8785.CanonicalizationError, UnicodeDecodeError, json.JSONDecodeError):
@@ -136,5 +142,12 @@ def _is_hex(value: object, length: int) -> bool:
     return isinstance(value, str) and len(value) == length and all(char in "0123456789abcdef" for char in value)
 
 
-def _refuse_float(text: str) -> float:
-    raise ValueError(f"holds the number {text}; only integers are allowed")
+def _integer(text: str) -> int:
+    if len(text) > _LONGEST_INTEGER or abs(int(text)) > _GREATEST:
+        _refuse_number(text)
+    return int(text)
+
+
+def _refuse_number(text: str) -> NoReturn:
+    shown = text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}…"
+    raise ValueError(f"holds the number {shown}; only integers of at most 2^53 - 1 are allowed")

@@ -41,7 +41,7 @@ from shared.exchange.names import (
     handover_path,
     may_hold,
 )
-from shared.exchange.reading import AnyRecord, beside_values, parse_yaml
+from shared.exchange.reading import AnyRecord, beside_values, fault_in, parse_yaml
 from shared.exchange.records import Encrypt, Federation, Handover, Head, Manifest, SiteCard, Status, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
@@ -295,8 +295,8 @@ def _open_signed(content: bytes, path: str) -> tuple[dict[str, object], str]:
 def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRecord:
     try:
         return kind.model_validate(body)
-    except (ValidationError, RecursionError):
-        _refuse(path, f"is not a well-formed {kind.__name__} record of protocol 1")
+    except (ValidationError, RecursionError) as error:
+        _refuse(path, f"is not a well-formed {kind.__name__} record of protocol 1: {fault_in(error, kind)}")
 
 
 def _check_size(content: bytes, path: str) -> None:

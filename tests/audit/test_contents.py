@@ -268,11 +268,16 @@ def test_a_round_asks_for_nothing_but_what_was_offered(run: Played) -> None:
 @pytest.mark.parametrize(
     ("record", "what"),
     [
-        ({"reason": "x" * 1001}, "not a well-formed Consent"),
-        ({"reason": "one\ntwo"}, "not a well-formed Consent"),
-        ({"images": {"train": "12", "eye-1.png": "1"}}, "not a well-formed Consent"),
-        ({"images": {"train": "names"}}, "not a well-formed Consent"),
-        ({"patients": "many"}, "not a well-formed Consent"),
+        (
+            {"reason": "x" * 1001},
+            "a well-formed Consent record of protocol 1: reason: must have 1000 characters or fewer",
+        ),
+        ({"reason": "one\ntwo"}, "a well-formed Consent record of protocol 1: reason: must be one line"),
+        ({"reason": "\x1b[2J all holds"}, "reason: must be one line (found '\\x1b[2J all holds')"),
+        ({"images": {"train": "12", "eye-1.png": "1"}}, "images.eye-1.png: must be"),
+        ({"images": {"train": "names"}}, "images.train: must be of the form"),
+        ({"patients": "many"}, "patients: is not a known key"),
+        ({"x" * 5000: "many"}, f"{'x' * 100}"),
         ({"run": "octa-2"}, "speaks of another run"),
     ],
 )
@@ -319,12 +324,32 @@ def test_the_name_of_a_tensor_is_a_path_and_short(name: str, tmp_path: Path) -> 
     assert (file, "a tensor's path" in said) == (f"{Place('offer', RUN).path}/{names.TENSORS}", True), said
 
 
+@pytest.mark.parametrize("value", ["2.0", "-0.1", "1.0000000000000002"])
+@pytest.mark.parametrize("field", ["score", "tolerance", "theta", "weight"])
+def test_a_verdict_tells_shares(field: str, value: str, run: Played) -> None:
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("update", 1, run.from_site(1, trains=True), "round")
+    sound = {"run": RUN, "round": 1, "site": "north", "status": "accepted", "reason": "", "epsilon": None}
+    shares = {"score": "0.9", "tolerance": "0.3", "theta": None, "weight": "1.0"}
+    run.seal_and_publish("verdict", 1, {names.VERDICT: canonical(sound | shares | {field: value})})
+    run.beat()
+    ((file, said),) = found(run)
+    assert file == f"{Place('verdict', RUN, 1).path}/{names.VERDICT}"
+    assert said.endswith(f"{field}: must be in [0, 1] (found '{value}')")
+
+
+TIMES = [
+    {"time": time} for time in ("2026-١١-21", "2026-02-31T99:00:00Z", "2026-02-30T09:00:00Z", "2026-02-3T09:00:00Z", "")
+]
+
+
 def test_a_heartbeat_says_no_more_than_its_keys(run: Played) -> None:
     key = SigningKey.at(run.drop.parent / "north" / "signing.key")
     sound = json.loads((run.drop / names.STATUS).read_bytes())["body"]
-    for change in ({"trouble": "x" * 1001}, {"patients": "many"}, {"phase": "reading names"}, {"time": "2026-١١-21"}):
+    for change in ({"trouble": "x" * 1001}, {"patients": "many"}, {"phase": "reading names"}, *TIMES):
         (run.drop / names.STATUS).write_bytes(key.sign(sound | change))
-        assert found(run) == [(names.STATUS, "is not a well-formed Status record of protocol 1")], change
+        ((file, said),) = found(run)
+        assert (file, "is not a well-formed Status record of protocol 1: " in said) == (names.STATUS, True), change
     (run.drop / names.STATUS).write_bytes(key.sign(sound | {"time": now_text()}))
     assert found(run) == []
 

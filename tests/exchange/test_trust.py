@@ -83,7 +83,24 @@ FILES = manifest()["files"]
             NORTH.sign(manifest(files=FILES | {"../escape": FILES["metrics.csv"]})),
             "lists what no update has: ../escape",
         ),
-        ("contents", NORTH.sign(manifest(note="hello")), "well-formed"),
+        (
+            "contents",
+            NORTH.sign(manifest(note="hello")),
+            "well-formed Manifest record of protocol 1: note: is not a known",
+        ),
+        (
+            "contents",
+            NORTH.sign(manifest(created="2026-02-31T99:00:00Z")),
+            "created: must be a time in UTC, as in 2026-",
+        ),
+        ("hash", b"", "is empty"),
+        (
+            "hash",
+            b'{"a":1' + b"0" * 5000 + b"}",
+            "holds the number 10000000000000000000…; only integers of at most 2^53",
+        ),
+        ("hash", b'{"a":-9007199254740992}', "holds the number -9007199254740992; only integers of at most 2^53 - 1"),
+        ("hash", b'{"a":0.' + b"1" * 5000 + b"}", "holds the number 0.111111111111111111…; only integers"),
     ],
 )
 def test_each_step_refuses(step: str, content: bytes, reason: str) -> None:
@@ -148,7 +165,7 @@ def test_canonical_json_reads_back_and_is_unique(value: dict[str, Any]) -> None:
     ],
 )
 def test_anything_else_is_not_canonical(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"canonical|only integers"):
+    with pytest.raises(ValueError, match=r"canonical|only integers|is empty"):
         parse_canonical(content)
 
 
