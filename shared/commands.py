@@ -41,13 +41,18 @@ class Commands(click.Group):
             ctx.exit(2)
         except DropfedError as error:
             click.echo(str(error), err=True)
-            ctx.exit(1)
+            ctx.exit(self.code_of(error))
         except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except OSError as error:
-            click.echo(str(disk_trouble(error, Path.cwd())), err=True)
-            ctx.exit(1)
+            trouble = disk_trouble(error, Path.cwd())
+            click.echo(str(trouble), err=True)
+            ctx.exit(self.code_of(trouble))
+
+    def code_of(self, _trouble: DropfedError) -> int:
+        """The exit code where something stands in the way."""
+        return 1
 
 
 def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

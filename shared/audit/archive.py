@@ -102,7 +102,9 @@ def open_archive(
     password = os.environ.get("DROPFED_PASSWORD")
     for place in places:
         if not is_address(place):
-            folders |= _mirrors(home) if home else _folders_at(Path(place))
+            root = Path(place)
+            is_one_of_several = len(places) > 1 and _is_shut(root)
+            folders |= _mirrors(home) if home else _named(root) if is_one_of_several else _folders_at(root)
             continue
         if not place.startswith(("http://", "https://")):
             raise ConfigurationError(
@@ -148,19 +150,38 @@ def _mirrors(home: Path) -> dict[str, Folder]:
 
 
 def _folders_at(root: Path) -> dict[str, Folder]:
-    """The drop folder that a directory is, or those that it holds."""
+    """The drop folder that a directory is, or those that it holds; one that cannot be looked into is a finding."""
     if not root.is_dir():
         raise ConfigurationError([f"{root}: is not a folder; name a copy of a drop folder, or its WebDAV address"])
+    if _is_shut(root):
+        raise ConfigurationError([f"{root}: may not be read here; have a copy made that you may read, and name that"])
     if _is_drop_folder(root):
-        return {str(root): LocalFolder(root)}
+        return _named(root)
     inside = sorted(root.iterdir())
     copies = [path for path in inside if _is_drop_folder(path)]
     if not copies:
         raise ConfigurationError([f"{root}: is no drop folder, and holds none: {_looks_like(root, inside)}"])
+    copies = [path for path in inside if path in copies or _is_shut(path)]
     if others := [path for path in inside if path not in copies]:
         remedy = "put it elsewhere, or name the drop folders one by one"
-        raise ConfigurationError([f"{others[0]}: lies among drop folders and is none, or cannot be read; {remedy}"])
-    return {str(path): LocalFolder(path) for path in copies}
+        raise ConfigurationError([f"{others[0]}: lies among drop folders and is none; {remedy}"])
+    return _named(*copies)
+
+
+def _named(*roots: Path) -> dict[str, Folder]:
+    return {str(root): LocalFolder(root) for root in roots}
+
+
+def _is_shut(root: Path) -> bool:
+    """Whether it is a folder that this user may not list, or not look into."""
+    try:
+        with os.scandir(root):
+            os.lstat(root / names.FEDERATION)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _is_drop_folder(root: Path) -> bool:

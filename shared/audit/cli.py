@@ -1,4 +1,4 @@
-"""``dropfed-audit``: what an auditor types. Read-only. Exit codes: 0 all holds, 1 findings, 2 wrong usage or input."""
+"""``dropfed-audit``: what an auditor types. Read-only. Exit codes: 0 all holds, 1 findings, 2 not to be checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from shared.commands import Commands, ask_password
 from shared.counted import counted
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ConfigurationError, DropfedError, PoisonError, StandingError
 from shared.visible import visible
 
 if TYPE_CHECKING:
@@ -25,7 +25,14 @@ KEY = re.compile(r"[0-9a-f]{64}")
 KEY_BYTES = 80  # more than a file with a key has
 
 
-@click.group(cls=Commands)
+class _Audit(Commands):
+    """Exit codes: 0 all holds, 1 something does not, 2 wrong usage or input, or what hinders that it is looked at."""
+
+    def code_of(self, trouble: DropfedError) -> int:
+        return 1 if isinstance(trouble, PoisonError) else 2
+
+
+@click.group(cls=_Audit)
 @click.version_option(package_name="dropfed")
 def main() -> None:
     """Check what left which hospital, when, under whose key, and what became of it.
@@ -83,7 +90,8 @@ def _check_key(option: str, key: str | None, whose: str) -> None:
 def verify(archive: Archive, key: str | None, as_json: bool) -> None:
     """Check every signature, hash, chain, name and content.
 
-    Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise.
+    Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise; exit 2 when it could not be
+    checked.
     """
     from shared.audit.sites import read_folders, remarks, titles  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.verify import lines, summary, verified  # noqa: PLC0415
@@ -248,9 +256,9 @@ def digest(
     found, findings = closing.closing(readings, the_run(readings, run)), _findings(folders)
     if key_file is not None and output is not None:
         if findings:
-            raise StandingError(
-                f"nothing was signed: there is {findings} on these folders; see what by `dropfed-audit verify`"
-            )
+            see = "see what by `dropfed-audit verify`"
+            click.echo(f"nothing was signed: there is {findings} on these folders; {see}", err=True)
+            raise SystemExit(1)
         if output.exists():
             raise ConfigurationError([f"{output}: is there already; name another file with --output"])
         write_file(output, closing.sign(found, _key_at(key_file)))

@@ -12,6 +12,7 @@ from shared.exchange import names
 from shared.exchange.names import Place, place_at
 from shared.folder.capabilities import BELOW, FILES, TEXTS
 from shared.folder.contract import Entry, Folder
+from shared.folder.local import LocalFolder
 from shared.folder.round_trip import LARGE, large_text
 
 
@@ -27,7 +28,14 @@ def blamed(folder: Folder, path: str) -> Iterator[None]:
         yield
     except (PassingError, StandingError) as error:
         folder.check()
-        raise PoisonError(path or ".", f"cannot be read: {error}") from None
+        raise PoisonError(path or ".", f"cannot be read: {_words_of(error, folder)}") from None
+
+
+def _words_of(error: PassingError | StandingError, folder: Folder) -> str:
+    """Of a copy the system's own words: a daemon would be told to change a file's rights, which no evidence bears."""
+    system = error.__cause__
+    is_local = isinstance(folder, LocalFolder) and isinstance(system, OSError)
+    return getattr(system, "strerror", None) or str(error) if is_local else str(error)
 
 
 class Listing:

@@ -77,7 +77,7 @@ def test_what_may_not_be_read_is_a_finding_and_the_rest_is_verified(copy: Path, 
     try:
         with without_roots_rights():
             audit, found = looked_at(copy)
-            assert "cannot be read" in found[path] and "Permission denied" in found[path]
+            assert found[path].startswith("cannot be read: Permission denied")
             assert (other.relative_to(copy).as_posix() in found) == is_there
             assert audit.messages >= 5 or not is_there
             for command in COMMANDS:
@@ -86,6 +86,41 @@ def test_what_may_not_be_read_is_a_finding_and_the_rest_is_verified(copy: Path, 
                 )
     finally:
         (copy / path).chmod(mode)
+
+
+@pytest.mark.parametrize("mode", [0, 0o400, 0o100])
+def test_a_folder_that_may_not_be_looked_into_is_a_finding_beside_others_and_alone_could_not_be_checked(
+    copy: Path, mode: int
+) -> None:
+    verify(LocalFolder(copy))
+    shut = copy.with_name("south")
+    shutil.copytree(copy, shut)
+    shut.chmod(mode)
+    try:
+        with without_roots_rights():
+            for places in ([copy.parent], [shut, copy]):
+                code, output = cli("verify", *places)
+                assert (code, f"{shut}/.: cannot be read: Permission denied\n" in output) == (1, True)
+                assert f"{copy}/" not in output  # which was checked, and holds
+                assert cli("timeline", *places)[0] == 1
+            code, output = cli("verify", shut)
+            assert (code, output.startswith(f"{shut}: may not be read here; have a copy made")) == (2, True)
+    finally:
+        shut.chmod(0o755)
+
+
+def test_what_hinders_an_audit_is_not_a_finding(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROPFED_PASSWORD", "wrong")
+    key = tmp_path / "auditor.key"
+    key.write_text("no key")
+    key.chmod(0o644)
+    for command in (
+        ["verify", "https://127.0.0.1:9/north", "--user", "auditor"],  # nobody listens on the port of `discard`
+        ["verify", copy, "--secret-key", key],
+        ["digest", RUN, copy, "--sign", key, "--output", tmp_path / "closing.json"],
+    ):
+        code, output = cli(*command)
+        assert code == 2, output
 
 
 def link_to_nowhere(path: Path) -> None:
