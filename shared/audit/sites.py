@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from shared.audit.archive import MIRROR, Archive, is_address
 from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
-from shared.exchange.names import Kind, Place
-from shared.exchange.records import Consent, RunConfiguration, Sharing
+from shared.exchange.names import AGGREGATOR, Kind, Place
+from shared.exchange.records import Consent, RunConfiguration, Sharing, time_text
 
+_DAY_S = 24 * 60 * 60
 _BEGINNING_AND_ENDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final")
 
 
@@ -103,6 +106,23 @@ def remarks(folders: Mapping[str, Reading]) -> Iterator[str]:
     for run in runs:
         for site in open_folders(readings, run):
             yield f"{site}: run {run} has not ended in this folder"
+    for site, reading in readings.items():
+        yield from _odd_times(site, reading)
+
+
+def _odd_times(site: str, reading: Reading) -> Iterator[str]:
+    """Of either side the first time that runs back, or that this machine's clock is more than a day behind."""
+    tomorrow = time_text(time.time() + _DAY_S)
+    for sender in (AGGREGATOR, site):
+        told = [(message.place.path, message.manifest.created) for message in reading.sent_by(sender)]
+        for (before, earlier), (path, created) in pairwise(told):
+            if created < earlier:
+                yield f"{site}: {path} tells the time {created}, and {before}, sent before it by {sender}, {earlier}"
+                break
+        for path, created in told:
+            if created > tomorrow:
+                yield f"{site}: {path} tells the time {created}, which is still to come by this machine's clock"
+                break
 
 
 def _last_of(name: str) -> str:

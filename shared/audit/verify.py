@@ -176,18 +176,29 @@ class _Verification:
     # --- chains and replies --------------------------------------------------------------------------------
 
     def _check_chain(self, sender: str) -> None:
-        before = Head()
+        before, last = Head(), None
         for message in self._reading.sent_by(sender):
             manifest = message.manifest
             if manifest.seq == before.seq:
                 self._find(message.place.manifest, f"is a second number {manifest.seq} of {sender}", manifest.created)
             elif manifest.seq > before.seq + 1:
-                what = f"is number {manifest.seq} of {sender}, after {before.seq}: those between are missing or broken"
+                after = f"{before.seq} ({last.path})" if last else "0"
+                due = self._due_between(last, message.place)
+                what = f"is number {manifest.seq} of {sender}, after {after}: those between are missing or broken{due}"
                 self._find(message.place.manifest, what, manifest.created)
             elif manifest.previous != before.digest:
                 what = f"does not name {sender}'s message before it"
                 self._find(message.place.manifest, what, manifest.created)
-            before = message.head
+            before, last = message.head, message.place
+
+    def _due_between(self, before: Place | None, after: Place) -> str:
+        """Of a gap in a sender's chain, one message that was in it, where the order of messages tells."""
+        due = None
+        if before is not None and before.kind == "round" and before.run == after.run:
+            due = Place("verdict", before.run, before.round_no)
+        elif after.kind == "verdict":
+            due = Place("round", after.run, after.round_no)
+        return f"; {due.path} must be one of them" if due and due not in self._messages else ""
 
     def _check_replies(self, card: bytes | None) -> None:
         for place, message in self._messages.items():

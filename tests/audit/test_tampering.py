@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from deploy.local.webdav_server import EmbeddedServer
 from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
-from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange import channel, names
+from shared.exchange.names import Kind, Place
 from shared.exchange.records import Wire, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
@@ -113,6 +113,57 @@ def test_every_removed_file_is_noticed(copy: Path) -> None:
         with changed(copy / name):
             (copy / name).unlink()
             assert name in {finding.file for finding in findings(copy)}, name
+
+
+@pytest.mark.parametrize(
+    ("removed", "found_at", "what"),
+    [
+        (
+            ["verdict"],
+            Place("round", RUN, 2),
+            "after 2 ({round}): those between are missing or broken; {verdict} must be",
+        ),
+        (
+            ["round"],
+            Place("verdict", RUN, 1),
+            "after 1 ({offer}): those between are missing or broken; {round} must be",
+        ),
+        (["round", "verdict"], Place("round", RUN, 2), "after 1 ({offer}): those between are missing or broken"),
+        (["offer"], Place("round", RUN, 1), "after 0: those between are missing or broken"),
+        (["update"], Place("update", RUN, 2), "after 1 ({consent}): those between are missing or broken"),
+    ],
+)
+def test_a_gap_is_told_with_what_lies_beside_it(
+    played: Played, tmp_path: Path, removed: list[Kind], found_at: Place, what: str
+) -> None:
+    folder = tmp_path / "north"
+    shutil.copytree(played.drop, folder)
+    places: dict[Kind, Place] = {kind: Place(kind, RUN, 1) for kind in ("round", "update", "verdict")}
+    places |= {kind: Place(kind, RUN) for kind in ("offer", "consent")}
+    for kind in removed:
+        shutil.rmtree(folder / places[kind].path)
+    said = {finding.file: finding.what for finding in findings(folder) if finding.what.startswith("is number")}
+    due = what.format(**{kind: place.path for kind, place in places.items()})
+    assert list(said) == [found_at.manifest]
+    assert due in said[found_at.manifest]
+    assert ("must be one of them" in said[found_at.manifest]) == ("must be" in due)
+
+
+def test_times_that_cannot_be_are_told_and_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Played(tmp_path)
+    for created in ("2020-11-21T10:00:00Z", "2020-11-21T09:00:00Z", "2099-01-01T00:00:00Z"):
+        monkeypatch.setattr(channel, "now_text", lambda created=created: created)
+        if run.aggregator.message(Place("offer", RUN)) is None:
+            run.offer_and_consent()
+        else:
+            run.send("round", 1 if created.startswith("2020") else 2, run.to_site(1), "consent")
+    result = CliRunner().invoke(main, ["verify", str(run.drop)])
+    offer, first, second = Place("offer", RUN), Place("round", RUN, 1), Place("round", RUN, 2)
+    assert (
+        f"north: {first.path} tells the time 2020-11-21T09:00:00Z, and {offer.path}, sent before it by aggregator, "
+        "2020-11-21T10:00:00Z\n"
+    ) in result.stderr
+    assert f"north: {second.path} tells the time 2099-01-01T00:00:00Z, which is still to come" in result.stderr
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", ".hidden", ".x.writing", "manifest.json.new", "MODEL.pt", "a b.csv"])
