@@ -102,9 +102,12 @@ def open_archive(
     password = os.environ.get("DROPFED_PASSWORD")
     for place in places:
         if not is_address(place):
-            root = Path(place)
-            is_one_of_several = len(places) > 1 and _is_shut(root)
-            folders |= _mirrors(home) if home else _named(root) if is_one_of_several else _folders_at(root)
+            if home is not None:
+                folders |= _mirrors(home)
+            elif len(places) > 1 and _is_shut(Path(place)):
+                folders |= _named(Path(place))  # a finding beside the others, which are checked
+            else:
+                folders |= _folders_at(Path(place))
             continue
         if not place.startswith(("http://", "https://")):
             raise ConfigurationError(
