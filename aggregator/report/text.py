@@ -91,7 +91,8 @@ def _cell(row: Document | None, score: str) -> str:
 
 def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """A Markdown table, its columns as wide as they must be; texts from elsewhere cannot leave their cells, nor be more
-    than text."""
+    than text.
+    """
     cells = [[_MARKUP.sub(r"\\\g<0>", visible(str(cell))) for cell in row] for row in (head, *rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     lines = [f"| {' | '.join(f'{cell:{width}}' for cell, width in zip(row, widths, strict=True))} |" for row in cells]

@@ -88,9 +88,8 @@ _BEGINNINGS = {
 }
 _DICOM_AT, _TAR_AT = 128, 257
 _ZIP_END, _ZIP_DIRECTORY, _ZIP64_LOCATOR = b"PK\x05\x06", b"PK\x01\x02", b"PK\x06\x07"
-_ZIP_END_FORM = struct.Struct(
-    "<4s 8s I I H"
-)  # signature, disks and entries, directory's size and place, comment's size
+_ZIP_END_FORM = struct.Struct("<4s 8s I I H")
+"""Signature, disks and entries, the directory's size and place, the comment's size."""
 _ZIP_END_WITHIN = _ZIP_END_FORM.size + 0xFFFF  # bytes from the end of a file, where readers look for it
 _ZIP64_LOCATOR_BYTES = 20
 _MAX_TEXT = 1000  # of any text in a run's configuration
