@@ -171,7 +171,12 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
         ) from None
     cluster = os.environ.get("RAY_ADDRESS")
     try:
-        ray.init(ignore_reinit_error=True, num_cpus=None if cluster else at_a_time, log_to_driver=False)
+        ray.init(
+            ignore_reinit_error=True,
+            num_cpus=None if cluster else at_a_time,
+            include_dashboard=None if cluster else False,  # which would open a port
+            log_to_driver=False,
+        )
     except (ValueError, RuntimeError, OSError) as error:
         reason = visible(str(error).splitlines()[0])
         where = f"RAY_ADDRESS is {visible(cluster)}, where no cluster answers" if cluster else "Ray cannot start here"
