@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from aggregator.daemon import Daemon
 from aggregator.setup import encryption_key, initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
@@ -35,6 +37,7 @@ from shared.exchange.trust import Correspondent
 from shared.exchange.weights import write_tensors
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
+from shared.learning.methods import open_method
 from shared.learning.schedules import round_configuration
 from site_client.configuration import read_configuration
 from site_client.heartbeat import Heartbeat
@@ -244,3 +247,18 @@ def ended_run(home: Path, encrypt: Encrypt = "none") -> tuple[Played, RunStore]:
     )
     store.write_card(card)
     return played, store
+
+
+def daemon_of(run: Played, store: RunStore) -> Daemon:
+    """The aggregator's daemon over a played run's one site, without what rounds are computed with."""
+    nothing: Any = None
+    return Daemon(
+        store,
+        [run.courier],
+        heldout=nothing,
+        method=open_method("mean", {}),
+        aggregation=nothing,
+        score_name="",
+        stop=run.stop,
+        news=threading.Event(),
+    )

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
-from aggregator.daemon import Daemon
 from aggregator.dashboard.state import page_state
 from aggregator.results import best_so_far
 from aggregator.store import RunStore
@@ -29,12 +26,11 @@ from shared.exchange.records import FinalCard, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
-from shared.learning.methods import open_method
 from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
 from tests.federation.running import run_configuration
-from tests.played import RUN, Played
+from tests.played import RUN, Played, daemon_of
 
 TOLD = (("status",), ("report", RUN), ("status", "--json"))
 
@@ -50,20 +46,6 @@ def aggregator_says(run: Played) -> str:
 
 def site_says(run: Played) -> str:
     return of_site.overview_text(of_site.overview(run.drop.parent / "north"))
-
-
-def daemon_of(run: Played, store: RunStore) -> Daemon:
-    nothing: Any = None
-    return Daemon(
-        store,
-        [run.courier],
-        heldout=nothing,
-        method=open_method("mean", {}),
-        aggregation=nothing,
-        score_name="",
-        stop=run.stop,
-        news=threading.Event(),
-    )
 
 
 def test_the_aggregator_through_a_run(run: Played, store: RunStore) -> None:

@@ -56,7 +56,7 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
         f"{study.study}: {counted(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}"
     )
     if done < len(cells):
-        console.print("every folder is read once, before the first cell")
+        console.print("every folder is read before the first cell")
     at_a_time = at_a_time or as_many_as_fit()
     stopped = False
     with _Told(console, len(cells), done, at_a_time) as told:

@@ -123,12 +123,18 @@ def _bytes(found: list[dict[str, Any]]) -> int:
     return sum(file["bytes"] for each in found for file in each["files"])
 
 
-def test_new_keys_are_among_what_was_sent_each_with_the_key_that_signed_it(tmp_path: Path) -> None:
-    run = Played(tmp_path)
+def with_new_keys(root: Path) -> tuple[Played, list[str]]:
+    """A run whose site handed its key over twice, and its three keys."""
+    run = Played(root)
     run.offer_and_consent()
-    keys = [SigningKey.at(tmp_path / "north" / "signing.key").public]
-    keys += [rotate(tmp_path / "north").key for _ in range(2)]
-    shutil.copytree(tmp_path / "north" / "mirror" / names.KEYS, run.drop / names.KEYS)
+    keys = [SigningKey.at(root / "north" / "signing.key").public]
+    keys += [rotate(root / "north").key for _ in range(2)]
+    shutil.copytree(root / "north" / "mirror" / names.KEYS, run.drop / names.KEYS)
+    return run, keys
+
+
+def test_new_keys_are_among_what_was_sent_each_with_the_key_that_signed_it(tmp_path: Path) -> None:
+    run, keys = with_new_keys(tmp_path)
     found = told("sent", "north", run.drop)
     assert [each["path"] for each in found] == [
         names.SITE_CARD,
@@ -142,11 +148,7 @@ def test_new_keys_are_among_what_was_sent_each_with_the_key_that_signed_it(tmp_p
 
 
 def test_the_timeline_has_each_new_key_where_it_begins_to_sign(tmp_path: Path) -> None:
-    run = Played(tmp_path)
-    run.offer_and_consent()
-    keys = [SigningKey.at(tmp_path / "north" / "signing.key").public]
-    keys += [rotate(tmp_path / "north").key for _ in range(2)]
-    shutil.copytree(tmp_path / "north" / "mirror" / names.KEYS, run.drop / names.KEYS)
+    run, keys = with_new_keys(tmp_path)
     events = told("timeline", run.drop)
     assert [(event["kind"], event["path"]) for event in events] == [
         ("offer", Place("offer", RUN).path),

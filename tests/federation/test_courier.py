@@ -7,11 +7,9 @@ import logging
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aggregator.daemon import Daemon
 from aggregator.overview import overview, overview_text
 from aggregator.rounds import SealRound
 from aggregator.setup import initialise
@@ -27,11 +25,10 @@ from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.trust import Correspondent
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
-from shared.learning.methods import open_method
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import run_configuration
-from tests.played import RUN, Played
+from tests.played import RUN, Played, daemon_of
 
 
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
@@ -196,17 +193,7 @@ def test_a_site_is_not_asked_that_withdrew_after_it_was_decided_to_ask_it(run: P
     store.begin(run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
     store.aggregate_path(1).parent.mkdir(parents=True)
     store.aggregate_path(1).write_bytes(run.model(0.5).read_bytes())
-    nothing: Any = None
-    daemon = Daemon(
-        store,
-        [run.courier],
-        heldout=nothing,
-        method=open_method("mean", {}),
-        aggregation=nothing,
-        score_name="",
-        stop=run.stop,
-        news=threading.Event(),
-    )
+    daemon = daemon_of(run, store)
     withdraw(run)
     run.beat()
     assert work_after_a_while(run)
