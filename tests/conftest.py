@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -24,6 +25,11 @@ settings.load_profile("any machine")
 def pytest_xdist_auto_num_workers() -> int:
     """Two for each core: half of the time a test waits for a daemon or a server."""
     return 2 * len(os.sched_getaffinity(0))
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C end what tests start: a shell's background job is told to ignore it, and so is all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -37,8 +37,8 @@ def _way_of_reading(cell: Cell) -> str:
 
 
 def _split(cell: Cell) -> dict[str, object]:
-    run, wanted = cell.configuration.run, cell.configuration.images_per_site
-    return {**run.split, "train_images": wanted} if isinstance(wanted, int) else run.split
+    wanted = cell.configuration.images_per_site
+    return cell.configuration.run_with(None if wanted == "fewest" else wanted).split
 
 
 def _problems(cell: Cell) -> Iterator[str]:

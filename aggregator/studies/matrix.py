@@ -63,6 +63,12 @@ class CellConfiguration(Record):
     device: Device
     software: str
 
+    def run_with(self, train_images: int | None) -> RunConfiguration:
+        """The run, with so many training images of each site; with None, as many as the run says."""
+        if train_images is None:
+            return self.run
+        return self.run.model_copy(update={"split": {**self.run.split, "train_images": train_images}})
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -110,7 +110,7 @@ def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Pat
             len(task.open_dataset(folder, options, split, split_seed(run.seed, site)).train)
             for site, folder in data.items()
         )
-    return run if wanted is None else run.model_copy(update={"split": {**run.split, "train_images": wanted}})
+    return configuration.run_with(wanted)
 
 
 def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Iterator[Row]:

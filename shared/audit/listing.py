@@ -34,8 +34,8 @@ def blamed(folder: Folder, path: str) -> Iterator[None]:
 def _words_of(error: PassingError | StandingError, folder: Folder) -> str:
     """Of a copy the system's own words: a daemon would be told to change a file's rights, which no evidence bears."""
     system = error.__cause__
-    is_local = isinstance(folder, LocalFolder) and isinstance(system, OSError)
-    return getattr(system, "strerror", None) or str(error) if is_local else str(error)
+    words = system.strerror if isinstance(folder, LocalFolder) and isinstance(system, OSError) else None
+    return words or str(error)
 
 
 class Listing:
