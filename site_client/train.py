@@ -24,7 +24,7 @@ from shared.exchange.records import (
     Sharing,
     TensorList,
 )
-from shared.exchange.weights import check_tensors, read_tensor, write_tensors
+from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.compute import Computing
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
@@ -227,16 +227,17 @@ class Trainer:
 
     def _read_kept(self, network: nn.Module, path: Path | None) -> dict[str, Tensors]:
         """The groups that stayed here; zeros before any did."""
-        if path is not None:
-            self._check_kept(network, path)
-        return {
-            group: {
-                name: (torch.from_numpy(read_tensor(path, f"{group}/{name}")) if path else torch.zeros(shape.shape)).to(
-                    self.device
-                )
-                for name, shape in listed.tensors.items()
+        groups = self._groups_here(network)
+        if path is None:
+            return {
+                group: {name: torch.zeros(shape.shape, device=self.device) for name, shape in listed.tensors.items()}
+                for group, listed in groups.items()
             }
-            for group, listed in self._groups_here(network).items()
+        self._check_kept(network, path)
+        file = TensorFile(path)
+        return {
+            group: {name: self._read(file, f"{group}/{name}") for name in listed.tensors}
+            for group, listed in groups.items()
         }
 
     def _keep(self, network: nn.Module, groups: Mapping[str, Tensors], path: Path) -> None:
@@ -439,10 +440,11 @@ class Trainer:
         )
 
     def _read_state(self, files: Mapping[str, Path], groups: Groups) -> dict[str, Tensors]:
-        return {
-            group: {name: torch.from_numpy(read_tensor(files[group], name)).to(self.device) for name in listed}
-            for group, listed in groups.items()
-        }
+        opened = {group: TensorFile(files[group]) for group in groups}
+        return {group: {name: self._read(opened[group], name) for name in listed} for group, listed in groups.items()}
+
+    def _read(self, file: TensorFile, name: str) -> torch.Tensor:
+        return torch.from_numpy(file.tensor(name)).to(self.device)
 
     def _send(self, local: Local, files: Files, *, trains: bool) -> dict[str, FileEntry]:
         """Write what is sent beside the model."""

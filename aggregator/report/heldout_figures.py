@@ -29,6 +29,7 @@ from shared.learning.metrics import (
     Ranking,
     calibration_bins,
     calibration_error,
+    confusion_matrix,
     left_by_referral,
     ranking,
 )
@@ -75,8 +76,7 @@ def heldout_figures(measured: Measured | str) -> list[Figure]:
 
 def _confusion(measured: Measured) -> Figure:
     classes = range(len(measured.classes))
-    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(counts, (measured.truth, measured.probabilities.argmax(axis=1)), 1)
+    counts = confusion_matrix(measured.truth, measured.probabilities.argmax(axis=1), len(classes))
     totals = counts.sum(axis=1)
     names = measured.classes
     table = Table(

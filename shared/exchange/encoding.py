@@ -33,10 +33,9 @@ from shared.exchange.weights import (
     MAX_HEADER_BYTES,
     Array,
     Shape,
+    TensorFile,
     check_arrays,
     count_of,
-    read_array,
-    read_tensor,
     shapes_of,
     write_arrays,
     write_tensors,
@@ -61,10 +60,12 @@ def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received:
         What a manifest says of the file.
     """
 
+    file, base = TensorFile(plain), _base(wire, received)
+
     def stored(name: str) -> Bits:
-        bits = _bits_in(plain, name, wire.numbers)
-        if wire.difference:
-            bits = _steps(bits, _bits_in(_demanded(received), name, wire.numbers))
+        bits = _bits_in(file, name, wire.numbers)
+        if base is not None:
+            bits = _steps(bits, _bits_in(base, name, wire.numbers))
         return bits.reshape(tensors.tensors[name].shape) if wire.compression == "none" else _compressed(bits)
 
     return write_arrays(target, _dtype(wire), _largest(tensors, wire), stored)
@@ -81,8 +82,10 @@ def check_encoded(encoded: Path, tensors: TensorList, wire: Wire, *, shown_as: s
     """
     is_compressed = wire.compression == "zstd"
     check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
-    for name, tensor in tensors.tensors.items() if is_compressed else ():
-        _expanded_array(encoded, name, tensor.shape, wire, shown_as)
+    if is_compressed:
+        file = TensorFile(encoded)
+        for name, tensor in tensors.tensors.items():
+            _expanded_array(file, name, tensor.shape, wire, shown_as)
 
 
 def decode(
@@ -100,14 +103,16 @@ def decode(
     is_compressed = wire.compression == "zstd"
     check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
 
+    file, base = TensorFile(encoded), _base(wire, received)
+
     def tensor(name: str) -> Array:
         shape = tensors.tensors[name].shape
         if is_compressed:
-            bits = _expanded_array(encoded, name, shape, wire, shown_as)
+            bits = _expanded_array(file, name, shape, wire, shown_as)
         else:
-            bits = read_array(encoded, name).reshape(-1).view(_unsigned(wire))
-        if wire.difference:
-            bits = _after(bits, _bits_in(_demanded(received), name, wire.numbers))
+            bits = file.array(name).reshape(-1).view(_unsigned(wire))
+        if base is not None:
+            bits = _after(bits, _bits_in(base, name, wire.numbers))
         array = _numbers_of(bits, wire.numbers).reshape(shape)
         if not np.isfinite(array).all():
             raise PoisonError(shown_as, f"{name} holds a value that is not finite{_ENDS[wire.numbers]}")
@@ -160,17 +165,20 @@ def _largest(tensors: TensorList, wire: Wire) -> dict[str, Shape]:
     return {name: [size + size // 256 + 64] for name, size in sizes.items()}
 
 
-def _demanded(received: Path | None) -> Path:
+def _base(wire: Wire, received: Path | None) -> TensorFile | None:
+    """What a difference is one to; None where whole numbers travel."""
+    if not wire.difference:
+        return None
     if received is None:
         raise ValueError("a difference needs what it is a difference to")
-    return received
+    return TensorFile(received)
 
 
 # --- numbers ↔ bit patterns --------------------------------------------------------------------------------
 
 
-def _bits_in(plain: Path, name: str, numbers: Numbers) -> Bits:
-    return _bits_of(read_tensor(plain, name).reshape(-1), numbers)
+def _bits_in(plain: TensorFile, name: str, numbers: Numbers) -> Bits:
+    return _bits_of(plain.tensor(name).reshape(-1), numbers)
 
 
 def _bits_of(array: Array, numbers: Numbers) -> Bits:
@@ -218,9 +226,9 @@ def _compressed(bits: Bits) -> NDArray[np.uint8]:
     return np.frombuffer(zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(shuffled), np.uint8)
 
 
-def _expanded_array(encoded: Path, name: str, shape: Shape, wire: Wire, shown_as: str) -> Bits:
+def _expanded_array(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: str) -> Bits:
     try:
-        return _expanded(read_array(encoded, name).tobytes(), count_of(shape), _width(wire))
+        return _expanded(encoded.array(name).tobytes(), count_of(shape), _width(wire))
     except (zstandard.ZstdError, ValueError) as error:
         raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({error})") from None
 

@@ -95,17 +95,6 @@ def entry_of(path: Path) -> FileEntry:
     return FileEntry(size=size, sha256=sha256)
 
 
-def read_tensor(path: Path, name: str) -> Array:
-    """One tensor of a checked plain file."""
-    return read_array(path, name).astype(np.float32, copy=False)
-
-
-def tensor_names(path: Path) -> list[str]:
-    """The names of a checked file's tensors, sorted."""
-    with safe_open(path, framework="numpy") as file:
-        return sorted(file.keys())
-
-
 def layout_of(path: Path, shown_as: str) -> Layout:
     """What a file's header says that it holds, sorted by name; its numbers are not read.
 
@@ -121,29 +110,40 @@ def layout_of(path: Path, shown_as: str) -> Layout:
         raise PoisonError(shown_as, f"is not a safetensors file ({error})") from None
 
 
-def read_array(path: Path, name: str) -> AnyArray:
-    """One array of a checked file. No more than it is in memory afterwards, or mapped."""
-    with path.open("rb") as file:
-        begin, entries = _read_header(file)
-        entry = entries[name]
-        file.seek(begin + entry["data_offsets"][0])
-        return np.fromfile(file, _LAID_OUT[entry["dtype"]], count_of(entry["shape"])).reshape(entry["shape"])
+class TensorFile:
+    """A checked file, whose header is read once: read again for each tensor, it would take most of the time.
 
-
-class Parts:
-    """A checked plain file that is read part by part, its header once: else headers would take most of the time."""
+    No more than what is asked for is in memory afterwards, or mapped.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with path.open("rb") as file:
             self._begin, self._entries = _read_header(file)
 
-    def read(self, name: str, start: int, count: int) -> Array:
-        """``count`` numbers of one tensor, from number ``start`` on, counted row by row."""
+    @property
+    def names(self) -> list[str]:
+        """Of its tensors, sorted."""
+        return sorted(self._entries)
+
+    def array(self, name: str) -> AnyArray:
+        """One array, as it is laid out."""
+        shape = self._entries[name]["shape"]
+        return self._read(name, 0, count_of(shape)).reshape(shape)
+
+    def tensor(self, name: str) -> Array:
+        """One tensor of a plain file."""
+        return self.array(name).astype(np.float32, copy=False)
+
+    def part(self, name: str, start: int, count: int) -> Array:
+        """``count`` numbers of one tensor of a plain file, from number ``start`` on, counted row by row."""
+        return self._read(name, start, count).astype(np.float32, copy=False)
+
+    def _read(self, name: str, start: int, count: int) -> AnyArray:
         entry = self._entries[name]
         layout = np.dtype(_LAID_OUT[entry["dtype"]])
         begin = self._begin + entry["data_offsets"][0] + start * layout.itemsize
-        return np.fromfile(self._path, layout, count, offset=begin).astype(np.float32, copy=False)
+        return np.fromfile(self._path, layout, count, offset=begin)
 
 
 def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
@@ -162,8 +162,9 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
         PoisonError: saying what is different.
     """
     check_arrays(path, "F32", shapes_of(tensors), shown_as)
+    file = TensorFile(path)
     for name in tensors.tensors:
-        if not np.isfinite(read_tensor(path, name)).all():
+        if not np.isfinite(file.tensor(name)).all():
             raise PoisonError(shown_as, f"{name} holds a value that is not finite")
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from shared.errors import StandingError
 from shared.exchange.records import FileEntry, TensorList
-from shared.exchange.weights import read_tensor, tensor_names, write_tensors, write_zeros
+from shared.exchange.weights import TensorFile, write_tensors, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.combinations import open_rule
 from shared.learning.combine import Answers, combine, distances
@@ -39,8 +39,8 @@ class Answer:
 
     def read(self, group: str) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
         """A group of its tensors, by name."""
-        path = self.files[group]
-        return {name: read_tensor(path, name).astype(np.float64) for name in tensor_names(path)}
+        file = TensorFile(self.files[group])
+        return {name: file.tensor(name).astype(np.float64) for name in file.names}
 
     def contribution(self) -> Contribution:
         """What a method is told of it."""

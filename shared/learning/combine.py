@@ -12,7 +12,7 @@ import numpy as np
 
 from shared.exchange.encoding import rounded
 from shared.exchange.records import FileEntry, Numbers, TensorList
-from shared.exchange.weights import Array, Parts, count_of, write_tensors
+from shared.exchange.weights import Array, TensorFile, count_of, write_tensors
 from shared.learning.combinations.contract import Rule
 from shared.learning.methods.contract import MODEL, Method
 
@@ -45,7 +45,7 @@ class _Part:
     before_files: Files
     answers: Answers
     rule: Rule
-    opened: Callable[[Path], Parts]
+    opened: Callable[[Path], TensorFile]
 
     @property
     def accepted(self) -> int:
@@ -64,7 +64,7 @@ class _Part:
         return self.rule.average(values, [self.answers.weights[site] for site in sites])
 
     def _read(self, path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return self.opened(path).read(self.name, self.start, self.count).astype(np.float64)
+        return self.opened(path).part(self.name, self.start, self.count).astype(np.float64)
 
 
 def combine(
@@ -95,7 +95,7 @@ def combine(
     """
     rule = rule or Rule()
     most = max(1, PART // len(answers.weights)) if rule.compares_all else PART
-    opened = cache(Parts)
+    opened = cache(TensorFile)
 
     def combined(group: str, name: str) -> Array:
         shape = tensors[group].tensors[name].shape
@@ -127,12 +127,12 @@ def distances(answers: Mapping[str, Files], tensors: Mapping[str, TensorList]) -
     apart = dict.fromkeys(combinations(sites, 2), 0.0)
     most = max(1, PART // len(sites))
     for group, listed in tensors.items():
-        opened = [Parts(answers[site][group]) for site in sites]
+        opened = [TensorFile(answers[site][group]) for site in sites]
         for name, tensor in listed.tensors.items():
             size = count_of(tensor.shape)
             for start in range(0, size, most):
                 count = min(most, size - start)
-                numbers = np.stack([parts.read(name, start, count).astype(np.float64) for parts in opened])  # (S, n)
+                numbers = np.stack([file.part(name, start, count).astype(np.float64) for file in opened])  # (S, n)
                 for at, site in enumerate(sites):
                     to_later = np.square(numbers[at + 1 :] - numbers[at]).sum(axis=1)
                     for other, distance in zip(sites[at + 1 :], to_later.tolist(), strict=True):

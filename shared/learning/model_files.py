@@ -9,7 +9,7 @@ from torch import nn
 
 from shared.exchange.encoding import rounded
 from shared.exchange.records import FileEntry, Numbers, TensorList
-from shared.exchange.weights import read_tensor, write_tensors
+from shared.exchange.weights import TensorFile, write_tensors
 
 
 def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> FileEntry:
@@ -20,10 +20,10 @@ def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> FileEntry
 
 def load_tensors(model: nn.Module, tensors: TensorList, path: Path) -> None:
     """Copy the listed tensors of a checked file into the model's state; the rest of the state stays."""
-    state = model.state_dict()
+    state, file = model.state_dict(), TensorFile(path)
     with torch.no_grad():
         for name in tensors.tensors:
-            state[name].copy_(torch.from_numpy(read_tensor(path, name)))
+            state[name].copy_(torch.from_numpy(file.tensor(name)))
 
 
 def round_tensors(model: nn.Module, tensors: TensorList, numbers: Numbers) -> None:

@@ -32,7 +32,7 @@ from shared.exchange.records import (
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import Message
-from shared.exchange.weights import entry_of, read_tensor, tensor_names, write_tensors
+from shared.exchange.weights import TensorFile, entry_of, write_tensors
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.answers import decide
 from shared.learning.choice import choose
@@ -242,8 +242,8 @@ class Recorded:
 
 def _moved(aggregate: Path, name: str, random: np.random.Generator) -> np.ndarray:
     """What a site makes of what it received; a variance stays above 0."""
-    assert name in tensor_names(aggregate)
-    received = read_tensor(aggregate, name)
+    assert name in TensorFile(aggregate).names
+    received = TensorFile(aggregate).tensor(name)
     return np.abs(received + random.normal(0, 0.01, received.shape)).astype(np.float32)
 
 

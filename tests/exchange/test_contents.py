@@ -21,7 +21,7 @@ from shared.exchange.records import RunConfiguration, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
-from shared.exchange.weights import check_tensors, read_tensor, write_tensors
+from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.folder.durable import hash_file
 from tests.federation.running import run_configuration
 from tests.learning.fixtures_file import cases
@@ -144,7 +144,7 @@ def test_tensors_read_back_in_the_common_format(tmp_path: Path) -> None:
     check_tensors(first, TENSORS, "model.safetensors")
     found = load_file(first)
     assert all(np.array_equal(found[name], GOOD[name]) for name in GOOD)
-    assert np.array_equal(read_tensor(first, "a.weight"), GOOD["a.weight"])
+    assert np.array_equal(TensorFile(first).tensor("a.weight"), GOOD["a.weight"])
     check(tmp_path / "3", save(GOOD))
 
 

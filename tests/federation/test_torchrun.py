@@ -16,7 +16,7 @@ from shared.errors import ConfigurationError, StandingError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.tables import read_metrics
-from shared.exchange.weights import read_tensor, tensor_names
+from shared.exchange.weights import TensorFile
 from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
 from site_client.cli import main
@@ -135,9 +135,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory, images: Path) -> dict[str,
 
 def test_two_processes_answer_as_one_does(answers: dict[str, Path]) -> None:
     one, two = (answers[name] / names.SITE_MODEL for name in ("one", "two"))
-    assert tensor_names(one) == tensor_names(two)
-    for name in tensor_names(one):
-        assert read_tensor(two, name) == pytest.approx(read_tensor(one, name), rel=1e-2, abs=1e-3), name
+    assert TensorFile(one).names == TensorFile(two).names
+    for name in TensorFile(one).names:
+        assert TensorFile(two).tensor(name) == pytest.approx(TensorFile(one).tensor(name), rel=1e-2, abs=1e-3), name
     rows = [read_metrics((answers[name] / names.METRICS).read_bytes(), names.METRICS) for name in ("one", "two")]
     for alone, together in zip(*rows, strict=True):
         assert (alone.epoch, alone.split, alone.images) == (together.epoch, together.split, together.images)

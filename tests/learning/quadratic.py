@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
-from shared.exchange.weights import read_tensor
+from shared.exchange.weights import TensorFile
 from shared.learning import tasks
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
@@ -155,4 +155,4 @@ def run_of(method: str, sites: Sequence[str], **further: object) -> RunConfigura
 
 def w_of(path: Path, name: str = "w") -> float:
     """The number in a file."""
-    return float(read_tensor(path, name)[0])
+    return float(TensorFile(path).tensor(name)[0])

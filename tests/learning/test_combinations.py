@@ -19,7 +19,7 @@ from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange import records
 from shared.exchange.records import Combination, TensorList, TensorShape
-from shared.exchange.weights import read_tensor, write_tensors
+from shared.exchange.weights import TensorFile, write_tensors
 from shared.learning import combine as combine_module
 from shared.learning.combinations import open_rule
 from shared.learning.combine import Answers, combine, distances
@@ -72,7 +72,7 @@ def combined(combination: Combination, sent: np.ndarray, weights: list[float] | 
         made = Path(folder) / "made"
         answers = Answers({site: files[site] for site in chosen}, {site: given[site] / total for site in chosen})
         combine(method, {MODEL: made}, LISTED, before={}, answers=answers, rule=rule)
-        return np.stack([read_tensor(made, name) for name in "vw"])
+        return np.stack([TensorFile(made).tensor(name) for name in "vw"])
 
 
 def attacked(data: st.DataObject, sites: int, liars: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import TensorList
-from shared.exchange.weights import read_tensor
+from shared.exchange.weights import TensorFile
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT
 from shared.learning.methods import method_names, open_method
@@ -553,7 +553,7 @@ def test_how_few_images_tell_nothing_is_the_sites_policy(minimum_count, tells, d
     closing = round_configuration(run, 2, "north")
     assert closing.epochs == 0
     trainer.work(site.dataset, closing, files, lambda percent: None)
-    matrix = read_tensor(tmp_path / "equations", "matrix")
+    matrix = TensorFile(tmp_path / "equations").tensor("matrix")
     assert matrix.shape == (129, 129)
     assert matrix[-1, -1] == (len(site.dataset.validation) if tells else 0)
     assert matrix.any() == tells

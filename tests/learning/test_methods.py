@@ -12,7 +12,7 @@ from torch import nn
 
 from shared.errors import ConfigurationError
 from shared.exchange.records import TensorList, TensorShape, decimal_text
-from shared.exchange.weights import check_tensors, read_tensor, write_tensors
+from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.combine import Answers, combine
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL, Contribution
@@ -52,7 +52,7 @@ def aggregate(folder: Path, params, weights):
         answers=Answers({site: {MODEL: path} for site, path in models.items()}, weights),
     )
     check_tensors(folder / "mean.safetensors", listed, "mean")
-    return read_tensor(folder / "mean.safetensors", "w").tolist()
+    return TensorFile(folder / "mean.safetensors").tensor("w").tolist()
 
 
 def options_of(method, **raw):

@@ -187,7 +187,6 @@ def test_grading_scores_are_shares(images):
 @settings(deadline=None, max_examples=50)
 @given(graded(classes=2))
 def test_grading_of_two_classes_agrees_with_pixels(images):
-    """Two ways to one number: scikit-learn's, and the sorting that is quick enough for pixels."""
     of_images, of_pixels = grading_scores(*images), pixel_scores(*images)
     both = ["accuracy", "balanced_accuracy", "auroc", "calibration_error", "misdiagnosis_auroc"]
     both += [f"selective_accuracy_{percent}" for percent in DROPPED_PERCENTS]
@@ -195,6 +194,32 @@ def test_grading_of_two_classes_agrees_with_pixels(images):
     for name in (*both, "uncertainty_right", "uncertainty_wrong"):
         expected = of_images[name].value
         assert of_pixels[name] == (None if expected is None else pytest.approx(expected, abs=1e-12)), name
+
+
+@settings(deadline=None, max_examples=50)
+@given(graded())
+def test_grading_scores_are_those_of_scikit_learn(images):
+    truth, probabilities, uncertainty = images
+    predicted, classes = probabilities.argmax(axis=1), range(probabilities.shape[1])
+    present = sorted(set(truth))
+    among = {"labels": present, "average": "macro"}
+    expected = {
+        "accuracy": reference.accuracy_score(truth, predicted),
+        "sensitivity": reference.recall_score(truth, predicted, **among),
+        "f1": reference.f1_score(truth, predicted, **among),
+        "iou": reference.jaccard_score(truth, predicted, **among),
+        "auprc": np.mean([reference.average_precision_score(truth == k, probabilities[:, k]) for k in present]),
+    }
+    if with_rest := [k for k in classes if (truth != k).any()]:
+        expected["specificity"] = np.mean([reference.recall_score(truth != k, predicted != k) for k in with_rest])
+    if separable := [k for k in present if k in with_rest]:
+        expected["auroc"] = np.mean([reference.roc_auc_score(truth == k, probabilities[:, k]) for k in separable])
+    if separable or (truth != predicted).any():
+        expected["kappa"] = reference.cohen_kappa_score(truth, predicted, labels=classes, weights="quadratic")
+    scores = grading_scores(truth, probabilities, uncertainty)
+    for name in ("accuracy", "sensitivity", "f1", "iou", "auprc", "specificity", "auroc", "kappa"):
+        value = expected.get(name)
+        assert scores[name].value == (None if value is None else pytest.approx(value, abs=1e-12)), name
 
 
 @settings(deadline=None, max_examples=50)
@@ -394,9 +419,12 @@ def test_three_classes_are_no_pixels():
         pixel_scores(np.array([0]), np.array([[0.2, 0.3, 0.5]]), np.array([0.5]))
 
 
-def test_importing_the_scores_does_not_import_scikit_learn():
-    """The aggregator imports them too, and has little memory."""
+def test_scoring_does_not_import_scikit_learn():
+    """It takes a daemon's memory, and seconds."""
     program = (
-        "import sys, shared.learning.uncertainty; sys.exit(any(name in sys.modules for name in ('sklearn', 'scipy')))"
+        "import sys, numpy as np, shared.learning.uncertainty\n"
+        "from shared.learning.metrics import grading_scores\n"
+        "grading_scores(np.zeros(2, dtype=int), np.eye(2), np.zeros(2))\n"
+        "sys.exit(any(name in sys.modules for name in ('sklearn', 'scipy')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

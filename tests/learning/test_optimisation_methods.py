@@ -19,7 +19,7 @@ from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
-from shared.exchange.weights import read_tensor, write_tensors
+from shared.exchange.weights import TensorFile, write_tensors
 from shared.learning.combine import Answers, combine
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.methods import method_names, open_method
@@ -354,7 +354,7 @@ def test_batchnorms_statistics_are_averaged_plainly(name, tmp_path):
         answers=Answers(files, {"north": 0.5, "south": 0.5}, agreed=4),
         buffers=frozenset(listed.buffers),
     )
-    after = {of: float(read_tensor(tmp_path / f"after-{MODEL}", of).flat[0]) for of in listed.tensors}
+    after = {of: float(TensorFile(tmp_path / f"after-{MODEL}").tensor(of).flat[0]) for of in listed.tensors}
     assert {of: after[of] for of in listed.buffers} == {"1.running_mean": 2.0, "1.running_var": 2.0}
     # H = 2 − α · 2 · (2 − 0) of FedDyn, w ← 2 − H / (α · 4); H = 2 + 2 · (2 − 0) of FedDC, w ← 2 + H / 4
     expected = {"feddyn": 2 - (2 - 0.3 * 4) / (0.3 * 4), "feddc": 2 + 6 / 4}.get(name, 2.0)
