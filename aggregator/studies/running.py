@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Engine = Literal["local", "ray"]
 LOG = "log.txt"
 PROGRAM = "deploy.local.cell"
-_LOADED_LATE = ("sklearn.metrics", "torch._dynamo")  # where they are first needed; a cell would lose seconds there
+_LOADED_LATE = ("sklearn.metrics", "torch._dynamo")  # for the probe, and for optimizers; a cell would lose seconds
 MEMORY_OF_A_CELL_BYTES = 2 << 30
 """What a cell is taken to need where nobody says how many may go on at a time."""
 

@@ -124,7 +124,7 @@ class TensorFile:
     @property
     def names(self) -> list[str]:
         """Of its tensors, sorted."""
-        return sorted(self._entries)
+        return sorted(self._entries.keys() - {"__metadata__"})
 
     def array(self, name: str) -> AnyArray:
         """One array, as it is laid out."""

@@ -1,7 +1,8 @@
 """Scores of one image's pixels, of graded images, and their mean and spread over images.
 
-A class that no image has is absent: it enters no mean over classes, neither as 0 nor as 1. All come from counts and
-sorted scores: scikit-learn's numbers, without its 90 MiB of memory, and of a few images in a thirtieth of its time.
+A class that no image has is absent: it enters no mean over classes, neither as 0 nor as 1, but specificity's, which is
+over the images of the others. All come from counts and sorted scores: scikit-learn's numbers, without its 90 MiB of
+memory, and of a few images in a thirtieth of its time.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Ranking:
     """
 
     scores: Floats
-    positives: NDArray[np.int64]
-    negatives: NDArray[np.int64]
+    positives: Counts
+    negatives: Counts
 
     def auroc(self) -> float | None:
         """P(a positive scores above a negative), a tie counting one half, in [0, 1]; None without either."""
@@ -207,7 +208,7 @@ def grading_scores(
 
 
 def confusion_matrix(truth: NDArray[np.integer], predicted: NDArray[np.integer], classes: int) -> Counts:
-    """How many images of each class were taken for each.
+    """How many of each class were taken for each.
 
     Args:
         truth: (N,) classes, 0 <= class < K.
@@ -280,7 +281,7 @@ def ood_auroc(inside: Floats, outside: Floats) -> Score:
     return Score(ranking(np.concatenate((inside, outside)), is_foreign).auroc(), fewest)
 
 
-def left_by_referral(doubt: Ranking) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def left_by_referral(doubt: Ranking) -> tuple[Counts, Counts]:
     """What is left as more and more of the most uncertain predictions are referred to a person; ties go together.
 
     Args:

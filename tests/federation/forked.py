@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 IMPORTED = ("aggregator.launch", "site_client.daemon", "torch._dynamo", "sklearn.metrics", "pytest")
-"""What daemons import sooner or later, and what multiprocessing imports into every process that it starts."""
+"""What daemons import sooner or later (a probe scikit-learn), and what multiprocessing imports into each process."""
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(list(IMPORTED))

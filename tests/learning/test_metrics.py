@@ -216,8 +216,9 @@ def test_grading_scores_are_those_of_scikit_learn(images):
         expected["auroc"] = np.mean([reference.roc_auc_score(truth == k, probabilities[:, k]) for k in separable])
     if separable or (truth != predicted).any():
         expected["kappa"] = reference.cohen_kappa_score(truth, predicted, labels=classes, weights="quadratic")
-    scores = grading_scores(truth, probabilities, uncertainty)
-    for name in ("accuracy", "sensitivity", "f1", "iou", "auprc", "specificity", "auroc", "kappa"):
+    scores = grading_scores(truth.astype(np.uint8), probabilities, uncertainty, probabilities)
+    expected["auroc_logits"] = expected.get("auroc")
+    for name in ("accuracy", "sensitivity", "f1", "iou", "auprc", "specificity", "auroc", "auroc_logits", "kappa"):
         value = expected.get(name)
         assert scores[name].value == (None if value is None else pytest.approx(value, abs=1e-12)), name
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
-from shared.learning.data.images import files_by_stem
+from shared.learning.data.images import brightest, files_by_stem
 from shared.learning.data.tables import read_table
 from shared.visible import visible
 
@@ -76,8 +76,7 @@ def retina_square(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     Returns:
         (S, S, 3); the image itself, filled up, where all of it is dark.
     """
-    red, green, blue = np.moveaxis(image, 2, 0)  # (H, W) each
-    bright = np.maximum(np.maximum(red, green), blue) > _DARK  # sixteen times as quick as max(axis=2)
+    bright = brightest(image) > _DARK  # (H, W, 3) -> (H, W)
     rows, columns = np.flatnonzero(bright.any(axis=1)), np.flatnonzero(bright.any(axis=0))
     if not rows.size:
         rows, columns = np.arange(image.shape[0]), np.arange(image.shape[1])
