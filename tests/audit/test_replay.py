@@ -145,6 +145,36 @@ def test_a_folder_that_is_not_here_is_said(tmp_path: Path) -> None:
     assert "south" in steps["1: aggregate 1"].detail
 
 
+DAMAGE: dict[str, str] = {
+    "a table is empty": f"runs/{RUN}/rounds/0002/from_site/{names.METRICS}",
+    "a table is gone": f"runs/{RUN}/rounds/0001/from_site/{names.METRICS}",
+    "an answer is gone": f"runs/{RUN}/rounds/0002/from_site",
+    "the last answer is gone": f"runs/{RUN}/rounds/0003/from_site",
+    "a verdict is gone": f"runs/{RUN}/rounds/0001/verdict",
+    "a verdict is empty": f"runs/{RUN}/rounds/0002/verdict/{names.VERDICT}",
+    "a consent is empty": f"runs/{RUN}/consent/{names.CONSENT}",
+    "a consent is gone": f"runs/{RUN}/consent",
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_what_is_damaged_accuses_nobody(case: str, tmp_path: Path) -> None:
+    """It cannot be computed, or is the same without; that it is damaged is for ``verify`` to say."""
+    run = Recorded(tmp_path, run_of(method="fedavg")).play()
+    damaged = run.folders / "south" / DAMAGE[case]
+    assert damaged.exists()
+    if case.endswith("empty"):
+        damaged.write_bytes(b"")
+    elif damaged.is_dir():
+        shutil.rmtree(damaged)
+    else:
+        damaged.unlink()
+    assert verify(LocalFolder(run.folders / "south")).findings
+    steps = beside_scores(replayed(run.folders, RUN))
+    assert [step for step in steps if step.outcome == "differs"] == []
+    assert "south" in " ".join(f"{step.what} {step.detail}" for step in steps)
+
+
 def test_the_command_exits_by_what_it_finds(tmp_path: Path) -> None:
     run = Recorded(tmp_path, run_of(rounds=1)).play()
 

@@ -28,6 +28,8 @@ from shared.learning.tolerance import HeldOutSet, load_checked
 
 SCORES_AGREE = 0.001
 """By how much a score may differ that was measured on another platform."""
+SOUND = ("accepted", "validated")
+"""The statuses of answers that nothing was wrong with."""
 _ROUNDING = 1e-9  # of a sum of shares
 
 
@@ -213,7 +215,7 @@ class Replayer:
         files = {group: paths[name] for group in groups if (name := names.state_file(group)) in paths}
         if names.SITE_MODEL in paths:
             files[MODEL] = paths[names.SITE_MODEL]
-        consent = self._readings[site].record_or_none(Place("consent", self._run.run), names.CONSENT, Consent)
+        consent = self._consent(site)
         images = consent.training_images if consent and consent.agrees else 0
         return Answer(files, images, None if theta is None else float(theta))
 
@@ -254,6 +256,8 @@ class Replayer:
             elif site not in found.answers and verdict.status == "omitted":
                 detail = "because its answer was refused as it came, and is no message of this folder"
                 yield Step(number, f"verdict on {site}", "not replayable", detail)
+            elif site not in found.answers and verdict.status in SOUND:
+                yield Step(number, f"verdict on {site}", "not replayable", "because the answer is not here")
             elif verdict.status in UNANSWERED:
                 detail = f"because deadlines are by the aggregator's clock; it says {verdict.status}"
                 yield Step(number, f"verdict on {site}", "not replayable", detail)
@@ -308,7 +312,14 @@ class Replayer:
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
     def _who_may_lack(self, found: Round) -> str | None:
-        """Whose folder may be missing of those that had a share in a round; None where the shares are whole."""
+        """What is missing of what the shares in a round follow from, or may be; None where they are whole."""
+        for site, verdict in sorted(found.verdicts.items()):
+            if verdict.status not in SOUND:
+                continue
+            if site not in found.answers:
+                return f"the answer of {site}, which was accepted, is not here"
+            if self._consent(site) is None:
+                return f"the consent of {site} cannot be read here"
         absent = sorted(set(self._run.sites) - self._readings.keys())
         total = sum(float(verdict.weight or 0) for verdict in found.verdicts.values())
         if not absent or (abs(total - 1) < _ROUNDING and self._run.combination.rule != "krum"):
@@ -330,6 +341,9 @@ class Replayer:
                 return f"the answer of {site} does not hold"
         return None
 
+    def _consent(self, site: str) -> Consent | None:
+        return self._readings[site].record_or_none(Place("consent", self._run.run), names.CONSENT, Consent)
+
     @property
     def _depends_on_agreed(self) -> bool:
         return bool(self._groups.at_aggregator)
@@ -337,11 +351,7 @@ class Replayer:
     def _numbers_agreed(self, number: int) -> list[int]:
         """How many sites may have agreed when the round was asked: that is known to the aggregator alone."""
         run = self._run.run
-        agreed = [
-            site
-            for site, reading in self._readings.items()
-            if (consent := reading.record_or_none(Place("consent", run), names.CONSENT, Consent)) and consent.agrees
-        ]
+        agreed = [site for site in self._readings if (consent := self._consent(site)) and consent.agrees]
         if not self._depends_on_agreed:
             return [len(agreed)]
         asked = [

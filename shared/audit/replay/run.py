@@ -24,7 +24,7 @@ from pathlib import Path
 
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
-from shared.audit.replay.rounds import Replayer, Round, find_round
+from shared.audit.replay.rounds import SOUND, Replayer, Round, find_round
 from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
@@ -217,6 +217,8 @@ class _Replay:
             return Step(0, what, "same", f"aggregate {computed.chosen_round}, mean validation score {mean}")
         if absent := sorted(set(run.sites) - self._readings.keys()):
             return Step(0, what, "not replayable", f"because what {', '.join(absent)} measured cannot be read here")
+        if lacking := self._unread(found):
+            return Step(0, what, "not replayable", f"because {lacking}")
         if run.keep.startswith("last ") and _agree(
             in_time.model_copy(update={"chosen_round": card.chosen_round}), card
         ):
@@ -228,6 +230,22 @@ class _Replay:
             if getattr(card, name) != getattr(in_time, name)
         ]
         return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is told otherwise")
+
+    def _unread(self, found: Mapping[int, Round]) -> str | None:
+        """The first verdict, or table of a sound answer, that cannot be read here, if there is one."""
+        for number, of_round in sorted(found.items()):
+            for site in sorted(of_round.asked):
+                if site not in of_round.verdicts:
+                    return f"the verdict on {site} in round {number} cannot be read here"
+                if of_round.verdicts[site].status not in SOUND:
+                    continue
+                try:
+                    rows = metrics_of(self._readings[site], self._run.run, number)
+                except PoisonError as error:
+                    return str(error)
+                if not rows:
+                    return f"what {site} measured in round {number} is not here"
+        return None
 
     def _choose(self, found: Mapping[int, Round], *, late: bool) -> FinalCard:
         """The card as it would be; an answer that came late may have been there by then, or not."""
