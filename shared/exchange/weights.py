@@ -28,6 +28,9 @@ Layout = dict[str, tuple[str, Shape]]
 """A file's tensors by name: dtype, as safetensors names it, and shape."""
 MAX_HEADER_BYTES = 1 << 20
 
+_METADATA = "__metadata__"
+_PARTS = {"dtype", "shape", "data_offsets"}
+"""Of an array's entry in the header."""
 _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u2", "U8": "u1"}
 """What numpy holds a file's dtype as: numbers of 16 bits as their bit patterns, because it knows no bfloat16."""
 
@@ -124,7 +127,7 @@ class TensorFile:
     @property
     def names(self) -> list[str]:
         """Of its tensors, sorted."""
-        return sorted(self._entries.keys() - {"__metadata__"})
+        return sorted(self._entries)
 
     def array(self, name: str) -> AnyArray:
         """One array, as it is laid out."""
@@ -231,7 +234,8 @@ def _check_header(path: Path, shown_as: str) -> None:
         header = file.read(size)
     try:
         entries = json.loads(header, object_pairs_hook=_without_repeats)
-        has_more = any(set(entry) != {"dtype", "shape", "data_offsets"} for entry in entries.values())
+        # Whatever its keys: what metadata holds is text, and named as a tensor's parts it is text all the same.
+        has_more = _METADATA in entries or any(set(entry) != _PARTS for entry in entries.values())
     except (ValueError, RecursionError, AttributeError, TypeError):
         raise PoisonError(shown_as, "is not a safetensors file (its header is not one)") from None
     if has_more or json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode() != header.rstrip(b" "):

@@ -8,6 +8,7 @@ import pickle
 import struct
 import zipfile
 from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,9 @@ def with_header(content: bytes, change: object) -> bytes:
     return struct.pack("<Q", len(header.encode())) + header.encode() + content[8 + size :]
 
 
-def with_metadata(text: str) -> str:
-    return json.dumps({"__metadata__": {"patients": PATIENTS.decode()}} | json.loads(text), separators=(",", ":"))
+def with_metadata(text: str, keys: Sequence[str] = ("patients",)) -> str:
+    metadata = {"__metadata__": dict.fromkeys(keys, PATIENTS.decode())}
+    return json.dumps(metadata | json.loads(text), separators=(",", ":"))
 
 
 def with_gap(content: bytes) -> bytes:
@@ -111,6 +113,10 @@ MODELS = {
     "appended-zip": (model() + archive(), "it looks like a zip archive"),
     "appended-text": (model() + PATIENTS, "is not a safetensors file"),
     "metadata": (with_header(model(), with_metadata), "carries free text"),
+    "metadata-like-a-tensor": (
+        with_header(model(), lambda text: with_metadata(text, ("dtype", "shape", "data_offsets"))),
+        "carries free text",
+    ),
     "white-space": (with_header(model(), lambda text: text.replace(",", " , ")), "carries free text"),
     "gap": (with_gap(model()), "is not a safetensors file"),
     "zip-in-the-numbers": (as_zip(model()), "can be read as a zip archive as well"),

@@ -188,6 +188,7 @@ ENTRIES: dict[str, object] = {
         (save(GOOD | {"b": GOOD["b"].astype(np.float64)}), "b is F64"),
         (save(GOOD | {"b": np.array(7)}), "b is I64"),
         (save(GOOD, metadata={"patient": "x"}), "free text"),
+        (save(GOOD, metadata={"dtype": "Jane", "shape": "Doe", "data_offsets": "glaucoma"}), "free text"),
         (save(GOOD)[:-1], "not a safetensors file"),
         (save(GOOD) + b"\x00", "not a safetensors file"),
         (b"", "not a safetensors file"),
