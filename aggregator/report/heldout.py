@@ -114,6 +114,12 @@ class Measured:
     scores: dict[str, float | None]
     examples: Sequence[Example] = ()
 
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """(N,) the class with the greatest probability."""
+        predicted: NDArray[np.int64] = self.probabilities.argmax(axis=1)
+        return predicted
+
 
 def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
     """Reads the held-out images of a run.

@@ -63,7 +63,7 @@ def heldout_figures(measured: Measured | str) -> list[Figure]:
     """
     if isinstance(measured, str):
         return [Figure(name, title, why_none=measured) for name, title in TITLES.items()]
-    right = measured.probabilities.argmax(axis=1) == measured.truth
+    right = measured.predicted == measured.truth
     return [
         _confusion(measured),
         *_separation(measured),
@@ -76,7 +76,7 @@ def heldout_figures(measured: Measured | str) -> list[Figure]:
 
 def _confusion(measured: Measured) -> Figure:
     classes = range(len(measured.classes))
-    counts = confusion_matrix(measured.truth, measured.probabilities.argmax(axis=1), len(classes))
+    counts = confusion_matrix(measured.truth, measured.predicted, len(classes))
     totals = counts.sum(axis=1)
     names = measured.classes
     table = Table(

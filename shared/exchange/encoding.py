@@ -166,7 +166,7 @@ def _largest(tensors: TensorList, wire: Wire) -> dict[str, Shape]:
 
 
 def _base(wire: Wire, received: Path | None) -> TensorFile | None:
-    """What a difference is one to; None where whole numbers travel."""
+    """What differences are taken from; None where a run sends none."""
     if not wire.difference:
         return None
     if received is None:

@@ -25,6 +25,9 @@ from shared.learning.run_files import Scored
 UNANSWERED = ("late", "withdrawn")
 """What the verdict on a site is that did not answer."""
 
+SOUND = ("accepted", "validated")
+"""What it is on one whose answer passed every check."""
+
 
 def check_answer(
     message: Message, file: Callable[[str], Path], run: RunConfiguration, sharing: Sharing, method: Method

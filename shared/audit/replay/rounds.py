@@ -21,15 +21,13 @@ from shared.exchange.records import PLAIN, Consent, Verdict, decimal_text, sente
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import UNANSWERED, check_answer, decide
+from shared.learning.answers import SOUND, UNANSWERED, check_answer, decide
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.run_files import Scored
 from shared.learning.tolerance import HeldOutSet, load_checked
 
 SCORES_AGREE = 0.001
 """By how much a score may differ that was measured on another platform."""
-SOUND = ("accepted", "validated")
-"""The statuses of answers that nothing was wrong with."""
 _ROUNDING = 1e-9  # of a sum of shares
 
 
@@ -229,7 +227,7 @@ class Replayer:
         if needed and run.combination.rule == "krum":
             yield Step(number, "weights", "not replayable", f"because {found.gone[needed[0]]}")
             return
-        if number <= run.rounds and (why := self._who_may_lack(found)):
+        if number <= run.rounds and (why := self._missing_of_shares(found)):
             yield Step(number, "weights", "not replayable", f"because {why}")
             return
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
@@ -311,8 +309,8 @@ class Replayer:
         of_agreed = f", {counted(tried, 'site')} having agreed" if self._depends_on_agreed else ""
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
-    def _who_may_lack(self, found: Round) -> str | None:
-        """What is missing of what the shares in a round follow from, or may be; None where they are whole."""
+    def _missing_of_shares(self, found: Round) -> str | None:
+        """What the shares in a round follow from and is not here, or may not be; None where nothing is missing."""
         for site, verdict in sorted(found.verdicts.items()):
             if verdict.status not in SOUND:
                 continue
@@ -328,7 +326,7 @@ class Replayer:
 
     def _why_not(self, found: Round, weights: Mapping[str, float], answers: Mapping[str, Answer]) -> str | None:
         """Why the next global model cannot be computed, or None."""
-        if why := self._who_may_lack(found):
+        if why := self._missing_of_shares(found):
             return why
         if not self._state_is_known:
             return f"{', '.join(sorted(self._groups.at_aggregator))} of the round before could not be computed"

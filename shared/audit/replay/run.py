@@ -24,7 +24,7 @@ from pathlib import Path
 
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
-from shared.audit.replay.rounds import SOUND, Replayer, Round, find_round
+from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
@@ -36,6 +36,7 @@ from shared.exchange.records import FinalCard, RunConfiguration, Sharing
 from shared.exchange.tables import MetricsRow
 from shared.exchange.weights import entry_of, write_zeros
 from shared.folder.durable import link_file
+from shared.learning.answers import SOUND
 from shared.learning.choice import choose
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
