@@ -274,7 +274,7 @@ class Site:
             site=self.name,
             secret=self._invite.enrolment_secret,
         )
-        readme, own = README_TEXT.encode(), self._encryption_key
+        readme, own = README_TEXT, self._encryption_key
         federation = Federation(
             federation=self._invite.federation,
             site=self.name,

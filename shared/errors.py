@@ -76,5 +76,9 @@ class PoisonError(DropfedError):
         self.reason = reason
 
 
+class ProtocolError(PoisonError):
+    """A record of another protocol than the folder's, or than this software speaks."""
+
+
 class Stopped(DropfedError):  # noqa: N818  (nothing is wrong, so it is not called an error)
     """The daemon was asked to stop while it waited or worked; nothing is wrong."""

@@ -22,7 +22,7 @@ from shared.audit.reading import Reading
 from shared.counted import counted
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange.names import MAX_RECORD_BYTES, Name
-from shared.exchange.records import Digest, Record, Time, now_text
+from shared.exchange.records import PROTOCOL, Digest, Protocol, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
 
 _LEAF, _NODE = b"\x00", b"\x01"
@@ -43,7 +43,7 @@ class Closing(Record):
         manifests: Annotated[int, Field(ge=1)]
         root: Digest
 
-    protocol: Literal[1] = 1
+    protocol: Protocol = PROTOCOL
     kind: Literal["closing"] = "closing"
     federation: Name
     run: Name
@@ -121,7 +121,7 @@ def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as
         body, key = open_signed(content)
         said = Closing.model_validate(body)
     except ValueError as error:
-        reason = str(error) if "\n" not in str(error) else "is not a closing digest of protocol 1"
+        reason = str(error) if "\n" not in str(error) else "is not a well-formed closing digest"
         raise PoisonError(shown_as, reason) from None
     whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
     if signer is None:

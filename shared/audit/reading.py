@@ -381,7 +381,7 @@ class Reading:
         if content is None:
             return None
         try:
-            federation = open_federation(content, aggregator_key=aggregator_key)
+            federation = open_federation(content, aggregator_key=aggregator_key, protocol=None)
         except PoisonError as error:
             self.find(error.file, f"{error.reason}; without it nothing else can be checked")
             return None
@@ -389,15 +389,21 @@ class Reading:
         entry = federation.files.get(names.README)
         if readme is not None and (entry is None or digest_of(readme) != entry.sha256):
             self.find(names.README, "is not the text that the aggregator wrote", federation.created)
-        elif readme is not None and readme not in KNOWN_TEXTS:
-            self.find(names.README, "is not the text that protocol 1 has there")
+        elif readme is not None and readme != KNOWN_TEXTS[federation.protocol]:
+            self.find(names.README, f"is not the text that protocol {federation.protocol} has there")
         return federation
 
     def _read_card(self, federation: Federation) -> bytes | None:
         content = self._read(names.SITE_CARD, federation.created)
         if content is not None:
             try:
-                card = open_site_card(content, federation=federation.federation, site=federation.site, secret=None)
+                card = open_site_card(
+                    content,
+                    federation=federation.federation,
+                    site=federation.site,
+                    secret=None,
+                    protocol=federation.protocol,
+                )
                 self.site_card = card
                 if card.key != federation.site_key:
                     self.find(names.SITE_CARD, "shows another key than federation.json", federation.created)
@@ -407,7 +413,13 @@ class Reading:
 
     def _read_handovers(self, federation: Federation) -> Correspondent:
         """The site with all its keys."""
-        site = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+        site = Correspondent(
+            federation.federation,
+            federation.site,
+            federation.site,
+            federation.site_key,
+            protocol=federation.protocol,
+        )
         for path in sorted(filter(names.is_handover, self.sizes)):
             if path != names.handover_path(site.next_key_number):
                 self.find(path, "hands a key over, and the hand-over before it is missing or does not hold")
@@ -461,7 +473,13 @@ class Reading:
     # --- messages ------------------------------------------------------------------------------------------
 
     def _read_messages(self, federation: Federation) -> None:
-        aggregator = Correspondent(federation.federation, federation.site, AGGREGATOR, federation.aggregator_key)
+        aggregator = Correspondent(
+            federation.federation,
+            federation.site,
+            AGGREGATOR,
+            federation.aggregator_key,
+            protocol=federation.protocol,
+        )
         for place, found in sorted(self.by_place.items(), key=lambda item: item[0].path):
             if MANIFEST not in found:
                 continue

@@ -2,8 +2,8 @@
 
 What is checked, in this order:
 
-    names       nothing lies there that protocol 1 does not name; a scratch folder that a `check` had no time to remove
-                holds nothing but what a `check` writes
+    names       nothing lies there that the protocol does not name; a scratch folder that a `check` had no time to
+                remove holds nothing but what a `check` writes
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, StandingError
+from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, ProtocolError, StandingError
 from shared.exchange.names import KEYS, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records import Head
 from shared.exchange.trust import Correspondent, open_site_card
@@ -103,6 +103,8 @@ def publish(folder: Folder, mirror: Path) -> None:
 
 def not_as_it_was_left(path: Path, error: PoisonError) -> StandingError:
     """What is said of a file of the mirror that does not hold."""
+    if isinstance(error, ProtocolError):
+        return StandingError(f"{path} {error.reason}, and an empty work directory")
     return StandingError(
         f"{path} {error.reason}: it is not as it was left here; put it back from the folder or a backup"
     )

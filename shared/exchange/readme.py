@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-README_TEXT = """\
-This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol 1).
+from collections.abc import Mapping
+
+from shared.exchange.records import PROTOCOL, Protocol
+
+_TEXT = """\
+This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol {}).
 No images and no patient data are ever put here, only model weights, settings and summary numbers.
 
   federation.json   who takes part here, and under which public keys (written by the aggregator)
@@ -16,5 +20,6 @@ To check everything:  dropfed-audit verify THIS_FOLDER
 Please do not change or remove anything here: every change is noticed and stops the exchange.
 """
 
-KNOWN_TEXTS = (README_TEXT.encode(),)
-"""All that protocol 1 has ever written there, the newest first."""
+KNOWN_TEXTS: Mapping[Protocol, bytes] = {1: _TEXT.format(1).encode(), 2: _TEXT.format(2).encode()}
+"""All that a protocol has ever written there."""
+README_TEXT = KNOWN_TEXTS[PROTOCOL]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -99,6 +99,18 @@ TensorName = Annotated[
 ]
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value
+
+
+PROTOCOL: Final = 2
+PROTOCOLS: Final = (1, 2)
+Protocol = Annotated[Literal[1, 2], BeforeValidator(_no_truth_value)]  # True equals 1
+"""What a folder is written in. Daemons speak ``PROTOCOL`` alone; an audit reads folders of protocol 1 for ever."""
+
+
 class Record(BaseModel):
     """Base: unknown keys refused, types never coerced, values never changed."""
 
@@ -185,7 +197,7 @@ class Head(Record):
 class Manifest(Record):
     """What one message holds, what it answers, what came before it from the same sender."""
 
-    protocol: Literal[1] = 1
+    protocol: Protocol = PROTOCOL
     kind: Kind
     federation: Name
     site: Name
@@ -205,7 +217,7 @@ class Federation(Record):
     The aggregator's encryption key is there where the site's card shows one.
     """
 
-    protocol: Literal[1] = 1
+    protocol: Protocol = PROTOCOL
     kind: Literal["federation"] = "federation"
     federation: Name
     site: Name
@@ -222,7 +234,7 @@ class SiteCard(Record):
     The encryption key is authenticated by the card's signature. Cards of early versions show none.
     """
 
-    protocol: Literal[1] = 1
+    protocol: Protocol = PROTOCOL
     kind: Literal["site"] = "site"
     federation: Name
     site: Name
@@ -240,7 +252,7 @@ class Handover(Record):
         after: the site's last message that an earlier key signed; all that follow are signed by ``key``.
     """
 
-    protocol: Literal[1] = 1
+    protocol: Protocol = PROTOCOL
     kind: Literal["handover"] = "handover"
     federation: Name
     site: Name
@@ -266,7 +278,7 @@ Phase = Literal[
 class Status(Record):
     """``status.json``: the site's heartbeat, and the last message it knows of either side."""
 
-    protocol: Literal[1] = 1
+    protocol: Protocol = PROTOCOL
     kind: Literal["status"] = "status"
     federation: Name
     site: Name
@@ -286,7 +298,7 @@ class Invite(Record):
     ``password``: the folder's, if the aggregator's people want it to travel in this file.
     """
 
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     federation: Name
     site: Name
     url: str

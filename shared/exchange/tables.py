@@ -34,7 +34,7 @@ _SCORES = (
 )
 _SHARES = rf"({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
 _DECLARED = re.compile(rf"loss_(ice|kl|tce)|{_SHARES}|{EPSILON}")
-"""Every score column that protocol 1 describes."""
+"""Every score column that the protocol describes."""
 _ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 
 
@@ -100,7 +100,7 @@ def _read(content: bytes) -> list[MetricsRow]:
     if len({(row.round_no, row.epoch, row.split) for row in rows}) != len(rows):
         raise ValueError("two rows are of the same epoch and split")
     if write_metrics(rows) != content:
-        raise ValueError("it is not written as protocol 1 writes these rows")
+        raise ValueError("it is not written as the protocol writes these rows")
     return rows
 
 

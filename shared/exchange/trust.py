@@ -28,7 +28,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, PoisonError, ProtocolError
 from shared.exchange.names import (
     AGGREGATOR,
     FEDERATION,
@@ -42,7 +42,20 @@ from shared.exchange.names import (
     may_hold,
 )
 from shared.exchange.reading import AnyRecord, beside_values, fault_in, parse_yaml
-from shared.exchange.records import Encrypt, Federation, Handover, Head, Manifest, SiteCard, Status, Wire, encrypts
+from shared.exchange.records import (
+    PROTOCOL,
+    PROTOCOLS,
+    Encrypt,
+    Federation,
+    Handover,
+    Head,
+    Manifest,
+    Protocol,
+    SiteCard,
+    Status,
+    Wire,
+    encrypts,
+)
 from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
 
 
@@ -62,13 +75,18 @@ class Message:
 
 @dataclass(frozen=True)
 class Correspondent:
-    """Whom we read: a sender in one site's folder, under one pinned key (64 hex digits) and those it handed over to."""
+    """Whom we read: a sender in one site's folder, under one pinned key (64 hex digits) and those it handed over to.
+
+    Args:
+        protocol: what the folder is written in.
+    """
 
     federation: str
     site: str
     sender: str
     key: str
     handovers: tuple[Handover, ...] = ()
+    protocol: Protocol = PROTOCOL
 
     @property
     def newest_key(self) -> str:
@@ -97,7 +115,7 @@ class Correspondent:
             PoisonError: naming the record and what is wrong.
         """
         path, before = handover_path(self.next_key_number), self.handovers[-1].after if self.handovers else Head()
-        handover = _record(_open_signed_by(content, path, self.newest_key), Handover, path)
+        handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
         if (handover.federation, handover.site) != (self.federation, self.sender):
             _refuse(path, f"was written for {handover.federation}/{handover.site}")
         if handover.number != self.next_key_number:
@@ -139,7 +157,7 @@ class Correspondent:
             PoisonError: naming the manifest and the first step that failed.
         """
         body, key = self._open_signed(content, place.manifest)
-        manifest = _record(body, Manifest, place.manifest)
+        manifest = _of_protocol(body, Manifest, place.manifest, self.protocol)
         if key != self.key_of(manifest.seq):
             _refuse(place.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
@@ -167,7 +185,7 @@ class Correspondent:
             PoisonError: signature or names do not hold.
         """
         body, key = self._open_signed(content, STATUS)
-        status = _record(body, Status, STATUS)
+        status = _of_protocol(body, Status, STATUS, self.protocol)
         if key not in (self.newest_key, self.key_of(status.own_head.seq)):
             _refuse(STATUS, f"is signed by a key of {self.sender} that was handed over before")
         if (status.federation, status.site) != (self.federation, self.site):
@@ -245,14 +263,17 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
         _refuse(path, "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems))
 
 
-def open_site_card(content: bytes, *, federation: str, site: str, secret: str | None) -> SiteCard:
+def open_site_card(
+    content: bytes, *, federation: str, site: str, secret: str | None, protocol: Protocol = PROTOCOL
+) -> SiteCard:
     """Check a site's card; with the invite's secret also that its key belongs to whom we invited.
 
     Raises:
         PoisonError: signature, names or enrolment code do not hold.
+        ProtocolError: it is of another protocol.
     """
     body, key = _open_signed(content, SITE_CARD)
-    card = _record(body, SiteCard, SITE_CARD)
+    card = _of_protocol(body, SiteCard, SITE_CARD, protocol)
     if card.key != key:
         _refuse(SITE_CARD, "is signed by another key than the one it shows")
     if (card.federation, card.site) != (federation, site):
@@ -262,14 +283,18 @@ def open_site_card(content: bytes, *, federation: str, site: str, secret: str | 
     return card
 
 
-def open_federation(content: bytes, *, aggregator_key: str | None) -> Federation:
+def open_federation(content: bytes, *, aggregator_key: str | None, protocol: Protocol | None = PROTOCOL) -> Federation:
     """Check ``federation.json``, against the pinned aggregator key if one is given.
+
+    Args:
+        protocol: what the folder must be written in; None: any that an audit reads.
 
     Raises:
         PoisonError: signature or key do not hold.
+        ProtocolError: it is of another protocol.
     """
     body, key = _open_signed(content, FEDERATION)
-    record = _record(body, Federation, FEDERATION)
+    record = _of_protocol(body, Federation, FEDERATION, protocol)
     if record.aggregator_key != key or (aggregator_key is not None and key != aggregator_key):
         _refuse(FEDERATION, "is signed by another key than the aggregator's")
     if set(record.files) != {README}:
@@ -292,11 +317,27 @@ def _open_signed(content: bytes, path: str) -> tuple[dict[str, object], str]:
         _refuse(path, str(error))
 
 
+def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, protocol: Protocol | None) -> AnyRecord:
+    """Read a record that says which protocol it is of.
+
+    Raises:
+        PoisonError: it is not well-formed.
+        ProtocolError: it is of another protocol than expected.
+    """
+    # An older record may have other keys, too: what protocol it is of comes first.
+    found = body.get("protocol")
+    if protocol is not None and type(found) is int and found != protocol and found in PROTOCOLS:
+        what = f"is of protocol {found}, and protocol {protocol} is expected"
+        remedy = "finish the runs of that folder with dropfed 0.1, then invite the site anew, with an empty folder"
+        raise ProtocolError(path, f"{what}: {remedy}" if protocol == PROTOCOL else what)
+    return _record(body, kind, path)
+
+
 def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRecord:
     try:
         return kind.model_validate(body)
     except (ValidationError, RecursionError) as error:
-        _refuse(path, f"is not a well-formed {kind.__name__} record of protocol 1: {fault_in(error, kind)}")
+        _refuse(path, f"is not a well-formed {kind.__name__} record: {fault_in(error, kind)}")
 
 
 def _check_size(content: bytes, path: str) -> None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_ENTRIES = 10_000  # a longer listing is refused (protocol 1)
+MAX_ENTRIES = 10_000  # a longer listing is refused
 SMALL_BYTES = 1 << 20  # what is not larger is sent without ado
 UNFINISHED = ".new"  # ends the name under which a small file is written, before it is moved to its own
 

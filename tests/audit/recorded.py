@@ -89,7 +89,7 @@ class Recorded:
     def _enrol(self, number: int, site: str) -> None:
         drop = self.folders / site
         drop.mkdir(parents=True)
-        key, readme = SigningKey(bytes([number]) * 32), README_TEXT.encode()
+        key, readme = SigningKey(bytes([number]) * 32), README_TEXT
         card = SiteCard(
             federation=FEDERATION, site=site, key=key.public, software="dropfed", enrolment="0" * 64, created=now_text()
         )

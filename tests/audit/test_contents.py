@@ -133,7 +133,7 @@ TABLES = {
     "epoch-per-image": (write_metrics([of_image(0), of_image(2)]), "rows of more epochs than the 1"),
     "cell": (table(dice_mean=0.5).replace(b"0.1,", b"eye-1.png,"), "is not the shortest text"),
     "digits": (table(dice_mean=0.5).replace(b"0.5\n", b"0.5" + b"7" * 1000 + b"\n"), "is not the shortest text"),
-    "line-ends": (table(dice_mean=0.5).replace(b"\n", b"\r\n"), "is not written as protocol 1 writes these rows"),
+    "line-ends": (table(dice_mean=0.5).replace(b"\n", b"\r\n"), "is not written as the protocol writes these rows"),
     "header-alone": (table(dice_mean=0.5).partition(b"\n")[0] + b"\n", "the number of rows is wrong"),
     "no-share": (table(dice_mean=7.5), "dice_mean is 7.5, which is not in its range"),
     "more-cells": (table(dice_mean=0.5).replace(b"0.1,", b"0.1,eye,"), "another number of cells"),
@@ -276,9 +276,9 @@ def test_a_round_asks_for_nothing_but_what_was_offered(run: Played) -> None:
     [
         (
             {"reason": "x" * 1001},
-            "a well-formed Consent record of protocol 1: reason: must have 1000 characters or fewer",
+            "a well-formed Consent record: reason: must have 1000 characters or fewer",
         ),
-        ({"reason": "one\ntwo"}, "a well-formed Consent record of protocol 1: reason: must be one line"),
+        ({"reason": "one\ntwo"}, "a well-formed Consent record: reason: must be one line"),
         ({"reason": "\x1b[2J all holds"}, "reason: must be one line (found '\\x1b[2J all holds')"),
         ({"images": {"train": "12", "eye-1.png": "1"}}, "images.eye-1.png: must be"),
         ({"images": {"train": "names"}}, "images.train: must be of the form"),
@@ -355,7 +355,7 @@ def test_a_heartbeat_says_no_more_than_its_keys(run: Played) -> None:
     for change in ({"trouble": "x" * 1001}, {"patients": "many"}, {"phase": "reading names"}, *TIMES):
         (run.drop / names.STATUS).write_bytes(key.sign(sound | change))
         ((file, said),) = found(run)
-        assert (file, "is not a well-formed Status record of protocol 1: " in said) == (names.STATUS, True), change
+        assert (file, "is not a well-formed Status record: " in said) == (names.STATUS, True), change
     (run.drop / names.STATUS).write_bytes(key.sign(sound | {"time": now_text()}))
     assert found(run) == []
 
@@ -366,7 +366,7 @@ def test_the_readme_is_the_known_one_also_where_the_aggregator_signs_another(run
     files = {names.README: {"size": len(PATIENTS), "sha256": digest_of(PATIENTS)}}
     (run.drop / names.FEDERATION).write_bytes(key.sign(body | {"files": files}))
     (run.drop / names.README).write_bytes(PATIENTS)
-    assert found(run) == [(names.README, "is not the text that protocol 1 has there")]
+    assert found(run) == [(names.README, "is not the text that protocol 2 has there")]
     (run.drop / names.FEDERATION).write_bytes(
         key.sign(body | {"files": {**files, "patients.txt": files[names.README]}})
     )

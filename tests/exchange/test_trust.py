@@ -60,7 +60,9 @@ FILES = manifest()["files"]
         ("hash", NORTH.sign(manifest()).replace(b":", b": ", 1), "canonical"),
         ("signature", NORTH.sign(manifest()).replace(b'"seq":5', b'"seq":6'), "signature does not hold"),
         ("signature", STRANGER.sign(manifest()), "unknown key"),
-        ("sender", NORTH.sign(manifest(protocol=2)), "well-formed"),
+        ("sender", NORTH.sign(manifest(protocol=1)), "is of protocol 1, and protocol 2 is expected: finish the runs"),
+        ("sender", NORTH.sign(manifest(protocol=3)), "well-formed"),
+        ("sender", NORTH.sign(manifest(protocol=True)), "well-formed"),
         ("sender", NORTH.sign(manifest(federation="other")), "was written for"),
         ("sender", NORTH.sign(manifest(site="south")), "was written for"),
         ("sender", NORTH.sign(manifest(sender=AGGREGATOR)), "was written for"),
@@ -86,7 +88,7 @@ FILES = manifest()["files"]
         (
             "contents",
             NORTH.sign(manifest(note="hello")),
-            "well-formed Manifest record of protocol 1: note: is not a known",
+            "well-formed Manifest record: note: is not a known",
         ),
         (
             "contents",

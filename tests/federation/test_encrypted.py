@@ -116,7 +116,7 @@ def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
             write_file(mirror / names.SITE_CARD, own.sign(card))
             body = {"federation": "retina", "site": site, "aggregator_key": key.public, "site_key": own.public}
             files = {names.README: {"size": 1, "sha256": "aa" * 32}}
-            more = {"protocol": 1, "kind": "federation", "created": card["created"], "files": files}
+            more = {"protocol": 2, "kind": "federation", "created": card["created"], "files": files}
             write_file(mirror / names.FEDERATION, key.sign(body | more))
         with pytest.raises(ConfigurationError) as refusal:
             prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
