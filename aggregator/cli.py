@@ -20,6 +20,7 @@ from shared.commands import (
     ask_password,
     asked,
     demand_yes,
+    say,
     show_status,
     status_options,
     values_by_name,
@@ -84,16 +85,16 @@ def init(work: Path, federation: str, sites: tuple[str, ...], user: str, site_ur
     urls, theirs = values_by_name("--site", sites, form), values_by_name("--site-url", site_urls, form)
     made = initialise(work, federation, urls, user, theirs)
     for path in made:
-        click.echo(f"wrote {path}")
+        say(f"wrote {path}")
     for invite in (invite_path(work, name) for name, url in (urls | theirs).items() if is_near(url)):
         if invite in made:
             remedy = "write into it, as url, where the hospital reaches its folder"
-            click.echo(f"warning: {invite} has an address that other networks do not reach: {remedy}", err=True)
+            say(f"warning: {invite} has an address that other networks do not reach: {remedy}", err=True)
     if not made:
-        click.echo(f"nothing was missing in {work}, and nothing was changed")
+        say(f"nothing was missing in {work}, and nothing was changed")
         return
-    click.echo("next: put each folder's password into the password_file that aggregator.yaml names (owner-only),")
-    click.echo("      name the held-out images in aggregator.yaml, and give each site its file from invites/")
+    say("next: put each folder's password into the password_file that aggregator.yaml names (owner-only),")
+    say("      name the held-out images in aggregator.yaml, and give each site its file from invites/")
 
 
 @main.command()
@@ -155,7 +156,7 @@ def provision(
         raise ConfigurationError(["--site: names a site twice; keep one"])
     wish = Wish(server, federation, accounts, way, quota, tells_passwords=passwords_in_invites, ca_file=ca_file)
     product = recognise(wish, user, admin)  # before a password is asked for
-    click.echo(f"{server} is {product}" if product else f"{server}: WebDAV, but neither ownCloud nor Nextcloud")
+    say(f"{server} is {product}" if product else f"{server}: WebDAV, but neither ownCloud nor Nextcloud")
     kept = work / OWN_PASSWORD
     if password_file is None and kept.exists():
         password_file = kept
@@ -164,7 +165,7 @@ def provision(
     owner = Login(user, "" if needs_none else _password("--password-file", password_file, PASSWORD_VARIABLE, user))
     administrator = _admin(admin, admin_password_file, owner) if product else None
     for line in carry_out(work, wish, product, owner, administrator, is_dry=dry_run):
-        click.echo(line)
+        say(line)
 
 
 @main.command()
@@ -181,7 +182,7 @@ def revoke(
     if disable_account != (admin is not None):
         raise ConfigurationError(["--disable-account and --admin: go together; give both or neither"])
     for line in carry_out(work, site, _admin(admin, admin_password_file, None)):
-        click.echo(line)
+        say(line)
 
 
 def _admin(name: str | None, file: Path | None, owner: Login | None) -> Login | None:
@@ -270,10 +271,8 @@ def new_run(
         usual = work / f"{answers.run}.yaml"
         output = demand_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), demand_free)
     write_file(output, run_of(work, configuration, answers))
-    click.echo(f"wrote {output}")
-    click.echo(
-        f"next: read it, change what you like, then `dropfed-aggregator validate {typed(output)} --work {typed(work)}`"
-    )
+    say(f"wrote {output}")
+    say(f"next: read it, change what you like, then `dropfed-aggregator validate {typed(output)} --work {typed(work)}`")
 
 
 class _Names(click.ParamType[list[str]]):
@@ -340,12 +339,12 @@ def launch(run_yaml: Path, work: Path) -> None:
 def _run(daemon: Daemon, work: Path) -> None:
     daemon.run()
     if daemon.given_up:
-        click.echo(f"the run has ended: {daemon.given_up}", err=True)
+        say(f"the run has ended: {daemon.given_up}", err=True)
         sys.exit(1)
     if daemon.final_model:
-        click.echo(f"the run has ended; the chosen model is {daemon.final_model}")
+        say(f"the run has ended; the chosen model is {daemon.final_model}")
     else:
-        click.echo(f"interrupted; go on with the same command (work directory {work})")
+        say(f"interrupted; go on with the same command (work directory {work})")
 
 
 @main.command()
@@ -370,10 +369,10 @@ def dashboard(work: Path, host: str, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with serving(work, host, port) as address:
-        click.echo(f"the dashboard is at {address} (Ctrl-C ends it)")
+        say(f"the dashboard is at {address} (Ctrl-C ends it)")
         if not is_loopback(host):
-            click.echo(f"it asks for the token in {work / TOKEN_FILE}")
-            click.echo("the connection is not encrypted: on a network that you do not trust, use an ssh tunnel")
+            say(f"it asks for the token in {work / TOKEN_FILE}")
+            say("the connection is not encrypted: on a network that you do not trust, use an ssh tunnel")
         stop.wait()
 
 
@@ -404,17 +403,17 @@ def report(run: str, work: Path, as_json: bool, output: Path | None, pages: Path
 
         if as_json or output:
             raise click.UsageError("--pages writes files of its own: leave out --json and --output, or call twice")
-        click.echo(f"wrote {write_pages(work, _find_run(work, run), pages)}")
+        say(f"wrote {write_pages(work, _find_run(work, run), pages)}")
         return
     if output is not None and not output.parent.is_dir():
         raise ConfigurationError([f"{output}: there is no folder {output.parent}; make it, or name another file"])
     found = run_report(work, _find_run(work, run))
     text = json.dumps(found, indent=2) + "\n" if as_json else report_text(found, found["score"], found["score"])
     if output is None:
-        click.echo(text, nl=False)
+        say(text, nl=False)
     else:
         write_file(output, text.encode())
-        click.echo(f"wrote {output}")
+        say(f"wrote {output}")
 
 
 @main.command()
@@ -428,7 +427,7 @@ def compare(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
     if len(set(runs)) < max(len(runs), 2):
         raise ConfigurationError([f"compare: {' '.join(runs)}: name two runs or more, each once; {_runs_here(work)}"])
     found = compare_runs(work, [_find_run(work, run) for run in runs])
-    click.echo(json.dumps(found, indent=2) if as_json else comparison_text(found), nl=as_json)
+    say(json.dumps(found, indent=2) if as_json else comparison_text(found), nl=as_json)
 
 
 @main.command()
@@ -442,7 +441,7 @@ def export(run: str, work: Path, output: Path) -> None:
     from aggregator.model_card import export as write  # noqa: PLC0415  (keeps --help instant)
 
     for path in write(work, _find_run(work, run), output):
-        click.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 @main.command()
@@ -455,7 +454,7 @@ def stop(run: str, work: Path, yes: bool) -> None:
     if not (yes or store.stop_requested):
         demand_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
     store.request_stop()
-    click.echo(f"{run} is being closed with the best model so far{_unless_running(store, work)}")
+    say(f"{run} is being closed with the best model so far{_unless_running(store, work)}")
 
 
 @main.command()
@@ -467,7 +466,7 @@ def pause(run: str, work: Path) -> None:
     if store.stop_requested:
         raise ConfigurationError([f"{run} is being closed, and cannot be paused any more"])
     store.pause()
-    click.echo(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {typed(work)}`")
+    say(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {typed(work)}`")
 
 
 @main.command()
@@ -478,7 +477,7 @@ def resume(run: str, work: Path) -> None:
     store = _open_run(work, run)
     was_paused = store.paused
     store.resume()
-    click.echo(f"{run} {'goes on' if was_paused else 'was not paused'}{_unless_running(store, work)}")
+    say(f"{run} {'goes on' if was_paused else 'was not paused'}{_unless_running(store, work)}")
 
 
 @main.command()

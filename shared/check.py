@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import click
-
+from shared.commands import say
 from shared.counted import counted
 from shared.errors import ConfigurationError, DataError, DropfedError, PassingError
 from shared.exchange.names import new_scratch
@@ -52,10 +51,10 @@ def report(findings: Iterable[Finding], *, as_json: bool = False) -> None:
     for finding in findings:
         told.append(finding)
         if not as_json:
-            click.echo(f"{finding.grade:8} {finding.text}")
+            say(f"{finding.grade:8} {finding.text}")
     problems = sum(finding.grade == "problem" for finding in told)
     if as_json:
-        click.echo(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in told]}, indent=2))
+        say(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in told]}, indent=2))
     if problems:
         raise SystemExit(1)
 

@@ -18,12 +18,26 @@ import click
 
 from shared.errors import ConfigurationError, DropfedError
 from shared.folder.durable import disk_trouble
+from shared.visible import visible
 
 Answer = TypeVar("Answer")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
 """Whose work directory it is that holds a file of this name."""
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
+
+
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print lines; the one place where the commands do.
+
+    What cannot be seen, or would move the cursor or turn the direction of writing, is printed as an escape, whoever
+    wrote it. Texts from elsewhere are one line each already where they come in (``shared.errors``, ``Sentence``).
+
+    Args:
+        err: to standard error.
+        nl: end the last line.
+    """
+    click.echo("\n".join(map(visible, text.split("\n"))), err=err, nl=nl)
 
 
 class Commands(click.Group):
@@ -37,17 +51,17 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigurationError as error:
-            click.echo(str(error), err=True)
+            say(str(error), err=True)
             ctx.exit(2)
         except DropfedError as error:
-            click.echo(str(error), err=True)
+            say(str(error), err=True)
             ctx.exit(self.code_of(error))
         except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except OSError as error:
             trouble = disk_trouble(error, Path.cwd())
-            click.echo(str(trouble), err=True)
+            say(str(trouble), err=True)
             ctx.exit(self.code_of(trouble))
 
     def code_of(self, _trouble: DropfedError) -> int:
@@ -137,7 +151,7 @@ def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
     except click.Abort:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        click.echo(err=True)  # ends the question's line
+        say(err=True)  # ends the question's line
         raise _nobody(what, instead) from None
 
 
@@ -182,11 +196,11 @@ def _show(
     while True:
         state = look()
         if not as_json and looks and not sys.stdout.isatty():
-            click.echo()
+            say()
         elif not as_json and watch:
             click.clear()
         looks += 1
-        click.echo(json.dumps(state, indent=None if watch else 2) if as_json else text(state))
+        say(json.dumps(state, indent=None if watch else 2) if as_json else text(state))
         if not watch:
             return
         time.sleep(WATCHED_EVERY_S)

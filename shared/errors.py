@@ -3,39 +3,47 @@
 Each message is one sentence (or a list of them): what is wrong, where, what to do. The three kinds of
 failure that the daemons tell apart are types: ``PassingError`` goes away by waiting, ``StandingError``
 needs a person, ``PoisonError`` is input that is refused for good.
+
+Messages quote what others wrote: names of files, answers of servers, reasons. Whatever is quoted, a message is made
+harmless where it comes into being (``shared.visible``), so that it is one line wherever it is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shared.visible import visible
+
 
 class DropfedError(Exception):
-    """Base of all errors whose text is meant for a person."""
-
-
-class ConfigurationError(DropfedError):
-    """A configuration that cannot be used.
+    """Base of all errors whose text is meant for a person.
 
     Args:
-        problems: every problem found, each naming file, key and remedy.
+        message: one sentence.
     """
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(message))
 
 
-class DataError(DropfedError):
-    """A site's data cannot be used.
+class _ManyProblemsError(DropfedError):
+    """Several sentences at once.
 
     Args:
         problems: every problem found, each naming the file and the remedy.
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+        self.problems = tuple(map(visible, problems))
+        Exception.__init__(self, "\n".join(self.problems))
+
+
+class ConfigurationError(_ManyProblemsError):
+    """A configuration that cannot be used; each problem names file, key and remedy."""
+
+
+class DataError(_ManyProblemsError):
+    """A site's data cannot be used."""
 
 
 class PassingError(DropfedError):
@@ -72,8 +80,8 @@ class PoisonError(DropfedError):
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
-        self.file = file
-        self.reason = reason
+        self.file = visible(file)
+        self.reason = visible(reason)
 
 
 class ProtocolError(PoisonError):

@@ -20,6 +20,7 @@ from shared.commands import (
     Commands,
     ask_password,
     demand_yes,
+    say,
     show_status,
     status_options,
     values_by_name,
@@ -107,15 +108,15 @@ def join(
         demand_unused(work, asked, password)
     made = make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
     if known is None:
-        click.echo(f"this is now site {content.site} of {content.federation}; its settings are in {work / FILE}")
+        say(f"this is now site {content.site} of {content.federation}; its settings are in {work / FILE}")
     else:
-        click.echo(f"this was site {content.site} already: {work / FILE} and the keys stay as they are")
+        say(f"this was site {content.site} already: {work / FILE} and the keys stay as they are")
         given = {"data": data, "url": url, "user": user, "ca_file": ca_file}
         for key in (key for key, value in given.items() if value and getattr(asked, key) != getattr(made, key)):
-            click.echo(f"{work / FILE}: {key}: is not what you gave just now; correct it there")
+            say(f"{work / FILE}: {key}: is not what you gave just now; correct it there")
     if password is not None:
-        click.echo(f"the password is kept in {work / made.password_file}, for its owner alone to read")
-    click.echo(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")
+        say(f"the password is kept in {work / made.password_file}, for its owner alone to read")
+    say(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")
     _check(work)
 
 
@@ -226,7 +227,7 @@ def sent(work: Path, since: str | None, as_json: bool) -> None:
     from site_client.sent import sent_text  # noqa: PLC0415
 
     state = all_sent(work, since)
-    click.echo(json.dumps(state, indent=2) if as_json else sent_text(state))
+    say(json.dumps(state, indent=2) if as_json else sent_text(state))
 
 
 @main.command()
@@ -236,7 +237,7 @@ def show(run: str, work: Path) -> None:
     """Show what RUN asks of this site, and exactly what would leave it and what would stay."""
     from site_client.offer import describe  # noqa: PLC0415  (keeps --help instant)
 
-    click.echo(describe(work, run))
+    say(describe(work, run))
 
 
 @main.command()
@@ -257,16 +258,14 @@ def predict(images: Path, work: Path, model: Path | None, output: Path) -> None:
 
     kept = open_final(model or work / FINAL)
     if kept.card.personal_round == 0:
-        click.echo("warning: no part of this model was ever trained at this site", err=True)
+        say("warning: no part of this model was ever trained at this site", err=True)
     if kept.card.theta_status != "measured":
-        click.echo(
-            f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True
-        )
+        say(f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True)
     table, count, problems = write_predictions(kept, images, output)
     by = f"by the model of {kept.card.run}, θ {kept.card.theta:.4f}"
-    click.echo(f"{counted(count, 'image')} {by}: {table}")
+    say(f"{counted(count, 'image')} {by}: {table}")
     if problems:
-        click.echo("\n".join(problems), err=True)
+        say("\n".join(problems), err=True)
         raise SystemExit(1)
 
 
@@ -284,11 +283,11 @@ def evaluate(folder: Path, work: Path, model: Path | None, as_json: bool) -> Non
     scores: dict[str, float | None] = {"images": evaluation.images, "loss": evaluation.loss}
     scores |= {name: score.value for name, score in sorted(evaluation.scores.items())}
     if as_json:
-        click.echo(json.dumps(scores, indent=2))
+        say(json.dumps(scores, indent=2))
         return
     for name, value in scores.items():
         text = "absent" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
-        click.echo(f"{name:28} {text}")
+        say(f"{name:28} {text}")
 
 
 @main.command()
@@ -325,14 +324,14 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
     decided = decision(work, run)
     if decided is not None and decided.answer == "withdraw":
         kept = f"for this reason: {decided.reason}" if decided.reason else "without a reason"
-        click.echo(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
+        say(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
         return
     if not yes:
         what = "Leave" if now == "agreed" else "This site has not agreed yet, so this declines. Decline"
         demand_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.")
     write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
-    click.echo(f"{run}: {how}; the daemon says so in the folder {when}")
+    say(f"{run}: {how}; the daemon says so in the folder {when}")
 
 
 @main.command("rotate-key")
@@ -354,7 +353,7 @@ def rotate_key(work: Path, yes: bool) -> None:
         if not yes:
             demand_yes("Make a new signing key? The present one signs nothing any more.")
         handover = rotate(work)
-    click.echo(
+    say(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
         f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {typed(work)}`; then, "
         f"not before, put {work / KEY_FILE} into the backup in place of the old one"
@@ -373,7 +372,7 @@ def pause(work: Path) -> None:
 
     demand_site(work)
     store.pause(work)
-    click.echo(f"paused; go on with `dropfed-site resume --work {typed(work)}`")
+    say(f"paused; go on with `dropfed-site resume --work {typed(work)}`")
 
 
 @main.command()
@@ -386,7 +385,7 @@ def resume(work: Path) -> None:
     demand_site(work)
     was_paused = store.is_paused(work)
     store.resume(work)
-    click.echo(f"the daemon goes on {_when_told(work)}" if was_paused else "it was not paused; nothing was changed")
+    say(f"the daemon goes on {_when_told(work)}" if was_paused else "it was not paused; nothing was changed")
 
 
 @main.command("install-service")
@@ -406,9 +405,9 @@ def install_service(work: Path, user: str | None, password_file: Path | None, on
     configuration = read_configuration(work)
     unit, text = unit_name(configuration), unit_text(work, configuration, user=user, password_file=password_file)
     if only_print:
-        click.echo(text, nl=False)
+        say(text, nl=False)
         return
-    click.echo(f"the daemon runs, and is started with this machine: {install(unit, text)}; `systemctl status {unit}`")
+    say(f"the daemon runs, and is started with this machine: {install(unit, text)}; `systemctl status {unit}`")
 
 
 @main.command("uninstall-service")
@@ -418,7 +417,7 @@ def uninstall_service(work: Path) -> None:
     from site_client.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
     from site_client.installation import uninstall, unit_name  # noqa: PLC0415
 
-    click.echo(f"stopped, and removed: {uninstall(unit_name(read_configuration(work)))}")
+    say(f"stopped, and removed: {uninstall(unit_name(read_configuration(work)))}")
 
 
 def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
@@ -431,7 +430,7 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     before = decision(work, run)
     write_decision(work, run, Decision(answer))
     instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""
-    click.echo(f"{run}: {answer}{instead}; the daemon says so in the folder {_when_told(work)}")
+    say(f"{run}: {answer}{instead}; the daemon says so in the folder {_when_told(work)}")
 
 
 def _when_told(work: Path) -> str:

@@ -14,6 +14,7 @@ from aggregator.studies.matrix import Cell, expand
 from aggregator.studies.pages import write_study_pages
 from aggregator.studies.results import CELLS, folder_of, result_of, table_rows, write_table
 from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
+from shared.commands import say
 from shared.counted import counted
 from shared.durations import duration_text
 from shared.errors import ConfigurationError
@@ -52,11 +53,9 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    console.print(
-        f"{study.study}: {counted(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}"
-    )
+    say(f"{study.study}: {counted(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
     if done < len(cells):
-        console.print("every folder is read before the first cell")
+        say("every folder is read before the first cell")
     at_a_time = at_a_time or as_many_as_fit()
     stopped = False
     with _Told(console, len(cells), done, at_a_time) as told:
@@ -65,15 +64,15 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
         except KeyboardInterrupt:
             stopped = True
     rows = list(table_rows(home, cells))
-    console.print(f"the table: {write_table(home, cells)}")
-    console.print(f"the page:  {write_study_pages(study, home, cells, rows)}")
+    say(f"the table: {write_table(home, cells)}")
+    say(f"the page:  {write_study_pages(study, home, cells, rows)}")
     for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
-        console.print(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
+        say(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
     if told.failed:
-        console.print("the same command plays what failed again, from its first round")
+        say("the same command plays what failed again, from its first round")
     if stopped:
-        console.print("stopped; the same command goes on, and plays no finished cell again")
+        say("stopped; the same command goes on, and plays no finished cell again")
     return not told.failed and not stopped
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shared.commands import Commands, ask_password
+from shared.commands import Commands, ask_password, say
 from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError, PoisonError, StandingError
 from shared.visible import visible
@@ -102,18 +102,18 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
     if archive.secret_key is not None and not is_used:
         raise ConfigurationError(["--secret-key: opens nothing here; it is the key of neither side of this folder"])
     if as_json:
-        click.echo(json.dumps({name: audit.as_json() for name, audit in audits.items()}, indent=2))
+        say(json.dumps({name: audit.as_json() for name, audit in audits.items()}, indent=2))
     called = titles(folders)
     for name, audit in audits.items():
         between = "/" if called[name] == name else ": "
         for line in lines(audit) if not as_json else ():
-            click.echo(visible(f"{called[name]}{between}{line}") if len(audits) > 1 else line)
+            say(visible(f"{called[name]}{between}{line}") if len(audits) > 1 else line)
     for remark in remarks(folders):
-        click.echo(visible(remark), err=True)
+        say(visible(remark), err=True)
     if any(audit.findings for audit in audits.values()):
         raise SystemExit(1)
     if not as_json:
-        click.echo(summary({called[name]: audit for name, audit in audits.items()}, is_key_compared=key is not None))
+        say(summary({called[name]: audit for name, audit in audits.items()}, is_key_compared=key is not None))
 
 
 @main.command()
@@ -257,22 +257,22 @@ def digest(
     if key_file is not None and output is not None:
         if findings:
             see = "see what by `dropfed-audit verify`"
-            click.echo(f"nothing was signed: there is {findings} on these folders; {see}", err=True)
+            say(f"nothing was signed: there is {findings} on these folders; {see}", err=True)
             raise SystemExit(1)
         if output.exists():
             raise ConfigurationError([f"{output}: is there already; name another file with --output"])
         write_file(output, closing.sign(found, _key_at(key_file)))
-        click.echo(f"wrote {output}", err=True)
+        say(f"wrote {output}", err=True)
     _show(found.model_dump(), closing.lines(found), as_json=as_json)
     for site in open_folders(readings, run):
-        click.echo(f"{site}: the run has not ended in this folder: its digest will change", err=True)
+        say(f"{site}: the run has not ended in this folder: its digest will change", err=True)
     for site in absent_sites(readings, run):
-        click.echo(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
+        say(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
     if signed is not None:
         with signed.open("rb") as file:
             whose, problems = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
         for line in (whose, *(problems or ["is of these very manifests"])):
-            click.echo(f"{signed}: {line}", err=as_json)
+            say(f"{signed}: {line}", err=as_json)
         if problems:
             raise SystemExit(1)
     _end(findings)
@@ -300,12 +300,12 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
     document = report_of.report(folders, audits, is_key_compared=key is not None)
     if html is not None:
         write_file(html, report_of.page(document).encode())
-        click.echo(f"wrote {html}", err=True)
+        say(f"wrote {html}", err=True)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2))
     if document["findings"]:
         count = len(document["findings"])
-        click.echo(f"{counted(count, 'finding')}: the page shows them", err=True)
+        say(f"{counted(count, 'finding')}: the page shows them", err=True)
         raise SystemExit(1)
 
 
@@ -319,7 +319,7 @@ def make_key(file: Path) -> None:
     if file.exists():
         raise ConfigurationError([f"{file}: is there already; name another file, a key is never overwritten"])
     check_target(file)
-    click.echo(SigningKey.made_at(file).public)
+    say(SigningKey.made_at(file).public)
 
 
 def _key_at(file: Path) -> SigningKey:
@@ -342,22 +342,22 @@ def _readings(archive: Archive, key: str | None) -> tuple[dict[str, Reading], di
     folders = read_folders(archive, key)
     readings = by_site(folders)
     for name, why in unnamed(folders).items():
-        click.echo(visible(f"{name}: is left out: federation.json {why}"), err=True)
+        say(visible(f"{name}: is left out: federation.json {why}"), err=True)
     return folders, readings
 
 
 def _show(document: object, lines: Iterable[str], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2))
         return
     for line in lines:
-        click.echo(line)
+        say(line)
 
 
 def _end(findings: str) -> None:
     """Say that something of these folders does not hold, though it was not what was asked for."""
     if findings:
-        click.echo(f"{findings} beside this: run `dropfed-audit verify` on these folders", err=True)
+        say(f"{findings} beside this: run `dropfed-audit verify` on these folders", err=True)
         raise SystemExit(1)
 
 

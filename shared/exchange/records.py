@@ -58,9 +58,9 @@ def _is_share(text: str) -> str:
     return text
 
 
-def _no_control_characters(text: str) -> str:
-    if any(ord(char) < 32 for char in text):
-        raise ValueError("must be one line")
+def _is_one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of characters that can be printed")
     return text
 
 
@@ -83,7 +83,7 @@ Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 a
 Wrapped = Annotated[str, text_like(r"[0-9a-f]{208}", "208 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 ShareText = Annotated[DecimalText, AfterValidator(_is_share)]
-Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_no_control_characters)]
+Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_is_one_line)]
 Time = Annotated[str, AfterValidator(_real_time)]
 COUNT_TEXT = r"0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3})"
 CountText = Annotated[str, StringConstraints(pattern=rf"^({COUNT_TEXT})$")]
@@ -301,8 +301,8 @@ class Invite(Record):
     protocol: Literal[2] = 2
     federation: Name
     site: Name
-    url: str
-    user: str
+    url: Sentence
+    user: Sentence
     password: Annotated[str | None, Field(repr=False)] = None
     aggregator_key: Digest
     enrolment_secret: Digest

@@ -279,7 +279,12 @@ def test_a_round_asks_for_nothing_but_what_was_offered(run: Played) -> None:
             "a well-formed Consent record: reason: must have 1000 characters or fewer",
         ),
         ({"reason": "one\ntwo"}, "a well-formed Consent record: reason: must be one line"),
-        ({"reason": "\x1b[2J all holds"}, "reason: must be one line (found '\\x1b[2J all holds')"),
+        (
+            {"reason": "\x1b[2J all holds"},
+            "reason: must be one line of characters that can be printed",
+        ),
+        ({"reason": "\u202esdloh lla"}, "reason: must be one line of characters that can be printed (found '\\u202e"),
+        ({"reason": "one\u2028two"}, "reason: must be one line of characters that can be printed (found 'one\\u2028"),
         ({"images": {"train": "12", "eye-1.png": "1"}}, "images.eye-1.png: must be"),
         ({"images": {"train": "names"}}, "images.train: must be of the form"),
         ({"patients": "many"}, "patients: is not a known key"),
