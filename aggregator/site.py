@@ -6,11 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from aggregator.store import withdrawal_of
-from shared.errors import ConfigurationError, DropfedError, NotFoundError, PoisonError, StandingError, Stopped
+from shared.errors import (
+    ConfigurationError,
+    DoubtfulError,
+    DropfedError,
+    NotFoundError,
+    PoisonError,
+    StandingError,
+    Stopped,
+)
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
@@ -200,15 +209,22 @@ class Site:
             awaited = None  # the daemon has not looked yet
         manifest = channel.notice(awaited) if awaited else None
         if awaited and manifest and not channel.skips_messages(awaited, manifest):
-            return self._fetch(channel, awaited, manifest)
+            with suppress(DoubtfulError):  # the site may have left its answer elsewhere, as a withdrawal
+                return self._fetch(channel, awaited, manifest)
         if manifest is None and not self._may_have_sent_more(channel):
             return False
-        happened = False
+        happened, doubtful = False, None
         for place in expected(channel):
             if (manifest := channel.notice(place)) is not None:
-                happened |= self._fetch(channel, place, manifest)
+                try:
+                    happened |= self._fetch(channel, place, manifest)
+                except DoubtfulError as error:  # put there by anybody: it must not hide what the site has sent
+                    doubtful = doubtful or error
+                    continue
                 if not channel.is_settled(place):
                     break  # what follows it is looked at once this has come whole
+        if doubtful is not None and not happened:
+            raise StandingError(f"{doubtful}: {doubtful.remedy}")
         return happened
 
     def _fetch(self, channel: Channel, place: Place, manifest: bytes) -> bool:
@@ -220,6 +236,8 @@ class Site:
                 answers=(answered.digest,) if answered else (),
                 max_weights_bytes=_max_weights_bytes(channel, place),
             )
+        except DoubtfulError:
+            raise
         except PoisonError as error:
             channel.refuse(place, error, manifest)
         else:

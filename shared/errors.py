@@ -84,7 +84,16 @@ class PoisonError(DropfedError):
         self.reason = visible(reason)
 
 
-class ProtocolError(PoisonError):
+class DoubtfulError(PoisonError):
+    """Input that does not hold, and may be the doing of anybody who can write in the folder, not of its sender.
+
+    It is not taken, nor held against the sender: a daemon looks again until it is put right.
+    """
+
+    remedy = "it is not taken, nor held against anybody; see who else can write in the folder, and put it right there"
+
+
+class ProtocolError(DoubtfulError):
     """A record of another protocol than the folder's, or than this software speaks."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shared.errors import NotFoundError
+from shared.errors import DoubtfulError, NotFoundError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
@@ -42,24 +42,32 @@ class Inbox:
         return sorted((place for place in found if place), key=lambda place: place.round_no)
 
     def fetch_first(self, places: Sequence[Place]) -> bool:
-        """Fetch the first of these messages that is there; return whether one was.
+        """Fetch the first of these messages that is there and holds; return whether one does.
 
         Raises:
-            PoisonError: it failed twice with the same bytes.
+            PoisonError: the aggregator has signed what no such message may be.
+            DoubtfulError: there is none that holds, and one failed twice, which may not be the aggregator's doing.
         """
+        doubtful = None
         for place in places:
             if (manifest := self._channel.notice(place)) is not None:
                 self._on_receiving(place)
-                fetched = self._channel.fetch(
-                    place,
-                    manifest,
-                    answers=self._answers(place),
-                    max_weights_bytes=self._max_weights_bytes(place),
-                    without_weights=not self._needs_weights(place),
-                )
+                try:
+                    fetched = self._channel.fetch(
+                        place,
+                        manifest,
+                        answers=self._answers(place),
+                        max_weights_bytes=self._max_weights_bytes(place),
+                        without_weights=not self._needs_weights(place),
+                    )
+                except DoubtfulError as error:  # put there by anybody: it must not hide what the aggregator has sent
+                    doubtful = doubtful or error
+                    continue
                 if fetched is not None:
                     self._channel.prune(place.run)
                     return True
+        if doubtful is not None:
+            raise doubtful
         return False
 
     def _folders_in(self, path: str) -> list[str]:

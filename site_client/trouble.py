@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from shared.errors import DataError, DropfedError, PoisonError, StandingError
+from shared.errors import DataError, DoubtfulError, DropfedError, PoisonError, StandingError
 from shared.folder.durable import disk_trouble
 from shared.visible import typed
 
@@ -24,6 +24,8 @@ def as_trouble(error: Exception, work: Path) -> DropfedError:
         count = len(error.problems)
         more = f" (and {count - 1} more; `dropfed-site check --work {typed(work)}` lists them)" if count > 1 else ""
         return StandingError(f"{error.problems[0]}{more}")
+    if isinstance(error, DoubtfulError):
+        return StandingError(f"{error}: {error.remedy}")
     if isinstance(error, PoisonError):
         return PoisonError(error.file, f"{error.reason}: not followed; tell the aggregator's people")
     return error

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import DoubtfulError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import Ciphertext, EncryptionKey, content_bytes
 from shared.exchange.handovers import followed, learn, not_as_it_was_left, publish
@@ -101,6 +101,7 @@ class Channel:
         self._peer = followed(peer, self.mirror) if me == AGGREGATOR else peer
         self._me = own if me == AGGREGATOR else followed(own, self.mirror)
         self._sealed = {message.place: message for message in self._read_mirror()}
+        self._refused = {digest_of(path.read_bytes()) for path in self._quarantine.rglob(MANIFEST)}
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._is_nearly_full = False
         self._doubtful: dict[str, tuple[str, str]] = {}  # path → hash of content that failed once, and how
@@ -396,16 +397,17 @@ class Channel:
             The message, or None when something failed that a second look may cure (a torn read).
 
         Raises:
-            PoisonError: manifest or payload failed twice with the same bytes.
+            PoisonError: the sender has signed what no such message may be; it will never be accepted.
+            DoubtfulError: manifest or payload failed twice with the same bytes, which may not be the sender's doing.
             PassingError: they did, but the folder lists the file otherwise.
         """
         if (accepted := self.message(place)) is not None:
             return accepted
         try:
-            message = self._peer.open(manifest, place, head=self.peer_head, answers=answers)
+            message = self._peer.open(manifest, place, head=self.peer_head, answers=answers, refused=self._refused)
             if place.kind != "offer":
                 self._check_encrypted(message)
-        except PoisonError as error:
+        except DoubtfulError as error:
             if not self._learn_keys() and self._fails_again(place.manifest, digest_of(manifest), error):
                 self._demand_listed(place.manifest, len(manifest))
                 raise
@@ -423,12 +425,12 @@ class Channel:
             try:
                 sha256 = self._bring(message, name)
                 self._check_brought(message, name, sha256)
-            except PoisonError as error:
+            except DoubtfulError as error:
                 if self._fails_again(path, sha256, error):
                     raise
                 return None
             except NotFoundError:
-                missing = PoisonError(path, "is named by its manifest but is not there")
+                missing = DoubtfulError(path, "is named by its manifest but is not there")
                 if self._fails_again(path, "", missing):
                     self._demand_listed(path, None)
                     raise missing from None
@@ -458,6 +460,7 @@ class Channel:
                 put_in_place(path, home / path.name)
         write_file(home / MANIFEST, manifest)
         write_file(home / "reason.txt", str(error).encode())
+        self._refused.add(digest_of(manifest))
         logger.error("%s: refused %s: %s", self._me.site, place.path, error)
 
     def _fails_again(self, path: str, sha256: str, error: PoisonError) -> bool:
@@ -563,15 +566,24 @@ class Channel:
         return self._ciphertexts.folder(message.place) / name
 
     def _bring(self, message: Message, name: str) -> str:
-        """Bring a payload here as it is in the folder; return its SHA-256."""
+        """Bring a payload here as it is in the folder; return its SHA-256.
+
+        Raises:
+            DoubtfulError: it has another size than its manifest says.
+            NotFoundError: it is not there.
+        """
         path, size = f"{message.place.path}/{name}", message.manifest.files[name].size
-        return self._folder.download(path, self._as_in_folder(message, name), size=size)
+        try:
+            return self._folder.download(path, self._as_in_folder(message, name), size=size)
+        except PoisonError as error:
+            raise DoubtfulError(error.file, error.reason) from None
 
     def _check_brought(self, message: Message, name: str, sha256: str) -> None:
         """Compare a payload with its manifest and, if it is encrypted, put what it says into the mirror.
 
         Raises:
-            PoisonError: it is another, or does not decrypt.
+            DoubtfulError: it is another.
+            PoisonError: it does not decrypt.
         """
         entry = message.manifest.files[name]
         check_file(message, name, entry.size, sha256)

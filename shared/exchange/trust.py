@@ -17,7 +17,12 @@ For a payload: encrypted exactly where the run wants that (``check_encrypted``);
 schema (``open_record``, ``open_yaml``; tensors by ``weights.py`` or, where the run wants them in another form
 (``check_form``), by ``encoding.py``; tables by ``tables.py``).
 
-This module does no I/O. Everything it refuses, it refuses with ``PoisonError``.
+Whoever can write in a folder can put anything there, but cannot sign it. So only what the sender's key has signed for
+this very place is held against the sender, and refused for good: ``PoisonError``. All else is ``DoubtfulError``: steps
+1 to 6 (also another's signed message carried here), a message that comes before one that is missing, and a payload that
+is not what its manifest names.
+
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from shared.errors import ConfigurationError, PoisonError, ProtocolError
+from shared.errors import ConfigurationError, DoubtfulError, PoisonError, ProtocolError
 from shared.exchange.names import (
     AGGREGATOR,
     FEDERATION,
@@ -128,21 +133,35 @@ class Correspondent:
             _refuse(path, "does not name the sender's last message")
         return replace(self, handovers=(*self.handovers, handover))
 
-    def open(self, content: bytes, place: Place, *, head: Head, answers: Collection[str | None]) -> Message:
+    def open(
+        self,
+        content: bytes,
+        place: Place,
+        *,
+        head: Head,
+        answers: Collection[str | None],
+        refused: Collection[str] = (),
+    ) -> Message:
         """Check a manifest in the order stated above.
 
         Args:
             head: the sender's last message accepted so far.
             answers: digests of the messages one of which this one must answer; None stands for none.
+            refused: digests of the sender's messages that were refused for good, after which none can be accepted.
 
         Raises:
             PoisonError: naming the manifest and the first step that failed.
+            DoubtfulError: likewise, where that may not be the sender's doing.
         """
         message = self.open_out_of_order(content, place)
         manifest = message.manifest
+        if manifest.previous in refused:
+            _refuse(place.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
+        if manifest.seq > head.seq + 1:  # whoever can remove a message makes such a gap
+            _doubt(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
         if manifest.in_reply_to not in answers:
             _refuse(place.manifest, "does not answer the message it should answer")
-        if manifest.seq != head.seq + 1:
+        if manifest.seq <= head.seq:
             _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
         if manifest.previous != head.digest:
             _refuse(place.manifest, "breaks the chain: it does not name the sender's message before it")
@@ -155,19 +174,20 @@ class Correspondent:
 
         Raises:
             PoisonError: naming the manifest and the first step that failed.
+            DoubtfulError: likewise, where that may not be the sender's doing.
         """
         body, key = self._open_signed(content, place.manifest)
         manifest = _of_protocol(body, Manifest, place.manifest, self.protocol)
         if key != self.key_of(manifest.seq):
-            _refuse(place.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
+            _doubt(place.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
-            _refuse(place.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
+            _doubt(place.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
         if place.is_from_site == (self.sender == AGGREGATOR):
-            _refuse(place.manifest, f"lies where {self.sender} does not write")
+            _doubt(place.manifest, f"lies where {self.sender} does not write")
         if manifest.run != place.run:
-            _refuse(place.manifest, f"belongs to run {manifest.run}")
+            _doubt(place.manifest, f"belongs to run {manifest.run}")
         if (manifest.kind, manifest.round) != (place.kind, place.round_no):
-            _refuse(place.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
+            _doubt(place.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
         names, required = set(manifest.files), REQUIRED[place.kind]
         if missing := sorted(required - names):
             _refuse(place.manifest, f"does not list what every {place.kind} has: {', '.join(missing)}")
@@ -195,7 +215,7 @@ class Correspondent:
     def _open_signed(self, content: bytes, path: str) -> tuple[dict[str, object], str]:
         body, key = _open_signed(content, path)
         if key not in (self.key, *(each.key for each in self.handovers)):
-            _refuse(path, "is signed by an unknown key")
+            _doubt(path, "is signed by an unknown key")
         return body, key
 
 
@@ -203,13 +223,13 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
     """Compare a payload with its manifest.
 
     Raises:
-        PoisonError: other size or other hash.
+        DoubtfulError: other size or other hash.
     """
     entry, path = message.manifest.files[name], f"{message.place.path}/{name}"
     if size != entry.size:
-        _refuse(path, f"has {size} bytes, its manifest says {entry.size}")
+        _doubt(path, f"has {size} bytes, its manifest says {entry.size}")
     if sha256 != entry.sha256:
-        _refuse(path, "is not the file its manifest names (SHA-256 differs)")
+        _doubt(path, "is not the file its manifest names (SHA-256 differs)")
 
 
 def check_form(message: Message, wire: Wire) -> None:
@@ -305,23 +325,24 @@ def open_federation(content: bytes, *, aggregator_key: str | None, protocol: Pro
 def _open_signed_by(content: bytes, path: str, key: str) -> dict[str, object]:
     body, signer = _open_signed(content, path)
     if signer != key:
-        _refuse(path, "is signed by an unknown key")
+        _doubt(path, "is signed by an unknown key")
     return body
 
 
 def _open_signed(content: bytes, path: str) -> tuple[dict[str, object], str]:
-    _check_size(content, path)
+    if len(content) > MAX_RECORD_BYTES:
+        _doubt(path, f"has {len(content)} bytes, more than {MAX_RECORD_BYTES}")
     try:
         return open_signed(content)
     except ValueError as error:
-        _refuse(path, str(error))
+        _doubt(path, str(error))
 
 
 def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, protocol: Protocol | None) -> AnyRecord:
-    """Read a record that says which protocol it is of.
+    """Read a signed record that says which protocol it is of.
 
     Raises:
-        PoisonError: it is not well-formed.
+        DoubtfulError: it is not well-formed: the sender may have signed it as another record, at another place.
         ProtocolError: it is of another protocol than expected.
     """
     # An older record may have other keys, too: what protocol it is of comes first.
@@ -330,7 +351,10 @@ def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, prot
         what = f"is of protocol {found}, and protocol {protocol} is expected"
         remedy = "finish the runs of that folder with dropfed 0.1, then invite the site anew, with an empty folder"
         raise ProtocolError(path, f"{what}: {remedy}" if protocol == PROTOCOL else what)
-    return _record(body, kind, path)
+    try:
+        return _record(body, kind, path)
+    except PoisonError as error:
+        _doubt(path, error.reason)
 
 
 def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRecord:
@@ -347,3 +371,7 @@ def _check_size(content: bytes, path: str) -> None:
 
 def _refuse(path: str, reason: str) -> NoReturn:
     raise PoisonError(path, reason)
+
+
+def _doubt(path: str, reason: str) -> NoReturn:
+    raise DoubtfulError(path, reason)

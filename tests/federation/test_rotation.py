@@ -184,8 +184,10 @@ def test_an_old_key_from_a_backup_is_not_used(hospital: Hospital, lost: bool) ->
     assert sorted(path for path in hospital.drop.rglob("*")) == before
 
 
-def test_what_the_old_key_signs_after_the_hand_over_is_refused(hospital: Hospital) -> None:
-    """Somebody has a copy of the old key and the folder's password."""
+def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has a copy of the old key and the folder's password; the site itself is not expelled for it."""
     stolen = own_key(hospital.work)
     rotate(hospital.work)
     answer(hospital, "two")
@@ -200,11 +202,14 @@ def test_what_the_old_key_signs_after_the_hand_over_is_refused(hospital: Hospita
     place = Place("consent", "three")
     LocalFolder(hospital.drop).create(place.manifest, content)
     shutil.copy(hospital.drop / Place("consent", "two").path / names.CONSENT, hospital.drop / place.path)
-    heard(hospital, "three")
-    assert hospital.channel.message(place) is None
-    assert "is signed by another key of north than its message 3" in (hospital.channel.refusal(place) or "")
+    assert not heard(hospital, "three")
+    assert "is signed by another key of north than its message 3: it is not taken, nor held" in caplog.text
+    assert not hospital.channel.is_settled(place)
     findings = verify(LocalFolder(hospital.drop)).findings
     assert "is signed by another key of north than its message 3" in {finding.what for finding in findings}
+    shutil.rmtree(hospital.drop / place.path)
+    hospital.live()
+    assert heard(hospital, "three")
 
 
 def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplog: pytest.LogCaptureFixture) -> None:

@@ -182,8 +182,8 @@ def test_all_omitted_sends_the_previous_model_again_and_says_so(tmp_path: Path) 
         assert "no model was accepted" in federation.output(federation.aggregator)
 
 
-def test_a_forged_answer_is_refused_and_kept_aside(tmp_path: Path) -> None:
-    """A manifest signed by another key counts as an answer that is omitted; its files stay in quarantine."""
+def test_a_forged_answer_is_held_against_nobody_and_the_sites_own_counts(tmp_path: Path) -> None:
+    """A forger has the folder and not the key: while his manifest lies there, it is trouble and the site is awaited."""
     run = run_configuration(sites=["north", "south"], quorum=2)
     with Federation(tmp_path, run, images=5) as federation:
         federation.start_aggregator()
@@ -191,13 +191,17 @@ def test_a_forged_answer_is_refused_and_kept_aside(tmp_path: Path) -> None:
         for site in (north, south):
             site.consent()
         models = {site.name: site.receive_round(1).read_bytes() for site in (north, south)}
-        north.channel._key = SigningKey(b"\x07" * 32)  # the forger has the folder, not the key
+        forged = federation.folder("north") / Place("update", RUN, 1).manifest
+        forged.parent.mkdir()
+        forged.write_bytes(SigningKey(b"\x07" * 32).sign({"kind": "update"}))
+        trouble = federation.aggregator / "sites" / "north" / "trouble.txt"
+        federation.wait_until(trouble.exists, "trouble")
+        assert "manifest.json: is signed by an unknown key: it is not taken, nor held against" in trouble.read_text()
+        forged.unlink()
         for site in (north, south):
             site.answer(1, {names.SITE_MODEL: models[site.name], names.METRICS: metrics(1)})
-        assert south.verdict(1).status == "accepted"
-        assert "is signed by an unknown key" in north.verdict(1).reason
-        quarantine = federation.aggregator / "sites" / "north" / "quarantine" / Place("update", RUN, 1).path
-        assert "is signed by an unknown key" in (quarantine / "reason.txt").read_text()
+        assert [site.verdict(1).status for site in (north, south)] == ["accepted", "accepted"]
+        assert not (federation.aggregator / "sites" / "north" / "quarantine").exists()
 
 
 def test_a_late_site_is_told_so_recorded_and_takes_part_in_the_next_round(tmp_path: Path) -> None:

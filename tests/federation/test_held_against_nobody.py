@@ -1,0 +1,100 @@
+"""Who can write in a folder and has no key can expel nobody from it: only what is signed is held against its signer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Withdrawal
+from shared.exchange.signing import SigningKey, canonical
+from shared.folder.local import LocalFolder
+from tests.played import RUN, Played
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"", b"\x00" * 9, b"{" * 5000], ids=["empty-object", "nothing", "zeros", "deep"]
+)
+def test_an_unsigned_manifest_of_two_looks_expels_nobody(run: Played, content: bytes) -> None:
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    place = Place("update", RUN, 1)
+    run.courier._awaited = place
+    LocalFolder(run.drop).create(place.manifest, content)
+    for _ in range(3):
+        run.courier._heard_at = float("-inf")
+        run.courier._work()
+        assert not run.aggregator.is_settled(place)
+    assert "nor held against anybody" in (run.courier._home / "trouble.txt").read_text()
+    (run.drop / place.manifest).unlink()
+    run.seal_and_publish("update", 1, run.from_site(1, trains=True))
+    assert run.courier._work()
+    assert run.aggregator.message(place) is not None
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nothing_but_what_the_site_signed_for_a_place_settles_it(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever lies there: bytes, a record under another key, and the site's own records from other places."""
+    run = Played(tmp_path_factory.mktemp("forged"))
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    own = {
+        "consent": (run.drop / Place("consent", RUN).manifest).read_bytes(),
+        "status": (run.drop / names.STATUS).read_bytes(),
+        "site": (run.drop / names.SITE_CARD).read_bytes(),
+    }
+    body = json.loads(own["consent"])["body"]
+    place = data.draw(st.sampled_from([Place("update", RUN, 1), Place("withdrawal", RUN)]))
+    body |= {"kind": place.kind, "round": place.round_no, "seq": data.draw(st.integers(0, 4))}
+    content = data.draw(
+        st.one_of(
+            st.binary(max_size=200),
+            st.sampled_from(sorted(own.values())),
+            st.just(SigningKey(b"\x07" * 32).sign(body)),
+            st.just(own["consent"].replace(b'"seq":1', b'"seq":2')),
+        )
+    )
+    LocalFolder(run.drop).create(place.manifest, content)
+    run.courier._awaited = Place("update", RUN, 1)
+    for _ in range(3):
+        run.courier._heard_at = float("-inf")
+        run.courier._work()
+    assert not run.aggregator.is_settled(place)
+
+
+def test_a_forged_message_hides_no_other(run: Played) -> None:
+    """Garbage where the answer is awaited, and in another run's folder: the withdrawal is read all the same."""
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    folder = LocalFolder(run.drop)
+    for place in (Place("update", RUN, 1), Place("round", RUN, 2), Place("offer", "a-run")):
+        folder.create(place.manifest, b"{}")
+    withdrawal = {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason="enough").model_dump())}
+    run.seal_and_publish("withdrawal", 0, withdrawal)
+    run.courier._awaited = Place("update", RUN, 1)
+    for _ in range(2):
+        run.courier._heard_at = float("-inf")
+        run.courier._work()
+    assert run.aggregator.message(Place("withdrawal", RUN)) is not None
+
+
+def test_what_a_site_has_signed_to_its_own_harm_is_refused_for_good_and_so_is_what_follows(run: Played) -> None:
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    large = {names.SITE_MODEL: bytes(64 << 20), names.METRICS: b""}
+    run.seal_and_publish("update", 1, dict(large))
+    run.courier._awaited = Place("update", RUN, 1)
+    assert run.courier._work()
+    assert "at most" in (run.aggregator.refusal(Place("update", RUN, 1)) or "")
+    run.send("round", 2, run.to_site(2), "consent")
+    run.seal_and_publish("update", 2, run.from_site(2, trains=True))
+    run.courier._awaited = Place("update", RUN, 2)
+    assert run.courier._work()
+    assert "breaks the chain: number 2 before it was refused" in (run.aggregator.refusal(Place("update", RUN, 2)) or "")
