@@ -34,7 +34,8 @@ class Copies:
         Args:
             sha256: of the content.
             upload: sends it.
-            copy: given a place with the same content, has the server copy it; False if the server cannot.
+            copy: given a place with the same content, has the server copy it; False if the server cannot. Raises
+                ``NotFoundError`` if that content is not there any more.
         """
         key = (account, sha256)
         with self._lock:
@@ -50,7 +51,7 @@ class Copies:
                 if copy(original):
                     return
                 self._unable.add(account)
-            except NotFoundError:  # removed meanwhile: one sends it again
+            except NotFoundError:  # removed or changed meanwhile: one sends it again
                 with turn:
                     if self._places.get(key) == original:
                         del self._places[key]

@@ -7,6 +7,8 @@ Nothing here repeats a request to get over trouble; that is ``RetryingFolder``'s
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,8 @@ from shared.folder.login import Password
 from shared.folder.meter import Meter
 from shared.folder.multistatus import Listing
 from shared.folder.round_trip import Speed, measure_speed
+
+logger = logging.getLogger(__name__)
 
 _MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
 
@@ -165,6 +169,10 @@ class WebDavFolder(Folder):
         """Bring a large file into the folder with the least sending that the server allows; see that all is there."""
 
         def upload() -> None:
+            send()
+            self._demand_arrived(path, size)
+
+        def send() -> None:
             chunks = ChunkedUploads.beside(self._connection) if sha256 and size > CHUNK else None
             with self._meter.transfer(path, "up", size) as moved:
                 if chunks is None or not chunks.upload(path, file, size, sha256 or "", moved):
@@ -175,21 +183,56 @@ class WebDavFolder(Folder):
         else:
             place = self._connection.on_server(path)
             self._copies.put(
-                self._connection.account, sha256, place, upload=upload, copy=lambda original: self._copy(original, path)
+                self._connection.account,
+                sha256,
+                place,
+                upload=upload,
+                copy=lambda original: self._copy(original, path, size, sha256),
             )
+
+    def _demand_arrived(self, path: str, size: int) -> None:
+        """Demand that all bytes are there: with a full disk, or a body that was cut, some servers report success."""
         try:
             arrived = self._connection.listing(path, depth=0).itself.size
         except NotFoundError:
             arrived = None
-        if arrived != size:  # a full disk, or a body cut behind the server's back: some servers report success
+        if arrived != size:
             raise PassingError(f"{self._connection.where(path)} has {arrived or 0} of the {size} bytes that were sent.")
 
-    def _copy(self, original: str, path: str) -> bool:
-        """Have the server copy a file of another of its folders."""
+    def _copy(self, original: str, path: str, size: int, sha256: str) -> bool:
+        """Have the server copy a file of another of its folders; return whether it can.
+
+        Whoever may write in that folder may have changed the file since we put it there, so what has arrived is read.
+
+        Raises:
+            NotFoundError: the original is gone, or was changed.
+        """
         answer = self._connection.relocate("COPY", original, path, overwrite=True)
         if answer.status in (404, 410):
             raise NotFoundError(f"{self._connection.where(original)} is not there any more.")
-        return answer.status in (201, 204)
+        if answer.status not in (201, 204):
+            return False
+        if self._sha256_of(path, size) != sha256:
+            where = self._connection.where(original)
+            logger.error("%s was changed by somebody who may write there, and is sent anew where it was copied", where)
+            self.remove(path)
+            raise NotFoundError(f"{where} is not there any more.")
+        return True
+
+    def _sha256_of(self, path: str, size: int) -> str | None:
+        """The SHA-256 (hex) of a file of the folder; None if it is longer than ``size``."""
+        digest = hashlib.sha256()
+        try:
+            with (
+                self._connection.open("GET", path, status=200) as body,
+                self._meter.transfer(path, "down", size) as moved,
+            ):
+                for block in body.blocks(size):
+                    digest.update(block)
+                    moved(len(block))
+        except PoisonError:
+            return None
+        return digest.hexdigest()
 
     def _holds(self, path: str, content: bytes) -> bool:
         """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is."""

@@ -152,7 +152,8 @@ class TestCopies:
             assert folder.download("runs/r/big", tmp_path / site, size=SIZE) == sha256
         relay.close()
         embedded.stop()
-        assert relay.passed < 3 * SIZE + OVERHEAD  # once up, twice down
+        # Once up; down once to see what the server has copied, and twice as the sites fetch it.
+        assert relay.passed < 4 * SIZE + OVERHEAD
 
     def test_a_server_that_cannot_copy(self, faulty: FaultyServer, source: Path, tmp_path: Path) -> None:
         faulty.folders |= {"north", "south", "west"}
@@ -173,3 +174,26 @@ class TestCopies:
         north.remove("runs/r/big")
         south.upload("runs/r/big", source, sha256=sha256)
         assert stored(cloud, "south") == source.read_bytes()
+
+    @pytest.mark.parametrize(
+        "changed", [b"changed", bytes(SIZE), bytes(2 * SIZE)], ids=["shorter", "as-long", "longer"]
+    )
+    def test_a_site_that_overwrites_its_model_while_it_is_copied_reaches_no_other_hospital(
+        self, cloud: OwnCloud, source: Path, changed: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        cloud.share(AGGREGATOR, "west", "north", "unused too")
+        copies, sha256 = Copies(), hash_file(source)[1]
+        north, south, west = (
+            WebDavFolder(f"{cloud.url}/remote.php/webdav/{site}", AGGREGATOR, "secret", copies=copies)
+            for site in ("north", "south", "west")
+        )
+        north.upload("runs/r/big", source, sha256=sha256)
+        (source.parent / "changed").write_bytes(changed)
+        WebDavFolder(north.url, AGGREGATOR, "secret").upload("runs/r/big", source.parent / "changed")
+        south.upload("runs/r/big", source, sha256=sha256)
+        assert stored(cloud, "south") == source.read_bytes()
+        assert "webdav/north/runs/r/big was changed by somebody who may write there" in caplog.text
+        cloud.requests.clear()
+        west.upload("runs/r/big", source, sha256=sha256)  # from the folder where it is right, not from the first again
+        assert stored(cloud, "west") == source.read_bytes()
+        assert chunks_sent(cloud) == []
