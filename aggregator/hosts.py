@@ -174,7 +174,7 @@ class Cloud(Host):
         """Whether an account that is there was made here."""
         account, invite, password = self.wish.accounts[site], found.invite, self._password(site)
         if invite is not None and invite.user == account:
-            return invite.url.startswith(f"{files_url(self._server, account)}/")
+            return (invite.url or "").startswith(f"{files_url(self._server, account)}/")
         if password is None:
             return False
         try:

@@ -17,7 +17,7 @@ from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_federation
-from shared.folder.address import checked_address
+from shared.folder.address import checked_address, folder_here
 from shared.folder.durable import write_file
 
 KEY_FILE = "signing.key"
@@ -205,7 +205,7 @@ def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str)
     return Invite(
         federation=federation,
         site=site,
-        url=entrance.url,
+        url=_told(entrance.url),
         user=entrance.user,
         password=entrance.password,
         aggregator_key=aggregator_key,
@@ -213,8 +213,13 @@ def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str)
     )
 
 
+def _told(url: str) -> str | None:
+    """What an invite says of an address: of a folder of this machine nothing, the site's people name theirs."""
+    return url if folder_here(url) is None else None
+
+
 def led(invite: Invite, entrance: Entrance) -> Invite:
     """The invite as it leads to ``entrance``; a password in it stays as long as the user is the same."""
     kept = invite.password if invite.user == entrance.user else None
     password = entrance.password or kept
-    return invite.model_copy(update={"url": entrance.url, "user": entrance.user, "password": password})
+    return invite.model_copy(update={"url": _told(entrance.url), "user": entrance.user, "password": password})

@@ -14,7 +14,7 @@ from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.forms import text_like
 from shared.exchange.names import FEDERATION, SITE_CARD, Name
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Digest, Federation, Record
+from shared.exchange.records import Federation, PublicKey, Record
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import open_federation
 from shared.folder.address import folder_here
@@ -80,7 +80,7 @@ class SiteConfiguration(Record):
     user: str
     password_file: str = "password"  # noqa: S105  (a file's name, not a password)
     ca_file: str | None = None
-    aggregator_key: Digest
+    aggregator_key: PublicKey
     data: dict[Name, str] = {}
     foreign: dict[Name, str] = {}
     policy: Policy = Policy()

@@ -74,8 +74,10 @@ def settings_of(
         ca_file: certificates to trust instead of the public ones.
 
     Raises:
-        ConfigurationError: the address cannot be used.
+        ConfigurationError: the address cannot be used, or nobody names one.
     """
+    if url is None and invite.url is None:
+        raise ConfigurationError(["the invite names no address: name the folder of this site with --url"])
     values = {
         "federation": invite.federation,
         "site": invite.site,

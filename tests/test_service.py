@@ -30,6 +30,7 @@ from site_client.cli import main
 from site_client.configuration import SiteConfiguration, read_configuration
 from site_client.installation import MARK, UNITS, install, uninstall, unit_name, unit_text
 from site_client.machine import unit_of
+from tests import SOME_KEY
 from tests.federation.running import TASK, WAIT_S, Federation, write_data
 
 needs_fifo = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -222,7 +223,7 @@ def configuration(**changes: object) -> SiteConfiguration:
         "site": "north",
         "url": "https://cloud.example.org/dav/north/",
         "user": "north",
-        "aggregator_key": "0" * 64,
+        "aggregator_key": SOME_KEY,
         "data": {"octa_segmentation": "/data/100 %/octa", "dr_staging": "fundus"},
     }
     return SiteConfiguration.model_validate(settings | changes)

@@ -14,6 +14,7 @@ from shared.folder.lock import work_lock
 from site_client.cli import main
 from site_client.configuration import note_running, read_configuration
 from site_client.store import Decision, decision
+from tests import SOME_KEY
 from tests.played import RUN, Played
 
 
@@ -71,9 +72,8 @@ def test_a_run_is_asked_for_before_any_was_offered(north: Path) -> None:
     assert "nor any other yet; the daemon fetches what is offered: `dropfed-site status" in result.output
 
 
-@pytest.mark.parametrize(("key", "said"), [("site", "south"), ("federation", "other"), ("aggregator_key", '"0" * 64')])
+@pytest.mark.parametrize(("key", "said"), [("site", "south"), ("federation", "other"), ("aggregator_key", SOME_KEY)])
 def test_settings_of_another_site_are_named_and_not_the_mirror(north: Path, key: str, said: str) -> None:
-    said = "0" * 64 if key == "aggregator_key" else said
     edit(north, key, f"'{said}'")
     signed = north / "mirror" / names.FEDERATION
     for command in ("check", "run", "status"):

@@ -15,6 +15,7 @@ from shared.exchange.names import Place, is_name, place_at, state_file
 from shared.exchange.reading import check_record, dump_yaml, parse_yaml
 from shared.folder import durable
 from site_client.configuration import SiteConfiguration
+from tests import SOME_KEY
 from tests.federation.running import Federation, run_configuration
 
 DEVICES = ["con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))]
@@ -57,7 +58,7 @@ def test_paths_of_windows_in_the_settings() -> None:
         "site": "north",
         "url": "https://cloud.example.org/dav/",
         "user": "north",
-        "aggregator_key": "0" * 64,
+        "aggregator_key": SOME_KEY,
         "data": data,
     }
     content = dump_yaml(check_record(values, SiteConfiguration, "test"))

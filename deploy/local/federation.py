@@ -58,7 +58,7 @@ def set_up(
     for site, folder in data.items():
         of_site = site_work(home, site)
         invite = read_invite(invite_path(work, site))
-        join(of_site, invite, data={run.task: str(folder.resolve())}, url=None, password=None)
+        join(of_site, invite, data={run.task: str(folder.resolve())}, url=urls[site], password=None)
         _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump(), **computing)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
+from nacl.bindings import crypto_core_ed25519_is_valid_point
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,9 +26,11 @@ from pydantic import (
 )
 
 from shared.counted import counted
+from shared.errors import StandingError
 from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
 from shared.exchange.retention import KEEP_PATTERN
+from shared.folder.address import checked_url
 
 _TIME_FORM = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -74,12 +77,20 @@ def _real_time(text: str) -> str:
     return text
 
 
+def _is_public_key(digits: str) -> str:
+    # Under a key of small order anybody can sign; one that is written otherwise than RFC 8032 does has a second text.
+    if not crypto_core_ed25519_is_valid_point(bytes.fromhex(digits)):
+        raise ValueError("must be a public key that Ed25519 makes")
+    return digits
+
+
 def sentence(text: str) -> str:
     """Any text as a ``Sentence``: one line, nothing that cannot be printed, at most 1000 characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:1000]
 
 
 Digest = Annotated[str, text_like(r"[0-9a-f]{64}", "64 hexadecimal digits, 0-9 and a-f")]
+PublicKey = Annotated[Digest, AfterValidator(_is_public_key)]
 Wrapped = Annotated[str, text_like(r"[0-9a-f]{208}", "208 hexadecimal digits, 0-9 and a-f")]
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 ShareText = Annotated[DecimalText, AfterValidator(_is_share)]
@@ -221,9 +232,9 @@ class Federation(Record):
     kind: Literal["federation"] = "federation"
     federation: Name
     site: Name
-    aggregator_key: Digest
+    aggregator_key: PublicKey
     aggregator_encryption_key: Digest | None = None
-    site_key: Digest
+    site_key: PublicKey
     created: Time
     files: dict[str, FileEntry]
 
@@ -238,7 +249,7 @@ class SiteCard(Record):
     kind: Literal["site"] = "site"
     federation: Name
     site: Name
-    key: Digest
+    key: PublicKey
     encryption_key: Digest | None = None
     software: Sentence
     enrolment: Digest
@@ -257,7 +268,7 @@ class Handover(Record):
     federation: Name
     site: Name
     number: Annotated[int, Field(ge=2, le=9999)]
-    key: Digest
+    key: PublicKey
     after: Head
     created: Time
 
@@ -292,19 +303,30 @@ class Status(Record):
     aggregator_head: Head
 
 
+def _is_on_a_server(url: str) -> str:
+    try:
+        checked_url(url)
+    except StandingError as error:
+        raise ValueError(str(error)) from None
+    return url
+
+
 class Invite(Record):
     """The file with which IT joins: where, who, the aggregator's key, a one-time enrolment secret.
 
-    ``password``: the folder's, if the aggregator's people want it to travel in this file.
+    Args:
+        url: of a WebDAV server, by https (by http on this machine itself); never a folder of the machine or of its
+            network, which IT alone names. None: IT names it.
+        password: the folder's, if the aggregator's people want it to travel in this file.
     """
 
     protocol: Literal[2] = 2
     federation: Name
     site: Name
-    url: Sentence
+    url: Annotated[Sentence, AfterValidator(_is_on_a_server)] | None = None
     user: Sentence
     password: Annotated[str | None, Field(repr=False)] = None
-    aggregator_key: Digest
+    aggregator_key: PublicKey
     enrolment_secret: Digest
 
 

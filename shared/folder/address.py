@@ -74,10 +74,14 @@ def checked_address(url: str) -> str:
     """Return the address of a folder as ``checked_url`` does, or of a folder of this machine: ``file:///PATH``.
 
     Raises:
-        StandingError: it is neither.
+        StandingError: it is neither, or a folder of another machine: ``file:////MACHINE/PATH``.
     """
     here = folder_here(url)
-    return checked_url(url) if here is None else here.absolute().as_uri()
+    if here is None:
+        return checked_url(url)
+    if here.as_posix().startswith("//"):
+        raise StandingError("The folder's address is that of another machine's folder: write it as https://HOST/PATH")
+    return here.absolute().as_uri()
 
 
 def folder_here(url: str) -> Path | None:

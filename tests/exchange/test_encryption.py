@@ -27,6 +27,7 @@ from shared.exchange.encryption import (
 )
 from shared.exchange.names import Place
 from shared.exchange.records import Federation, FileEntry, SiteCard
+from tests import SOME_KEY
 
 SHOWN = "runs/r/rounds/0001/from_site/model.safetensors"
 SITE, AGGREGATOR, STRANGER = (EncryptionKey(bytes([number]) * 32) for number in (1, 2, 3))
@@ -43,7 +44,7 @@ def card(site_key: str | None = SITE.public, site: str = "north") -> SiteCard:
     return SiteCard(
         federation="retina",
         site=site,
-        key="aa" * 32,
+        key=SOME_KEY,
         encryption_key=site_key,
         software="dropfed",
         enrolment="bb" * 32,
@@ -55,9 +56,9 @@ def federation(aggregator_key: str | None = AGGREGATOR.public) -> Federation:
     return Federation(
         federation="retina",
         site="north",
-        aggregator_key="cc" * 32,
+        aggregator_key=SOME_KEY,
         aggregator_encryption_key=aggregator_key,
-        site_key="aa" * 32,
+        site_key=SOME_KEY,
         created="2026-11-21T09:30:00Z",
         files={},
     )

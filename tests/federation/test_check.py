@@ -23,6 +23,7 @@ from shared.learning.tasks import TASK_NAMES
 from site_client.cli import main as site
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
+from tests import SOME_KEY
 from tests.federation.running import Federation
 from tests.folder.installed import AbsentError
 from tests.folder.logins import SITE
@@ -215,7 +216,7 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
     assert not work.exists(), "nothing is written or pinned"
 
     spoilt = tmp_path / "invite.json"
-    spoilt.write_text(json.dumps(json.loads(invite.read_bytes()) | {"aggregator_key": "0" * 64}))
+    spoilt.write_text(json.dumps(json.loads(invite.read_bytes()) | {"aggregator_key": SOME_KEY}))
     result = CliRunner().invoke(site, [arguments[0], str(spoilt), *arguments[2:]])
     assert result.exit_code == 1
     assert "federation.json: is signed by another key than the aggregator's: do not go on, and tell" in result.output

@@ -33,6 +33,7 @@ from shared.learning.tasks.dr_staging import DrOptions, DrStaging
 from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
 from shared.learning.training import Epoch, evaluate, train_epoch
 from site_client.configuration import MOST_WORKERS_UNASKED, SiteConfiguration, computing_of
+from tests import SOME_KEY
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import Federation, own_logins, run_configuration
 
@@ -292,7 +293,7 @@ def test_a_gpu_trains_alike(problem: Problem, workers: int) -> None:
 
 def site_of(**settings: object) -> SiteConfiguration:
     required = {"federation": "retina", "site": "north", "url": "https://x.example/", "user": "north"}
-    return SiteConfiguration.model_validate(required | {"aggregator_key": "0" * 64} | settings)
+    return SiteConfiguration.model_validate(required | {"aggregator_key": SOME_KEY} | settings)
 
 
 def test_a_gpu_has_workers_unasked_and_a_cpu_none() -> None:
