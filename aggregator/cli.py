@@ -326,10 +326,12 @@ def launch(run_yaml: Path, work: Path) -> None:
     from aggregator.configuration import MADE_BY  # noqa: PLC0415  (keeps --help instant)
     from aggregator.launch import prepare_daemon  # noqa: PLC0415
     from aggregator.store import if_another_launch  # noqa: PLC0415
-    from shared.folder.lock import work_lock  # noqa: PLC0415
+    from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415
 
     stop = threading.Event()
     with work_lock(work, if_another_launch(work), MADE_BY):
+        demand_private(work)
+        os.umask(0o077)
         daemon = prepare_daemon(work, run_yaml, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

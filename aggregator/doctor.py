@@ -10,7 +10,7 @@ from pathlib import Path
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, open_folder
 from aggregator.setup import KEY_FILE
 from aggregator.site import read_invite
-from shared.check import Finding, look_at_images, look_at_server, with_problems
+from shared.check import Finding, look_at_images, look_at_rights, look_at_server, with_problems
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records import Invite
@@ -25,6 +25,7 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
 
     In each folder a scratch folder is made and removed; nothing else is changed.
     """
+    yield from with_problems(partial(look_at_rights, work))
     for name, access in sorted(configuration.sites.items()):
         for finding in with_problems(partial(_site, work, name, access, configuration.federation)):
             yield replace(finding, text=f"{name}: {finding.text}")

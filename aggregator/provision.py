@@ -24,6 +24,7 @@ from aggregator.setup import invite_path, misfits, settle
 from aggregator.site import read_invite
 from shared.errors import ConfigurationError, StandingError
 from shared.folder.durable import write_file
+from shared.folder.lock import make_work
 from shared.settings import kept_password
 
 
@@ -82,6 +83,7 @@ def provision(
 def _carry_out(
     work: Path, host: Host, steps: Sequence[Step], accesses: Mapping[str, SiteAccess], owner: Login
 ) -> Iterator[str]:
+    make_work(work)
     for site in (None, *accesses):  # one after the other, so that what was broken off leaves whole sites
         its = [step for step in steps if step.site == site]
         on_server = [step for step in its if step.verb != "write"]

@@ -19,6 +19,7 @@ from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_federation
 from shared.folder.address import checked_address, folder_here
 from shared.folder.durable import write_file
+from shared.folder.lock import make_work
 
 KEY_FILE = "signing.key"
 
@@ -133,12 +134,14 @@ def settle(
 
     Raises:
         ConfigurationError: an ``aggregator.yaml`` that a person has to extend.
+        StandingError: others may enter the work directory.
     """
     path = work / FILE
     configuration = read_configuration(work) if path.exists() else None
     known = configuration.sites if configuration else {}
     sites = {**wanted, **known}  # of what a person wrote, nothing is changed
     settings = check_record({"federation": federation, "sites": sites}, AggregatorConfiguration, "init")
+    make_work(work)
     content: bytes | None = None
     if configuration is None:
         content = _HEAD + dump_yaml(settings)

@@ -20,6 +20,7 @@ from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble
+from shared.folder.lock import demand_private
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
@@ -71,6 +72,16 @@ def with_problems(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield Finding("problem", str(error))
     except OSError as error:
         yield Finding("problem", str(disk_trouble(error, Path.cwd())))
+
+
+def look_at_rights(work: Path) -> Iterator[Finding]:
+    """See whether nobody but its owner enters a work directory.
+
+    Raises:
+        StandingError: others may.
+    """
+    demand_private(work)
+    yield Finding("ok", f"rights: nobody but its owner enters {work}")
 
 
 def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Finding]:

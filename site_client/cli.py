@@ -146,7 +146,7 @@ def _check(work: Path, *, quick: bool = False, as_json: bool = False) -> None:
 @FOR
 def run(work: Path, once: bool, duration: str | None) -> None:
     """Run the daemon. Ctrl-C or TERM stops it cleanly; the next start goes on where it was."""
-    from shared.folder.lock import work_lock  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415  (keeps --help instant)
     from shared.learning.compute import prepare_compute  # noqa: PLC0415
     from shared.logs import log_to  # noqa: PLC0415
     from shared.service import find_manager  # noqa: PLC0415
@@ -157,6 +157,8 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     find_manager()
     work = work.absolute()
     with work_lock(work, made_by=MADE_BY):
+        demand_private(work)
+        os.umask(0o077)
         stop = _stop_event(duration)
         configuration = read_configuration(work)
         log_to(work / "log.txt", configuration.log)
@@ -343,12 +345,13 @@ def rotate_key(work: Path, yes: bool) -> None:
     The folder shows the hand-over from the daemon's next start on, and the aggregator follows it by itself.
     """
     from shared.exchange.names import handover_path  # noqa: PLC0415  (keeps --help instant)
-    from shared.folder.lock import work_lock  # noqa: PLC0415
+    from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415
     from site_client.configuration import MADE_BY  # noqa: PLC0415
     from site_client.rotation import demand_rotatable, rotate  # noqa: PLC0415
     from site_client.setup import KEY_FILE  # noqa: PLC0415
 
     with work_lock(work, made_by=MADE_BY):
+        demand_private(work)
         demand_rotatable(work)
         if not yes:
             demand_yes("Make a new signing key? The present one signs nothing any more.")

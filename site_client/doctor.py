@@ -8,7 +8,7 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import Finding, look_at_foreign, look_at_server, look_at_way, with_problems
+from shared.check import Finding, look_at_foreign, look_at_rights, look_at_server, look_at_way, with_problems
 from shared.durations import duration_text
 from shared.errors import NotFoundError, PoisonError, StandingError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, new_scratch
@@ -37,6 +37,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         quick: leave out what takes time: the 16 MB that are sent and brought back, and the images.
     """
     yield from with_problems(partial(look_at_daemon, work))
+    yield from with_problems(partial(look_at_rights, work))
     yield from with_problems(partial(look_at_room, work))
     key = None
     try:

@@ -14,6 +14,7 @@ from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.signing import SigningKey, enrolment_code
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import write_file
+from shared.folder.lock import make_work
 from shared.folder.login import Password
 from shared.folder.meter import Meter
 from site_client.configuration import FILE, SiteConfiguration, connect, opened_federation, read_configuration
@@ -136,6 +137,7 @@ def join(
 
     Raises:
         ConfigurationError: the directory belongs to another site, or the address cannot be used.
+        StandingError: others may enter the work directory.
     """
     path = work / FILE
     configuration = settings_of(invite, data=data, url=url, user=user, ca_file=ca_file)
@@ -143,6 +145,7 @@ def join(
         if password is not None:
             write_file(work / known.password_file, password.encode(), private=True)
         return known
+    make_work(work)
     key = SigningKey.made_at(work / KEY_FILE)
     encryption_key = EncryptionKey.made_at(work / ENCRYPTION_KEY_FILE)
     card = SiteCard(

@@ -283,6 +283,7 @@ def test_a_second_launch_says_which_run_goes_on(run: Played, store: RunStore) ->
 def test_who_may_only_read_is_told_the_same(run: Played, store: RunStore) -> None:
     """Another user of the machine: no secret is read, and nothing is written."""
     work = run.drop.parent / "aggregator"
+    work.chmod(0o755)  # as its owner may open it to them, as long as no daemon is to start there
     run.offer_and_consent()
 
     def others_see_a_daemon() -> bool:

@@ -1,4 +1,4 @@
-"""One daemon per work directory."""
+"""Work directories: nobody but their owner enters them, and one daemon at a time works there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from shared.errors import ConfigurationError, StandingError
+from shared.visible import typed
 
 if sys.platform != "win32":
     import fcntl
@@ -56,6 +57,31 @@ def demand_work(work: Path, made_by: str = EITHER) -> None:
     if not work.is_dir():
         remedy = f"name it with --work, or make it with {made_by}"
         raise ConfigurationError([f"{work}: there is no such work directory; {remedy}"])
+
+
+def make_work(work: Path) -> None:
+    """Make a work directory that nobody but its owner enters, unless it is there.
+
+    Raises:
+        StandingError: it is, and others may enter it.
+    """
+    work.parent.mkdir(parents=True, exist_ok=True)
+    work.mkdir(mode=0o700, exist_ok=True)
+    demand_private(work)
+
+
+def demand_private(work: Path) -> None:
+    """Demand that nobody but its owner enters a work directory.
+
+    Keys and passwords, models, and parts of them that never leave a hospital lie there.
+
+    Raises:
+        StandingError: others may enter it.
+    """
+    if sys.platform == "win32":  # where a directory has the rights of the one above it
+        return
+    if work.stat().st_mode & 0o077:
+        raise StandingError(f"{work} can be entered by others than its owner: run `chmod 700 {typed(work)}`")
 
 
 @contextmanager
