@@ -6,6 +6,8 @@ BIN = .venv/bin
 READY = .venv/ready
 CODE = aggregator site_client shared deploy
 MINUTES = 60
+# Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
+PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python -m pytest
 
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
@@ -20,7 +22,7 @@ demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS=
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
 test: $(READY)      ## all tests, on all cores
-	@$(BIN)/python -m pytest -n auto --dist loadfile
+	@$(PYTEST) -n auto --dist loadfile
 
 study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some
 	@$(BIN)/python -m tests.study_smoke $(STUDIES)
@@ -39,7 +41,7 @@ servers: $(READY)      ## install and start the WebDAV servers that the tests ru
 	@$(BIN)/python -m tests.folder.matrix
 
 coverage: $(READY)      ## all tests, and the lines they never reach
-	@$(BIN)/python -m pytest --cov
+	@$(PYTEST) --cov
 
 bundle: $(READY)      ## what installs dropfed on a machine without internet, signed; OUT= KEY= change where
 	@$(BIN)/python -m deploy.bundle.make $(if $(OUT),--output '$(OUT)') $(if $(KEY),--key '$(KEY)')

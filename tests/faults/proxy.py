@@ -23,6 +23,14 @@ Schedule = Callable[[str, str], tuple[str, Fault] | None]
 """From a request's method and path to the name of what goes wrong with it, and the fault; None: nothing does."""
 
 
+def _hold(port: int) -> socket.socket:
+    """Bind a port without listening, so that no other test is given it while the proxy refuses connections."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((HOST, port))
+    return holder
+
+
 @dataclass(frozen=True)
 class Happened:
     """A line of the proxy's journal: the request with this number, and what went wrong with it."""
@@ -55,6 +63,7 @@ class FaultProxy:
         self._closed = False
         self._refusals = 0
         self.port = free_port()
+        self._held = _hold(self.port)
         self._listener = self._listen()
 
     @property
@@ -72,6 +81,7 @@ class FaultProxy:
         with self._lock:
             self._closed = True
         self._cut_all()
+        self._held.close()
 
     # --- for faults ----------------------------------------------------------------------------------------
 

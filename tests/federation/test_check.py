@@ -227,7 +227,7 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
         (north / "signing.key", "is not the card in the folder, though of the same key: remove it"),
     ):
         shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
+        work.mkdir(mode=0o700)
         if key is None:
             SigningKey.made_at(work / "signing.key")
         else:

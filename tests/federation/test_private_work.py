@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
 
 @pytest.fixture
 def works(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep").chmod(0o755)
     initialise(tmp_path / "deep" / "aggregator", "retina", {"north": (tmp_path / "drop").as_uri()}, AGGREGATOR)
     invite = read_invite(tmp_path / "deep" / "aggregator" / "invites" / "north.json")
     url = (tmp_path / "drop").as_uri()
@@ -33,7 +35,7 @@ def works(tmp_path: Path) -> dict[str, Path]:
 def test_it_is_made_for_its_owner_alone_and_what_lies_above_is_left(works: dict[str, Path]) -> None:
     for work in works.values():
         assert stat.S_IMODE(work.stat().st_mode) == 0o700
-        assert stat.S_IMODE(work.parent.stat().st_mode) != 0o700
+        assert stat.S_IMODE(work.parent.stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o701, 0o777])
@@ -55,7 +57,8 @@ def test_no_daemon_starts_where_others_may_enter(works: dict[str, Path], mode: i
 
 def test_an_open_directory_is_not_made_a_work_directory(works: dict[str, Path], tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
-    open_to_all.mkdir(mode=0o755)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
     invite = json.loads((works["aggregator"] / "invites" / "north.json").read_bytes())
     write_file(tmp_path / "invite.json", json.dumps(invite).encode())
     write_file(tmp_path / "password", b"p", private=True)
