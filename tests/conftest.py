@@ -47,7 +47,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """A finished run. Tests copy ``drop`` before they touch it."""
     run = Played(tmp_path_factory.mktemp("played"))
-    run.offer_and_consent()
+    run.offer_and_consent(rounds=1)
     run.round(1, trains=True)
     run.round(2, trains=False)
     run.finish()

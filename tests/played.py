@@ -55,7 +55,7 @@ class Played:
     def __init__(self, home: Path) -> None:
         self.run = RUN
         self.drop = home / "drop"
-        self.drop.mkdir()
+        self.drop.mkdir(parents=True)
         folder = LocalFolder(self.drop)
         work, north = home / "aggregator", home / "north"
         initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
@@ -86,7 +86,7 @@ class Played:
         own_encryption_key = EncryptionKey.at(north / "encryption.key")
         self.site = Channel(north, folder, me="north", key=own_key, peer=peer, encryption_key=own_encryption_key)
         self.heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
-        self._model = home / "model.safetensors"
+        self._models = home
 
     def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
         """One side seals and publishes a message, the other accepts it, and the site's heart beats."""
@@ -125,8 +125,9 @@ class Played:
         self.heartbeat.beat("waiting", self.site, now=True)
 
     def model(self, value: float) -> Path:
-        write_tensors(self._model, TENSORS, lambda name: np.full(TENSORS.tensors[name].shape, value, dtype=np.float32))
-        return self._model
+        path = self._models / f"model-{value}.safetensors"
+        write_tensors(path, TENSORS, lambda name: np.full(TENSORS.tensors[name].shape, value, dtype=np.float32))
+        return path
 
     def offer_and_consent(
         self,
@@ -171,11 +172,11 @@ class Played:
             run=self.run,
             round=round_no,
             site="north",
-            status="accepted",
-            score="0.9",
-            tolerance="0.3",
+            status="accepted" if trains else "validated",
+            score="0.9" if trains else None,
+            tolerance="0.01",
             theta=None,
-            weight="1.0",
+            weight="1.0" if trains else None,
             reason="ok",
         )
         self.send("verdict", round_no, {names.VERDICT: canonical(verdict.model_dump())}, "update")
@@ -185,13 +186,14 @@ class Played:
         configuration = round_configuration(self._configuration, round_no, "north")
         return {
             names.ROUND_CONFIGURATION: dump_yaml(configuration),
-            names.GLOBAL_MODEL: self.model(0.5),
+            names.GLOBAL_MODEL: self.model(0.5 if round_no == 1 else 0.25),
             **{names.state_file(group): self.model(0.0) for group in groups},
         }
 
     def from_site(self, round_no: int, trains: bool, groups: Sequence[str] = ()) -> dict[str, bytes | Path]:
         """The payloads of its answer."""
-        row = MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})
+        rate = round_configuration(self._configuration, round_no, "north").learning_rate
+        row = MetricsRow(round_no, 0, "validation", "10", rate, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})
         model = {names.SITE_MODEL: self.model(0.25)} if trains else {}
         state = {names.state_file(group): self.model(0.125) for group in groups}
         return {names.METRICS: write_metrics([row]), **model, **state}

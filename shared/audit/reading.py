@@ -457,18 +457,27 @@ class Reading:
             is_record = name in names.ROOT_FILES or names.is_handover(name)
             if name == path or (path not in places and not is_record):
                 continue
-            try:
-                content = self.read(path)
-                if name == names.STATUS:
-                    self.site.open_status(content)
-                elif content != self.read(name):
-                    continue
-            except (NotFoundError, PoisonError):
+            if not self._is_being_written(path, name):
                 continue
             found.add(path)
             if path in places:
                 self.by_place[places[path]].discard(f"{MANIFEST}{UNFINISHED}")
         return found
+
+    def _is_being_written(self, path: str, name: str) -> bool:
+        try:
+            content = self.read(path)
+        except NotFoundError:  # it was moved to its own name just now
+            return True
+        except PoisonError:
+            return False
+        try:
+            if name != names.STATUS:
+                return content == self.read(name)
+            self.site.open_status(content)
+        except (NotFoundError, PoisonError):
+            return False
+        return True
 
     # --- messages ------------------------------------------------------------------------------------------
 

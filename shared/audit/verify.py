@@ -10,6 +10,7 @@ What is checked, in this order:
                 to be in the form that the run wants, and encrypted where it wants that
     contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
+    records     each says nothing but what follows from those before it (``bindings.py``)
     replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run
     heads       the newest messages that status.json speaks of are there
 
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from shared.audit.bindings import loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
 from shared.counted import counted
@@ -117,6 +119,8 @@ class _Verification:
                 self._check_form(message)
                 for name in message.manifest.files:
                     self._check_payload(message, name)
+            for loose in loose_records(reading):
+                self._find(loose.file, loose.what, loose.since)
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
             self._check_replies(reading.card)

@@ -202,7 +202,8 @@ class Recorded:
         for group in self._listed.to_site:
             to_site[names.state_file(group)] = self.store.state_path(number - 1, group)
         self._send(site, Place("round", run.run, number), to_site)
-        row = MetricsRow(number, 0, "validation", "10", 0.1, 0.5, {self._score_name: 0.5 + 0.01 * number})
+        rate = round_configuration(run, number, site).learning_rate
+        row = MetricsRow(number, 0, "validation", "10", rate, 0.5, {self._score_name: 0.5 + 0.01 * number})
         table = write_metrics([row])
         from_site: dict[str, bytes | Path] = {names.METRICS: table}
         files: dict[str, Path] = {}

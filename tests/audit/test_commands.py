@@ -231,7 +231,7 @@ def test_runs_differ_in_what_they_say(tmp_path: Path) -> None:
             site="north",
             status="accepted",
             score="0.9",
-            tolerance="0.3",
+            tolerance="0.01",
             theta=None,
             weight=weight,
             reason="ok",

@@ -1,0 +1,248 @@
+"""What each record of a run must say because of those that it follows from, as far as one folder shows them.
+
+    offer       the run of its path, and this site among the run's sites
+    consent     a no tells of no images
+    round       no number beyond the closing round; to a site that agreed
+    update      the rates of its round, row by row
+    verdict     what its status demands: an answer that is named, or none; a score, the run's tolerance and how the two
+                compare; a weight; the θ and ε that the answer itself tells
+    final       a card of the run's own task, method and score, whose chosen aggregate, validation and shares can be,
+                and whose shares and ε of this site are those of its verdicts and answers; as model, the aggregate that
+                the round after the chosen one brought
+
+What takes the other folders, or computing again, is ``replay``'s. A record that does not hold, or that no key opens, is
+found elsewhere, and nothing is compared with it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shared.audit.reading import HiddenError, Reading
+from shared.audit.show import metrics_of
+from shared.errors import ConfigurationError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import (
+    PLAIN,
+    Consent,
+    FinalCard,
+    Reliability,
+    RoundConfiguration,
+    RunConfiguration,
+    Verdict,
+    decimal_text,
+)
+from shared.exchange.tables import MetricsRow, epsilon_in
+from shared.exchange.trust import Message
+from shared.learning.answers import SOUND, UNANSWERED
+from shared.learning.methods import method_class
+from shared.learning.tasks import SELECTION_SCORES
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A record that says what it may not, by those it follows from."""
+
+    file: str
+    what: str
+    since: str
+
+
+def loose_records(reading: Reading) -> Iterator[Loose]:
+    """Every record of a folder that does not follow from the others."""
+    for message in reading.messages.values():
+        run = reading.configuration(message.place.run)
+        if run is None:
+            continue
+        check = _CHECKS.get(message.place.kind)
+        for name, what in check(reading, message, run) if check else ():
+            yield Loose(f"{message.place.path}/{name}", what, message.manifest.created)
+
+
+def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    if run.run != message.place.run:
+        yield names.RUN_CONFIGURATION, "is of another run than its path"
+    if reading.opened.site not in run.sites:
+        yield names.RUN_CONFIGURATION, f"offers {reading.opened.site} a run that it has no part in"
+
+
+def _consent(reading: Reading, message: Message, _run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    consent = reading.record_or_none(message.place, names.CONSENT, Consent)
+    if consent is not None and not consent.agrees and consent.images:
+        yield names.CONSENT, "tells of images though it says no"
+
+
+def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    place = message.place
+    if place.round_no > run.rounds + 1:
+        yield names.MANIFEST, f"is of a round after the closing one, {run.rounds + 1}"
+    consent = reading.record_or_none(Place("consent", place.run), names.CONSENT, Consent)
+    if consent is not None and not consent.agrees:
+        yield names.MANIFEST, "asks a site that has declined"
+
+
+def _update(reading: Reading, message: Message, _run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    asked = Place("round", message.place.run, message.place.round_no)
+    configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
+    if configuration is None:
+        return
+    if any(row.learning_rate != configuration.learning_rate for row in _table(reading, message.place)):
+        yield names.METRICS, f"tells another learning rate than the round's, {configuration.learning_rate}"
+
+
+def _table(reading: Reading, place: Place) -> list[MetricsRow]:
+    """The table of a site's answer; empty where there is none that holds."""
+    try:
+        return metrics_of(reading, place.run, place.round_no)
+    except PoisonError:
+        return []
+
+
+# --- verdicts ----------------------------------------------------------------------------------------------
+
+
+def _verdict(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    verdict = reading.record_or_none(message.place, names.VERDICT, Verdict)
+    if verdict is None:
+        return
+    answer = reading.messages.get(Place("update", run.run, message.place.round_no))
+    for what in (*_by_status(reading, message, verdict, answer, run), *_by_score(verdict, run)):
+        yield names.VERDICT, what
+    if answer is not None:
+        for what in _by_answer(reading, verdict, answer, run):
+            yield names.VERDICT, what
+
+
+def _by_status(
+    reading: Reading, message: Message, verdict: Verdict, answer: Message | None, run: RunConfiguration
+) -> Iterator[str]:
+    status, reply, trains = verdict.status, message.manifest.in_reply_to, verdict.round <= run.rounds
+    if status in SOUND and (answer is None or reply != answer.digest):
+        yield f"says {status}, and names no answer that is here"
+    if status in UNANSWERED and reply is not None:
+        yield f"says {status}, and names an answer"
+    if status == "withdrawn" and not reading.by_place.get(Place("withdrawal", run.run)):
+        yield "says withdrawn, and there is no withdrawal"
+    if status in SOUND and status != ("accepted" if trains else "validated"):
+        yield f"says {status} in {'a round that trains' if trains else 'the closing round'}"
+    if (verdict.weight is not None) != (status == "accepted"):
+        yield f"says {status}, {'without a weight' if verdict.weight is None else f'with weight {verdict.weight}'}"
+
+
+def _by_score(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
+    wanted = None if run.tolerance is None else decimal_text(run.tolerance)
+    if verdict.tolerance != wanted:
+        yield f"tells the tolerance {verdict.tolerance}, the run's is {wanted}"
+    is_scored = verdict.status == "accepted" and run.tolerance is not None
+    if verdict.score is None:
+        if is_scored:
+            yield "accepts a model without a score"
+        return
+    if run.tolerance is None or verdict.round > run.rounds or verdict.status not in ("accepted", "omitted"):
+        yield f"tells a score, {verdict.score}, where no model is scored"
+    elif (float(verdict.score) > run.tolerance) != (verdict.status == "accepted"):
+        yield f"says {verdict.status} at score {verdict.score} and tolerance {wanted}"
+
+
+def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
+    """θ and ε are what the answer tells, where nothing was wrong with it, and else not told."""
+    is_sound = verdict.status in SOUND or verdict.score is not None
+    reliability = reading.record_or_none(answer.place, names.RELIABILITY, Reliability)
+    if not is_sound:
+        theta = None
+    elif reliability is not None:
+        theta = decimal_text(reliability.theta)
+    else:
+        theta = verdict.theta if names.RELIABILITY in answer.manifest.files else None
+    if verdict.theta != theta:
+        yield f"tells the θ {verdict.theta}, the answer {theta}"
+    table = _table(reading, answer.place)
+    spent = epsilon_in(table) if is_sound and run.privacy is not None else None
+    if table and verdict.epsilon != (told := None if spent is None else decimal_text(spent)):
+        yield f"tells the ε {verdict.epsilon}, the answer {told}"
+
+
+# --- the final model ---------------------------------------------------------------------------------------
+
+
+def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    card = reading.record_or_none(message.place, names.CARD, FinalCard)
+    if card is None:
+        return
+    for what in (*_of_its_run(card, run), *_of_its_choice(card, run), *_of_this_site(reading, card, run)):
+        yield names.CARD, what
+    after = reading.messages.get(Place("round", run.run, card.chosen_round + 1))
+    if after is not None and _differ(reading, message, after):
+        yield names.FINAL_MODEL, f"is not the aggregate {card.chosen_round} that round {card.chosen_round + 1} brought"
+
+
+def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
+    due = {"task": run.task, "method": run.method, "score_name": SELECTION_SCORES.get(run.task, card.score_name)}
+    for key, wanted in due.items():
+        if (told := getattr(card, key)) != wanted:
+            yield f"tells the {key} {told}, the run's is {wanted}"
+    last = run.rounds
+    if card.chosen_round > last or any(int(number) > last for number in card.validation):
+        yield f"speaks of an aggregate after the last, {last}"
+    if any(not 0 < int(number) <= last + 1 for number in card.took_part):
+        yield f"speaks of a round that is none of 1 to {last + 1}"
+    named = {site for sites in card.took_part.values() for site in sites} | card.epsilon.keys()
+    if strangers := sorted(named - set(run.sites)):
+        yield f"names {', '.join(strangers)}, no site of the run"
+    if card.epsilon and run.privacy is None:
+        yield "tells an ε, and the run is not private"
+
+
+def _of_its_choice(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
+    """The chosen aggregate has the best mean; where rounds' files were removed, it is the best of those left."""
+    means = {int(number): float(mean) for number, mean in card.validation.items()}
+    if not means or run.keep.startswith("last ") or _is_in_turn(run):
+        return
+    best = min(means, key=lambda number: (-means[number], number))
+    if card.chosen_round != best:
+        yield f"tells the chosen_round {card.chosen_round}, and the best validation is that of {best}"
+
+
+def _is_in_turn(run: RunConfiguration) -> bool:
+    try:
+        return method_class(run.method).in_turn
+    except ConfigurationError:  # found at the offer
+        return True
+
+
+def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
+    site, numbers = reading.opened.site, range(1, run.rounds + 2)
+    spent: list[str] = []
+    for number in numbers:
+        place = Place("verdict", run.run, number)
+        verdict = reading.record_or_none(place, names.VERDICT, Verdict)
+        if verdict is not None or place not in reading.messages:
+            had_share = verdict is not None and float(verdict.weight or 0) > 0
+            if had_share != (site in card.took_part.get(str(number), ())):
+                yield f"says of {site} that it {'took no' if had_share else 'took'} part in round {number}"
+        told = epsilon_in(_table(reading, Place("update", run.run, number)))
+        spent += [] if told is None else [decimal_text(told)]
+    if run.privacy is not None and spent and card.epsilon.get(site) not in spent:
+        yield f"tells the ε {card.epsilon.get(site)} of {site}, whose answers tell {', '.join(spent)}"
+
+
+def _differ(reading: Reading, final: Message, after: Message) -> bool:
+    """Whether the final model is another than what a round brought, where both are told in the plain form."""
+    if after.manifest.files[names.GLOBAL_MODEL].wire != PLAIN:
+        return False
+    try:
+        return reading.digest(final, names.FINAL_MODEL) != reading.digest(after, names.GLOBAL_MODEL)
+    except (HiddenError, PoisonError):
+        return False
+
+
+_CHECKS = {
+    "offer": _offer,
+    "consent": _consent,
+    "round": _round,
+    "update": _update,
+    "verdict": _verdict,
+    "final": _final,
+}

@@ -1,0 +1,189 @@
+"""What an aggregator or a site says against the records that it follows from is found, one lie after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.audit.verify import verify
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import FinalCard, Verdict, Withdrawal, decimal_text
+from shared.exchange.signing import canonical
+from shared.exchange.tables import MetricsRow, write_metrics
+from shared.folder.local import LocalFolder
+from tests.played import RUN, Played
+
+VERDICT = {
+    "run": RUN, "round": 1, "site": "north", "status": "accepted", "score": "0.9", "tolerance": "0.01", "theta": None,
+    "weight": "1.0", "epsilon": None, "reason": "ok",
+}  # fmt: skip
+CARD = {
+    "run": RUN, "task": "octa_segmentation", "method": "mean", "chosen_round": 1, "score_name": "dice_mean",
+    "validation": {"0": "0.25", "1": "0.5"}, "took_part": {"1": ["north"], "2": []}, "epsilon": {}, "reason": "best",
+}  # fmt: skip
+
+
+def found(run: Played) -> list[tuple[str, str]]:
+    return [(finding.file, finding.what) for finding in verify(LocalFolder(run.drop)).findings]
+
+
+def with_verdict(home: Path, changes: dict[str, object], *, answers: bool = True) -> Played:
+    run = Played(home)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("update", 1, run.from_site(1, trains=True), "round")
+    content = canonical(Verdict.model_validate(VERDICT | changes).model_dump())
+    run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=not answers)
+    return run
+
+
+def with_card(home: Path, changes: dict[str, object], model: float = 0.25) -> Played:
+    run = Played(home)
+    run.offer_and_consent(rounds=1)
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    content = canonical(FinalCard.model_validate(CARD | changes).model_dump())
+    run.seal_and_publish("final", 0, {names.CARD: content, names.FINAL_MODEL: run.model(model)})
+    return run
+
+
+def test_what_follows_holds(tmp_path: Path) -> None:
+    assert found(with_verdict(tmp_path / "verdict", {})) == []
+    assert found(with_card(tmp_path / "card", {})) == []
+
+
+def test_a_verdict_that_accepts_nothing_is_found(tmp_path: Path) -> None:
+    """The verdict is sound in itself, and names no answer."""
+    run = with_verdict(tmp_path, {}, answers=False)
+    assert found(run) == [
+        (f"{Place('verdict', RUN, 1).path}/verdict.json", "says accepted, and names no answer that is here")
+    ]
+
+
+LIES: dict[str, tuple[dict[str, object], str]] = {
+    "late-with-an-answer": ({"status": "late", "score": None, "weight": None}, "says late, and names an answer"),
+    "withdrawn": (
+        {"status": "withdrawn", "score": None, "weight": None},
+        "says withdrawn, and there is no withdrawal",
+    ),
+    "validated": (
+        {"status": "validated", "score": None, "weight": None},
+        "says validated in a round that trains",
+    ),
+    "no-weight": ({"weight": None}, "says accepted, without a weight"),
+    "omitted-with-weight": ({"status": "omitted", "score": "0.0"}, "says omitted, with weight 1.0"),
+    "another-tolerance": ({"tolerance": "0.3"}, "tells the tolerance 0.3, the run's is 0.01"),
+    "no-tolerance": ({"tolerance": None}, "tells the tolerance None, the run's is 0.01"),
+    "no-score": ({"score": None}, "accepts a model without a score"),
+    "too-low": ({"score": "0.01"}, "says accepted at score 0.01 and tolerance 0.01"),
+    "too-high-to-omit": (
+        {"status": "omitted", "weight": None},
+        "says omitted at score 0.9 and tolerance 0.01",
+    ),
+    "theta": ({"theta": "0.7"}, "tells the θ 0.7, the answer None"),
+    "epsilon": ({"epsilon": "1.5"}, "tells the ε 1.5, the answer None"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_verdict_against_its_answer_is_found(tmp_path: Path, lie: str) -> None:
+    changes, what = LIES[lie]
+    assert (f"{Place('verdict', RUN, 1).path}/verdict.json", what) in found(with_verdict(tmp_path, changes))
+
+
+CARDS: dict[str, tuple[dict[str, object], str]] = {
+    "another-task": ({"task": "dr_staging"}, "tells the task dr_staging, the run's is octa_segmentation"),
+    "another-method": ({"method": "fedavg"}, "tells the method fedavg, the run's is mean"),
+    "another-score": ({"score_name": "auroc"}, "tells the score_name auroc, the run's is dice_mean"),
+    "chosen-round-77": ({"chosen_round": 77}, "speaks of an aggregate after the last, 1"),
+    "validation-of-none": ({"validation": {"1": "0.5", "9": "0.1"}}, "speaks of an aggregate after the last, 1"),
+    "round-of-none": ({"took_part": {"1": ["north"], "7": []}}, "speaks of a round that is none of 1 to 2"),
+    "stranger": ({"took_part": {"1": ["north", "east"]}}, "names east, no site of the run"),
+    "no-part": ({"took_part": {"1": []}}, "says of north that it took no part in round 1"),
+    "part": ({"took_part": {"1": ["north"], "2": ["north"]}}, "says of north that it took part in round 2"),
+    "epsilon": ({"epsilon": {"north": "1.0"}}, "tells an ε, and the run is not private"),
+    "not-the-best": ({"chosen_round": 0}, "tells the chosen_round 0, and the best validation is that of 1"),
+}
+
+
+@pytest.mark.parametrize("lie", CARDS)
+def test_a_final_card_of_another_run_is_found(tmp_path: Path, lie: str) -> None:
+    changes, what = CARDS[lie]
+    assert (f"{Place('final', RUN).path}/card.json", what) in found(with_card(tmp_path, changes))
+
+
+def test_a_final_model_that_is_no_aggregate_is_found(tmp_path: Path) -> None:
+    assert found(with_card(tmp_path, {}, model=0.75)) == [
+        (f"{Place('final', RUN).path}/model.safetensors", "is not the aggregate 1 that round 2 brought")
+    ]
+
+
+def test_an_answer_at_another_rate_is_found(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 1, run.to_site(1), "consent")
+    table = write_metrics([MetricsRow(1, 0, "validation", "10", 0.7, 0.5, {"dice_mean": 0.5})])
+    run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
+    (finding,) = found(run)
+    assert finding == (
+        f"{Place('update', RUN, 1).path}/metrics.csv", "tells another learning rate than the round's, 0.1"
+    )  # fmt: skip
+
+
+def test_a_site_that_has_no_part_is_offered_nothing_and_one_that_declined_is_asked_nothing(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer(rounds=1)
+    declined = canonical({"run": RUN, "agrees": False, "reason": "no", "images": {"train": "12"}})
+    run.seal_and_publish("consent", 0, {names.CONSENT: declined})
+    manifest = run.aggregator.notice(Place("consent", RUN))
+    offer = run.aggregator.message(Place("offer", RUN))
+    assert manifest is not None and offer is not None
+    assert run.aggregator.fetch(Place("consent", RUN), manifest, answers=[offer.digest], max_weights_bytes=0)
+    run.seal_and_publish("round", 1, run.to_site(1))
+    assert {what for _, what in found(run)} == {
+        "tells of images though it says no",
+        "asks a site that has declined",
+    }
+
+
+def test_withdrawn_is_said_of_a_site_that_has_left(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason="").model_dump())}, "offer")
+    changes: dict[str, Any] = VERDICT | {"status": "withdrawn", "score": None, "weight": None}
+    content = canonical(Verdict.model_validate(changes).model_dump())
+    run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
+    assert found(run) == []
+
+
+SHARES = st.none() | st.floats(0, 1).map(decimal_text)
+VERDICTS = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from(["accepted", "omitted", "late", "withdrawn", "validated"]),
+        "score": SHARES,
+        "weight": SHARES,
+        "theta": SHARES,
+    }
+)
+
+
+@settings(max_examples=20)
+@given(told=VERDICTS, answers=st.booleans())
+def test_of_all_verdicts_on_an_answer_only_those_hold_that_an_aggregator_can_give(
+    tmp_path_factory: pytest.TempPathFactory, told: dict[str, str | None], answers: bool
+) -> None:
+    run = with_verdict(tmp_path_factory.mktemp("any"), dict(told), answers=answers)
+    status, score, weight = told["status"], told["score"], told["weight"]
+    passes = score is not None and float(score) > 0.01
+    can_be = told["theta"] is None and (
+        (status == "accepted" and answers and passes and weight is not None)
+        or (status == "omitted" and weight is None and not passes)
+        or (status == "late" and not answers and (score, weight) == (None, None))
+    )
+    assert (found(run) == []) == can_be
