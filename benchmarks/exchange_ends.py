@@ -39,6 +39,7 @@ from shared.exchange.records import FileEntry, RoundConfiguration
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
 from shared.learning.combine import Answers, combine
+from shared.learning.data.sets import Members
 from shared.learning.tasks.contract import Collection, Dataset, Options
 from shared.learning.tasks.octa_segmentation import OctaSegmentation
 from shared.learning.tolerance import HeldOutSet
@@ -108,12 +109,12 @@ class AnyModel(HeldOutSet):
 class Echo(Trainer):
     """Stands where training stands: the answer is what was received."""
 
-    def check_offer(self) -> None:
+    def check_offer(self) -> Any:
         """Any tensors will do."""
 
-    def open_dataset(self, seed: int) -> Dataset:
+    def open_dataset(self, members: Members) -> Dataset:
         """As many images as may be told."""
-        return Dataset(range(10), range(10), range(10), ("any",))
+        return images()
 
     def work(
         self,
@@ -139,6 +140,11 @@ class Echo(Trainer):
         )
 
 
+def images(*_: object) -> Dataset:
+    """Of a site that has none to divide."""
+    return Dataset(range(10), range(10), range(10), ("any",))
+
+
 def combine_half(*arguments: Any, answers: Answers, **settings: Any) -> FileEntry:
     """Half the mean: as in training, no round's model is that of the round before."""
     halves = {site: weight / 2 for site, weight in answers.weights.items()}
@@ -161,6 +167,7 @@ def aggregate(home: Home, rounds: int) -> None:
 def play_sites(home: Home) -> None:
     """Run every site's daemon, each in a process forked from this one, until told to end."""
     vars(site_client.train).update(Trainer=Echo)
+    vars(site_client.daemon).update(commit=images, committed=lambda *_: {}, release=lambda *_: None)
     forking = multiprocessing.get_context("fork")
     processes = [forking.Process(target=_play, args=(home, path.name)) for path in sorted(home.sites.iterdir())]
     for process in processes:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from shared.commands import say
 from shared.counted import counted
-from shared.errors import ConfigurationError, DataError, DropfedError, PassingError
-from shared.exchange.names import new_scratch
+from shared.errors import ConfigurationError, DataError, DropfedError, PassingError, StandingError
+from shared.exchange.names import SCRATCH
 from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
 from shared.folder.contract import Folder
@@ -139,7 +139,7 @@ def look_at_server(folder: Folder) -> Iterator[Finding]:
         yield _room(folder.room())
         return
     yield Finding("ok", f"{shown(folder.url)} answers, and the password is right")
-    found = folder.capabilities(new_scratch())
+    found = folder.capabilities(free_scratch(folder))
     yield Finding(
         "ok", f"server: {_shown(found.software)}, {'https' if found.is_https else 'http'}, {found.login} login"
     )
@@ -158,6 +158,21 @@ def look_at_server(folder: Folder) -> Iterator[Finding]:
         yield Finding("ok", "DELETE: yes")
     else:
         yield Finding("warning", f"DELETE: no; the folder {found.left_behind} stays there, means nothing, and may go")
+
+
+def free_scratch(folder: Folder) -> str:
+    """The first name of a scratch folder that is free.
+
+    Raises:
+        StandingError: none is.
+    """
+    taken = {entry.name for entry in folder.list("")}
+    free = [name for name in SCRATCH if name not in taken]
+    if not free:
+        raise StandingError(
+            f"{SCRATCH[0]} to {SCRATCH[-1]} are all in the folder, left by checks that were cut off: remove them"
+        )
+    return free[0]
 
 
 def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.forms import text_like
@@ -49,26 +50,50 @@ Endpoint = Annotated[
 ]
 
 
+def _is_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is not a regular expression ({error})") from None
+    return text
+
+
+GroupPattern = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_is_pattern)]
+"""Nobody but this hospital's own people says what its names are matched against."""
+
+
 class Policy(Record):
     """What this hospital agrees to. ``consent: ask`` waits for `dropfed-site approve RUN`."""
 
     consent: Literal["ask", "auto"] = "ask"
     tasks: list[Name] = list(TASK_NAMES)
     methods: list[Name] = Field(default_factory=lambda: list(method_names()))
+    max_rounds: Annotated[int, Field(ge=1, description="of a run")] = 1000
     max_epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 5
+    max_views: Annotated[int, Field(ge=1, description="how often a run may show the model one image")] = 5000
+    max_parameters: Annotated[int, Field(ge=1, description="of all networks that a run trains at once")] = 200_000_000
+    max_memory_gb: Annotated[float, Field(gt=0, description="that training takes, about")] = 16.0
     max_epsilon: Annotated[
         float | None, Field(gt=0, description="of a private run; None: runs need not be private")
     ] = None
+    max_delta: Annotated[float, Field(gt=0, le=0.01, description="of a private run")] = 0.001
+    total_epsilon: Annotated[float, Field(gt=0, description="of all private runs together")] = 10.0
+    total_delta: Annotated[float, Field(gt=0, le=0.01, description="for which total_epsilon is reckoned")] = 0.001
     encryption: Annotated[
         Literal["allowed", "required"], Field(description="of the weights, against whoever runs the server")
     ] = "allowed"
-    minimum_count: Annotated[int, Field(ge=2, le=1000, description="smaller groups of images stay unnamed")] = 5
+    minimum_count: Annotated[int, Field(ge=1, le=1000, description="fewer images than that nothing is about")] = 5
+    minimum_training_images: Annotated[int, Field(ge=1, description="that a run trains on here")] = 20
+    rows_per_set: Annotated[int, Field(ge=1, description="of scores over one set of images, in all runs together")] = (
+        5000
+    )
 
 
 class SiteConfiguration(Record):
     """The whole file. Paths are relative to the work directory.
 
     ``data``: by task, this hospital's folder. ``foreign``: by task, images unlike the hospital's own, unlabelled.
+    ``groups``: by task, a regular expression that finds in an image's name whose it is.
     ``workers`` are processes that prepare images while others are learnt from, and change no number. A CPU does well
     without, for it spends one part in fifty of its time on that; a GPU would wait most of the time.
     ``launcher`` says who trains: the daemon itself, or torchrun's ``processes`` on each of ``nodes`` machines.
@@ -83,6 +108,7 @@ class SiteConfiguration(Record):
     aggregator_key: PublicKey
     data: dict[Name, str] = {}
     foreign: dict[Name, str] = {}
+    groups: dict[Name, GroupPattern] = {}
     policy: Policy = Policy()
     device: Device = "cpu"
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for training")] = 1

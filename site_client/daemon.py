@@ -45,13 +45,14 @@ from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.meter import Direction
 from shared.folder.retrying import RetryingFolder
+from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
 from shared.trouble import Trouble
 from shared.visible import typed
 from site_client import rounds, store
+from site_client.commitment import commit, committed, release
 from site_client.configuration import FILE, SiteConfiguration, note_running, other_site
 from site_client.disclosure import split_counts
 from site_client.final import keep_final, unkept_final
@@ -119,7 +120,7 @@ class Daemon:
         self._looked = False
         self._resting: Phase = "waiting"
         self._left_alone: set[str] = set()
-        self._dataset: tuple[tuple[str, int], Dataset] | None = None
+        self._dataset: tuple[str, Dataset] | None = None
 
     def run(self, *, once: bool = False) -> None:
         """Work until asked to stop; with ``once``, until there is nothing to do.
@@ -200,9 +201,14 @@ class Daemon:
         return store.consent(self._channel, run)
 
     def images(self, run: str) -> Dataset:
-        """The hospital's images as a run that was offered divides them."""
-        trainer = self._trainer(run)
-        return self._dataset_of(trainer, split_seed(trainer.run.seed, self._configuration.site))
+        """The hospital's images in the sets of a run that it agreed to, read once per run."""
+        if self._dataset is None or self._dataset[0] != run:
+            trainer = self._trainer(run)
+            self._dataset = (run, trainer.open_dataset(self._members(trainer)))
+        return self._dataset[1]
+
+    def _members(self, trainer: Trainer) -> Members:
+        return committed(self._work, self._channel, self._configuration, trainer.run)
 
     # --- facts ---------------------------------------------------------------------------------------------
 
@@ -383,19 +389,16 @@ class Daemon:
         if agrees:
             trainer = self._trainer(run)
             try:
-                trainer.check_offer()
+                demanded = trainer.check_offer()
                 if configuration.encrypt != "none":
                     self._channel.demand_keys(run)
                 self._check_start(trainer)
+                dataset = commit(self._work, self._channel, self._configuration, trainer, demanded)
             except (ConfigurationError, PoisonError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
-                dataset = self.images(run)
+                self._dataset = (run, dataset)
                 images = split_counts(dataset, self._configuration.policy)
-                try:
-                    trainer.check_privacy(dataset)
-                except ConfigurationError as error:
-                    agrees, reason, images = False, sentence("; ".join(error.problems)), {}
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
         self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
@@ -418,12 +421,8 @@ class Daemon:
         decided = store.decision(self._work, run)
         withdrawal = Withdrawal(run=run, reason=sentence(decided.reason) if decided else "")
         self._seal(Place("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
-        self._forget_noise(run)
+        release(self._work, self._channel, run)
         logger.warning("run %s: withdrawn; what was sealed before still stands", run)
-
-    def _forget_noise(self, run: str) -> None:
-        """Remove the secret of a run that we train no more: who had it and the models could take the noise off."""
-        store.noise_path(self._work, run).unlink(missing_ok=True)
 
     def _answer_round_or_leave_it(self, place: Place) -> None:
         """A person who pauses the site or withdraws does not have to wait for the end of the training."""
@@ -486,8 +485,9 @@ class Daemon:
         run, site = trainer.run, self._configuration
         if site.launcher == "torchrun" and run.privacy is None:
             self._dataset = None  # each process reads the images itself
-            return work_together(trainer, configuration, files, work=self._work, site=site, is_time=is_time)
-        dataset = self._dataset_of(trainer, configuration.seeds.split)
+            members = self._members(trainer)
+            return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
+        dataset = self.images(run.run)
         self._demand_agreed_count(trainer, dataset)
         trained_before = store.rounds_trained(self._channel, run.run, before=configuration.round)
 
@@ -563,7 +563,7 @@ class Daemon:
 
     def _keep_final(self, run: str) -> None:
         """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
-        self._forget_noise(run)
+        release(self._work, self._channel, run)
         place = Place("final", run)
         on_progress = self._resting_until(lambda percent: self._is_time(place, percent))
         try:
@@ -592,10 +592,3 @@ class Daemon:
     def _trainer(self, run: str) -> Trainer:
         configuration, sharing = store.offer(self._channel, run)
         return trainer_at(self._work, self._configuration, configuration, sharing)
-
-    def _dataset_of(self, trainer: Trainer, seed: int) -> Dataset:
-        """The hospital's images, read once per run."""
-        key = (trainer.run.run, seed)
-        if self._dataset is None or self._dataset[0] != key:
-            self._dataset = (key, trainer.open_dataset(seed))
-        return self._dataset[1]

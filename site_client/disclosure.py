@@ -1,24 +1,30 @@
-"""What of a hospital's counts, scores and uncertainties may leave it: nothing that is about too few images."""
+"""What of a hospital's counts, scores and uncertainties may leave it: nothing that is about too few images, nor about
+part of a block of its division; and every number rounded, for whoever makes the model chooses what it measures.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from shared.exchange.records import Quantiles, Reliability, RoundConfiguration
-from shared.exchange.tables import EPSILON, MetricsRow, Split, write_metrics
-from shared.learning.metrics import OF_CLASS, Score, ranking
+from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
+from shared.learning.data.splits import unit_of
+from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CLASS, Score, ranking
+from shared.learning.objectives import LOSS
 from shared.learning.reliability import Doubts
-from shared.learning.tasks.contract import Dataset, Evaluation
+from shared.learning.tasks.contract import Dataset, Evaluation, Sample
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 
 
 def count_text(images: int, policy: Policy) -> str:
     """A number of images as it may leave the hospital."""
-    return str(images) if images >= policy.minimum_count else f"fewer than {policy.minimum_count}"
+    return str(images) if images >= policy.minimum_count else f"fewer than {max(policy.minimum_count, 2)}"
 
 
 def split_counts(dataset: Dataset, policy: Policy) -> dict[Split, str]:
@@ -31,16 +37,17 @@ def split_counts(dataset: Dataset, policy: Policy) -> dict[Split, str]:
 
 
 class ScoreTable:
-    """The rows of ``metrics.csv``; scores over few images stay here."""
+    """The rows of ``metrics.csv``; scores over few images stay here, and so does what is about part of a block."""
 
-    def __init__(self, configuration: RoundConfiguration, policy: Policy) -> None:
+    def __init__(self, configuration: RoundConfiguration, policy: Policy, dataset: Dataset) -> None:
         self._configuration = configuration
         self._policy = policy
+        self._withheld = {split: _about_parts(getattr(dataset, split), dataset.blocks) for split in SPLITS}
         self._rows: list[MetricsRow] = []
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
-        loss = Score(evaluation.loss, evaluation.images)
-        scores = _with_a_second_class(evaluation.scores, self._policy)
+        losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
+        scores = {name: self._shown(score) for name, score in evaluation.scores.items() if name not in losses}
         self._rows.append(
             MetricsRow(
                 round_no=self._configuration.round,
@@ -48,15 +55,17 @@ class ScoreTable:
                 split=split,
                 images=count_text(evaluation.images, self._policy),
                 learning_rate=self._configuration.learning_rate,
-                loss=_shown(loss, self._policy),
-                scores={name: _shown(score, self._policy) for name, score in scores.items()},
+                loss=self._shown(_cut(Score(evaluation.loss, evaluation.images))),
+                scores={name: None if name in self._withheld[split] else value for name, value in scores.items()}
+                | {name: self._shown(_cut(score)) for name, score in losses.items()},
             )
         )
 
     def spent(self, epsilon: float) -> None:
-        """Tell in the last row what the site has spent of its images' privacy; that is about no single image."""
+        """Tell in the last row what the site has spent of its images' privacy, rounded up; that is about no image."""
         last = self._rows.pop()
-        self._rows.append(replace(last, scores=last.scores | {EPSILON: epsilon}))
+        told = math.ceil(epsilon * 10**DECIMALS) / 10**DECIMALS
+        self._rows.append(replace(last, scores=last.scores | {EPSILON: told}))
 
     def content(self) -> bytes:
         names = {name for row in self._rows for name in row.scores}
@@ -64,23 +73,29 @@ class ScoreTable:
             [replace(row, scores={name: row.scores.get(name) for name in names}) for row in self._rows]
         )
 
+    def _shown(self, score: Score) -> float | None:
+        """A score as it may leave; one over few images, or that is not finite, is absent."""
+        if score.value is None or score.images < self._policy.minimum_count or not math.isfinite(score.value):
+            return None
+        return round(score.value, DECIMALS) + 0.0  # never -0.0
 
-def _with_a_second_class(scores: dict[str, Score], policy: Policy) -> dict[str, Score]:
-    """Where one class alone has too few images, the next smallest is held back with it.
 
-    Otherwise the mean over classes less the classes that are told would tell the one that is not.
+def _cut(loss: Score) -> Score:
+    value = loss.value
+    return loss if value is None else replace(loss, value=max(-LARGEST_LOSS, min(LARGEST_LOSS, value)))
+
+
+def _about_parts(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
+    """The scores of a set that are about parts of blocks: the recalls of classes that a block has beside others, and
+    with them all means over classes. With these recalls left out alone, the means would still tell them.
     """
-    of_classes = {name: score for name, score in scores.items() if name.startswith(OF_CLASS) and score.images}
-    by_size = sorted(of_classes, key=lambda name: of_classes[name].images)
-    small = [name for name in by_size if of_classes[name].images < policy.minimum_count]
-    return scores | {by_size[1]: Score(None, 0)} if len(small) == 1 and len(by_size) > 1 else scores
-
-
-def _shown(score: Score, policy: Policy) -> float | None:
-    """A score as it may leave; one over few images, or that is not finite, is absent."""
-    if score.value is None or score.images < policy.minimum_count or not math.isfinite(score.value):
-        return None
-    return score.value
+    of_block: dict[int | str, set[int]] = defaultdict(set)
+    for sample in samples:
+        if (grade := getattr(sample, "grade", None)) is not None:
+            unit = unit_of(sample.id)
+            of_block[blocks.get(unit, unit)].add(grade)  # what was never dealt is by itself
+    torn = {grade for grades in of_block.values() if len(grades) > 1 for grade in grades}
+    return MEANS_OVER_CLASSES | {f"{OF_CLASS}{grade}" for grade in torn} if torn else frozenset()
 
 
 def reliability(found: Doubts, policy: Policy) -> Reliability:
@@ -90,6 +105,7 @@ def reliability(found: Doubts, policy: Policy) -> Reliability:
     many were wrong only if as many were wrong and right, and quantiles only if there are as many images in each tenth.
     """
     threshold = youden_threshold(found.uncertainty, found.wrong)
+    auroc = ranking(found.uncertainty, found.wrong).auroc()
     fewest = min(threshold.wrong, threshold.predictions - threshold.wrong)
     may_show = found.images >= policy.minimum_count
     may_divide = may_show and fewest >= policy.minimum_count
@@ -98,10 +114,10 @@ def reliability(found: Doubts, policy: Policy) -> Reliability:
         shares = np.quantile(found.uncertainty, (0.1, 0.25, 0.5, 0.75, 0.9)).round(2).tolist()
         quantiles = Quantiles(**dict(zip(Quantiles.model_fields, shares, strict=True)))
     return Reliability(
-        theta=threshold.theta,
+        theta=max(round(threshold.theta, DECIMALS), 10**-DECIMALS),
         status=threshold.status,
         n=count_text(threshold.predictions if may_show else 0, policy),
         n_wrong=str(threshold.wrong) if may_divide else None,
-        auroc=ranking(found.uncertainty, found.wrong).auroc() if may_divide else None,
+        auroc=round(auroc, DECIMALS) if may_divide and auroc is not None else None,
         quantiles=quantiles,
     )

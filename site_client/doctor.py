@@ -8,10 +8,19 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import Finding, look_at_foreign, look_at_rights, look_at_server, look_at_way, with_problems
+from shared.check import (
+    Finding,
+    free_scratch,
+    look_at_foreign,
+    look_at_rights,
+    look_at_server,
+    look_at_way,
+    with_problems,
+)
+from shared.counted import counted
 from shared.durations import duration_text
 from shared.errors import NotFoundError, PoisonError, StandingError
-from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, new_scratch
+from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records import Federation, RunConfiguration, Sharing
 from shared.exchange.trust import open_site_card
 from shared.folder.address import checked_url, folder_here
@@ -23,7 +32,7 @@ from shared.learning.tasks import TASK_NAMES
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
-from site_client.offer import newest_offer
+from site_client.offer import newest_offer, read_channel
 from site_client.rotation import shown_key, shown_key_by
 from site_client.setup import KEY_FILE
 
@@ -58,16 +67,33 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         yield Finding("note", "left out, as --quick says: the round trip of 16 MB, and the images")
         return
     run = offered[0] if offered else None
-    for task, folder in configuration.data.items():
-        yield from with_problems(partial(_images, task, work / folder, configuration, run))
+    yield from with_problems(partial(_division, work))
+    for task in configuration.data:
+        yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.foreign.items():
         yield from with_problems(partial(look_at_foreign, f"{FILE}: foreign", task, work / folder))
 
 
-def _images(task: str, root: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
+def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
     from site_client.own_images import look_at_own_images  # noqa: PLC0415  (PyTorch, where there may be no images yet)
 
-    return look_at_own_images(task, root, configuration, run)
+    return look_at_own_images(task, work, configuration, run)
+
+
+def _division(work: Path) -> Iterator[Finding]:
+    """See whether the division of the images is the one that this site agreed to its last run with.
+
+    Raises:
+        StandingError: it is not.
+    """
+    from site_client.commitment import agreed_runs  # noqa: PLC0415  (PyTorch, where there may be no images yet)
+    from site_client.division import BUDGET, DIVISION, kept  # noqa: PLC0415
+
+    if blocks := kept(work, agreed_runs(read_channel(work))).division.blocks:
+        told = f"{counted(len(blocks), 'block')} of images; {DIVISION} and {BUDGET} belong into the backup"
+    else:
+        told = "no image is dealt yet; all are when this site agrees to its first run"
+    yield Finding("ok", f"division: {told}")
 
 
 def _folder(
@@ -99,7 +125,7 @@ def _speed(
     if room is not None and room < 2 * LARGE_BYTES:
         yield Finding("warning", "round trip: left out, for the folder has no room for 16 MB")
         return
-    speed = folder.speed(new_scratch())
+    speed = folder.speed(free_scratch(folder))
     what, size = "a model of 100 MB", 100_000_000
     if offered is not None:
         run, sharing = offered

@@ -16,15 +16,19 @@ from shared.counted import counted
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
+from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
 from shared.learning.data.images import short_name
+from shared.learning.data.sets import sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.seeds import split_seed
 from shared.learning.targets import target_counts
 from shared.learning.tasks.contract import Dataset, Options, Sample, Task
 from shared.visible import visible
 from site_client.configuration import FILE, SiteConfiguration
+from site_client.division import division_here
+from site_client.folders import find, units_in
 
 SHOWN = 5
 """So many files are named in one line."""
@@ -32,30 +36,42 @@ Parts = dict[str, Sequence[Sample]]
 
 
 def look_at_own_images(
-    task_name: str, root: Path, configuration: SiteConfiguration, run: RunConfiguration | None
+    task_name: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None
 ) -> Iterator[Finding]:
-    """Read every image and label for a task, as the daemon does, and say what is there.
+    """Read every image and label for a task, as the daemon does, and say what is there. Nothing is dealt for good.
 
     Args:
-        run: the newest run that was offered; if it is of this task, images are divided as it asks.
+        run: the newest run that was offered; if it is of this task, blocks are dealt out to sets as it asks.
 
     Raises:
-        DataError: some cannot be read, or not be divided.
+        DataError: some cannot be read, or do not make the sets.
+        StandingError: the division that is kept here cannot be read.
     """
-    task = task_of(f"{FILE}: data", task_name)
+    task, root = task_of(f"{FILE}: data", task_name), work / configuration.data[task_name]
     run = run if run is not None and run.task == task_name else None
     options, plan = _asked(task, run)
+    division = division_here(work)
+    here, least = units_in(work, configuration, [task_name]), configuration.policy.minimum_count
+    blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
     try:
-        dataset = task.open_dataset(root, options, plan, split_seed(run.seed if run else 0, configuration.site))
+        found = find(task_name, here, blocks, least)
+        sets = sets_of(found.own.blocks, plan, split_seed(run.seed if run else 0, configuration.site))
+        dataset = task.open_dataset(root, options, found.members(sets))
     except DataError as error:
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
-    count = sum(map(len, parts.values()))
+    count = len(here[task_name])
     yield Finding(
         "ok", f"{task_name}: {counted(count, 'labelled image')} in {root}; classes: {', '.join(dataset.classes)}"
     )
+    for sentence in found.told():
+        yield Finding("note", f"{task_name}: {sentence}")
     by = f"run {run.run}" if run else "a run with the usual settings"
-    yield from _divided(task, dataset, parts, by, configuration.policy.minimum_count)
+    yield from _divided(task, dataset, parts, by)
+    wanted = configuration.policy.minimum_training_images
+    if len(members := found.members(sets)["train"]) < wanted:
+        few = f"{counted(len(members), 'image')} to train on, and policy: minimum_training_images is {wanted}"
+        yield Finding("warning", f"{task_name}: {few}, so that no such run is agreed to; add images, or lower it")
     yield _copies(task_name, parts)
     yield from _named(task_name, image_files(root))
 
@@ -76,8 +92,8 @@ def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan
     return task.options({}), SplitPlan()
 
 
-def _divided(task: Task, dataset: Dataset, parts: Parts, by: str, minimum: int) -> Iterator[Finding]:
-    """How many images of each class are in each split."""
+def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Finding]:
+    """How many images of each class are in each set."""
     told, lacking = [], []
     for name, samples in parts.items():
         of_each = target_counts(task, samples, len(dataset.classes))
@@ -92,10 +108,6 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, by: str, minimum: int) 
     if lacking:
         yield Finding(
             "warning", f"{task.name}: {'; '.join(lacking)}: what is absent there is not learnt, or not measured"
-        )
-    if small := [name for name, samples in parts.items() if len(samples) < minimum]:
-        yield Finding(
-            "note", f"{task.name}: fewer than {minimum} images are in {' and '.join(small)}; no score of so few leaves"
         )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shared.exchange.records import RunConfiguration
 from site_client.configuration import Policy
+
+if TYPE_CHECKING:
+    from shared.learning.demands import Demands
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Judgement:
 
 
 def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judgement:
-    """Say yes, no or ask to a run.
+    """Say yes, no or ask to a run, by what its configuration says in so many words; ``excesses`` has what follows.
 
     Args:
         decision: what a person at the hospital decided, if anyone did. It cannot widen the policy.
@@ -28,17 +31,13 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
         for what, found, allowed in (("task", run.task, policy.tasks), ("method", run.method, policy.methods))
         if found not in allowed
     ]
+    if run.rounds > policy.max_rounds:
+        refusals.append(f"{run.rounds} rounds are more than this hospital's {policy.max_rounds}")
     if run.epochs > policy.max_epochs:
         refusals.append(f"{run.epochs} epochs per round are more than this hospital's {policy.max_epochs}")
     if policy.encryption == "required" and run.encrypt == "none":
         refusals.append("this hospital takes part only in runs whose weights are encrypted")
-    if policy.max_epsilon is not None:
-        epsilon = run.privacy.target_epsilon if run.privacy else None
-        if epsilon is None or epsilon > policy.max_epsilon:
-            named = f"one of ε = {epsilon:g}" if epsilon is not None else "one that names no target_epsilon"
-            refusals.append(
-                f"this hospital takes part in private runs of ε up to {policy.max_epsilon:g}, not in {named}"
-            )
+    refusals += _privacy_refusals(policy, run)
     if refusals:
         return Judgement("no", "; ".join(refusals))
     if decision is False:
@@ -48,3 +47,40 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
     if policy.consent == "ask":
         return Judgement("ask", "a person at the hospital must decide")
     return Judgement("yes", "the hospital's policy allows it")
+
+
+def _privacy_refusals(policy: Policy, run: RunConfiguration) -> list[str]:
+    refusals = []
+    if policy.max_epsilon is not None:
+        epsilon = run.privacy.target_epsilon if run.privacy else None
+        if epsilon is None or epsilon > policy.max_epsilon:
+            named = f"one of ε = {epsilon:g}" if epsilon is not None else "one that names no target_epsilon"
+            refusals.append(
+                f"this hospital takes part in private runs of ε up to {policy.max_epsilon:g}, not in {named}"
+            )
+    if run.privacy is not None and run.privacy.delta > policy.max_delta:
+        refusals.append(f"δ = {run.privacy.delta:g} is more than this hospital's {policy.max_delta:g}")
+    return refusals
+
+
+def excesses(policy: Policy, demands: Demands, repeats: int = 1) -> list[str]:
+    """What of a run's demands is more than the hospital allows, each a sentence.
+
+    Args:
+        repeats: how often an image is taken in an epoch at most, where images of rarer classes are taken more often.
+    """
+    measured = (
+        (demands.epochs, policy.max_epochs, "epochs per round, with the method's own,"),
+        (demands.views * repeats, policy.max_views, "times one image may be shown in the whole run"),
+        (demands.parameters, policy.max_parameters, "parameters"),
+        (demands.memory_bytes / 1e9, policy.max_memory_gb, "GB of memory"),
+    )
+    return [
+        f"{_told(found)} {what} are more than this hospital's {_told(most)}"
+        for found, most, what in measured
+        if found > most
+    ]
+
+
+def _told(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"

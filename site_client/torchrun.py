@@ -2,7 +2,7 @@
 
 The daemon writes what is to be done into ``WORK/scratch/torchrun/`` and reads there how far it is and what came of it:
 
-job.json        what to do: nothing in it is secret
+job.json        what to do, on which images: the secrets of keys and of the division are not in it
 percent         how far it is
 rest            there while it is not the hour for training: the processes wait
 worked.json     what the work came to
@@ -33,6 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from shared.errors import ConfigurationError, PassingError, StandingError
 from shared.exchange.records import Record, RoundConfiguration, RunConfiguration, Sharing
 from shared.folder.durable import write_file
+from shared.learning.data.sets import Members
 from site_client import store
 from site_client.configuration import FILE, PASSWORD_VARIABLE, SiteConfiguration
 from site_client.train import Files, Trainer, Worked
@@ -58,6 +59,7 @@ class Job(Record):
     run: RunConfiguration
     sharing: Sharing
     round: RoundConfiguration
+    members: Members
     files: Files
 
 
@@ -76,6 +78,7 @@ def job_folder(work: Path) -> Path:
 def work_together(
     trainer: Trainer,
     configuration: RoundConfiguration,
+    members: Members,
     files: Files,
     *,
     work: Path,
@@ -83,6 +86,9 @@ def work_together(
     is_time: IsTime,
 ) -> Worked:
     """Work one round through, as ``Trainer.work`` does, by the processes that ``site.yaml`` says.
+
+    Args:
+        members: which units make up each set; each process reads the images itself.
 
     Raises:
         Stopped: by ``is_time``.
@@ -100,6 +106,7 @@ def work_together(
         run=trainer.run,
         sharing=trainer.sharing,
         round=configuration,
+        members=members,
         files=files,
     )
     write_file(folder / JOB, job.model_dump_json().encode())

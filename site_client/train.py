@@ -26,19 +26,20 @@ from shared.exchange.records import (
 )
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.compute import Computing
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.sets import Members
+from shared.learning.data.splits import SplitPlan, unit_of
+from shared.learning.demands import Demands, demands
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.optimizer_state import read_memory, remembered, restore_memory
-from shared.learning.privacy import mechanism
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
 from shared.learning.reliability import Doubts, doubts, image_uncertainty
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
-from shared.learning.sharing import build_network, grouped, sharing, staying
+from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Options, Task
 from shared.learning.training import Epoch, evaluate, train_epoch
@@ -46,6 +47,7 @@ from shared.service import alive
 from site_client import store
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
 from site_client.disclosure import ScoreTable, reliability
+from site_client.policy import excesses
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ class Trainer:
         data: the hospital's folder for the run's task.
         foreign: a folder of images unlike the hospital's own, or None.
         computing: where and how this site trains.
-        secret: where the site's secret for the noise of a private run is kept, or will be.
+        secret: where the site's secret for the noise of a private run is kept, once it has agreed.
     """
 
     run: RunConfiguration
@@ -134,47 +136,38 @@ class Trainer:
         options: Options = self.task.options(self.run.task_options)
         return options
 
-    def check_offer(self) -> None:
-        """Demand that this software computes exactly what the offer says, and no longer than the hospital allows.
+    def check_offer(self) -> Demands:
+        """Demand that this software computes exactly what the offer says, and no more than the hospital allows. Nothing
+        is built or read for that.
 
         Raises:
-            ConfigurationError: unknown task, method or option, some that do not fit together, more local epochs than
-                this hospital's, or other tensors than offered.
+            ConfigurationError: unknown task, method or option, some that do not fit together, more than this hospital
+                allows, or other tensors than offered.
         """
         check_together(self.run)
-        self.task.augmentation(self.run.augmentation)
         check_record(self.run.split, SplitPlan, "split")
-        # Two classes stand for any number: what travels does not depend on it.
-        network = self._untrained(2)
-        epochs, most = len(self.method.phases(network, self.run.epochs)), self.policy.max_epochs
-        if epochs > most:
-            what = f"{epochs} epochs per round, with {self.run.method}'s own,"
-            raise ConfigurationError([f"{what} are more than this hospital's {most}"])
-        if sharing(self.task, self.method, network) != self.sharing:
+        demanded = demands(self.run)
+        if problems := excesses(self.policy, demanded):
+            raise ConfigurationError(problems)
+        if demanded.sharing != self.sharing:
             raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
+        return demanded
 
-    def check_privacy(self, dataset: Dataset) -> None:
-        """Demand that a private run can keep its promise with so many training images.
+    def open_dataset(self, members: Members) -> Dataset:
+        """Read the hospital's images.
 
-        Raises:
-            ConfigurationError: they are too few, or no noise keeps so small an ε.
-        """
-        if self.run.privacy is None:
-            return
-        epochs = len(self.method.phases(self._untrained(2), self.run.epochs)) * self.run.rounds
-        mechanism(self.run.privacy, images=len(dataset.train), batch_size=self.run.batch_size, epochs=epochs)
-
-    def open_dataset(self, seed: int) -> Dataset:
-        """Read the hospital's images, divided by the run's split and this seed.
+        Args:
+            members: which units make up each set.
 
         Raises:
             DataError: every problem found.
         """
-        split = check_record(self.run.split, SplitPlan, "split")
-        dataset: Dataset = self.task.open_dataset(self.data, self.options, split, seed)
+        dataset: Dataset = self.task.open_dataset(self.data, self.options, members)
         if self.foreign is None:
             return dataset
-        return replace(dataset, foreign=self.task.open_unlabelled(self.foreign, self.options))
+        chosen = members.get("foreign", {})
+        foreign = self.task.open_unlabelled(self.foreign, self.options)
+        return replace(dataset, foreign=[sample for sample in foreign if unit_of(sample.id) in chosen])
 
     @property
     def device(self) -> str:
@@ -282,7 +275,7 @@ class Trainer:
         network = self.network(len(dataset.classes), files.received, files.start, files.personal)
         objective = method.objective(configuration.round, self.run.rounds)
         local = self._local(network, dataset, configuration.round, files)
-        table = ScoreTable(configuration, self.policy)
+        table = ScoreTable(configuration, self.policy, dataset)
         tables: dict[str, bytes] = {}
         if method.sends_reliability:
             tables[names.RELIABILITY] = dump_yaml(reliability(self.doubts(network, dataset), self.policy))
@@ -394,7 +387,7 @@ class Trainer:
             batch_size=configuration.batch_size,
             epochs=epochs,
             rounds=self.run.rounds,
-            secret=Secret.made_at(self.secret).of(self.run.run, "round", configuration.round),
+            secret=Secret.at(self.secret).of(self.run.run, "round", configuration.round),
         )
 
     def _with_foreign(self, network: nn.Module, dataset: Dataset, tested: Evaluation) -> Evaluation:
@@ -415,7 +408,7 @@ class Trainer:
         return Epoch(
             learning_rate=configuration.learning_rate,
             batch_size=configuration.batch_size,
-            seed=seed_for(configuration.seeds.training, *purpose),
+            seed=seed_for(configuration.seed, *purpose),
             augmentation=self.task.augmentation(configuration.augmentation),
             repeats=dataset.repeats,
         )

@@ -58,7 +58,7 @@ def _work(job: Job, folder: Path) -> None:
         trainer = replace(
             trainer_at(job.work, site, job.run, job.sharing), computing=replace(computing, processes=processes)
         )
-        dataset = trainer.open_dataset(job.round.seeds.split)
+        dataset = trainer.open_dataset(job.members)
 
         def on_progress(percent: int) -> None:
             _tell_and_rest(folder, processes, percent)

@@ -11,8 +11,9 @@ from aggregator.studies.matrix import IMAGES_PER_SITE, Cell
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.learning.data.splits import SplitPlan
-from shared.learning.seeds import split_seed
+from shared.learning.seeds import no_secret, split_seed
 from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import open_anew
 
 _SHOWN = 10
 """So many problems of a folder are told, and how many more there are."""
@@ -46,8 +47,8 @@ def _problems(cell: Cell) -> Iterator[str]:
     options = task.options(configuration.run.task_options)
     split = check_record(_split(cell), SplitPlan, "split")
     for site, folder in configuration.data.items():
-        seed = split_seed(configuration.run.seed, site)
-        divided = partial(task.open_dataset, options=options, split=split, seed=seed)
+        seed, secret = split_seed(configuration.run.seed, site), no_secret(configuration.run.seed, site)
+        divided = partial(open_anew, task, options=options, plan=split, seed=seed, secret=secret)
         yield from _told(f"data: {site}", folder, divided)
     if configuration.foreign is not None:
         yield from _told("foreign", configuration.foreign, partial(task.open_unlabelled, options=options))

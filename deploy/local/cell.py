@@ -26,20 +26,18 @@ import torch
 from aggregator.studies.matrix import Cell, CellConfiguration
 from aggregator.studies.results import CONFIGURATION, PREDICTIONS, RESULT
 from deploy.local.exchange import FOLDERS, PARTS, run_exchange
-from deploy.local.rounds import Final, Outcome, run_rounds
+from deploy.local.rounds import Final, Outcome, open_public, run_rounds
 from shared.errors import DropfedError
-from shared.exchange.reading import check_record, parse_json
+from shared.exchange.reading import parse_json
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.cost import model_cost
 from shared.learning.data.noise import with_noise
-from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.metrics import ood_auroc
 from shared.learning.reliability import image_uncertainty
-from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate, tame
 
@@ -104,12 +102,8 @@ def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Pat
     """The run, with as many training images of each site as the study wants."""
     run, wanted = configuration.run, configuration.images_per_site
     if wanted == "fewest":
-        task, split = task_named(run.task), check_record(run.split, SplitPlan, "split")
-        options = task.options(run.task_options)
-        wanted = min(
-            len(task.open_dataset(folder, options, split, split_seed(run.seed, site)).train)
-            for site, folder in data.items()
-        )
+        task = task_named(run.task)
+        wanted = min(len(open_public(task, folder, run, site).train) for site, folder in data.items())
     return configuration.run_with(wanted)
 
 

@@ -31,17 +31,15 @@ from aggregator.report import report_text, run_report
 from aggregator.store import RunStore
 from deploy.local.federation import set_up
 from deploy.local.report import site_scores
+from deploy.local.rounds import open_public
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Commands
 from shared.counted import counted
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
-from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
-from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names
-from shared.learning.seeds import split_seed
 from shared.learning.tasks import task_named
 from site_client.configuration import Policy
 from site_client.final import CARD
@@ -50,6 +48,8 @@ HOME = Path("demo-run")
 SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain")
 SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
 POLL_S = 1.0
+POLICY = Policy(consent="auto", minimum_count=1, minimum_training_images=1)
+"""Of sites whose images nobody needs to protect: they are synthetic, or whoever runs the demo has all of them."""
 
 console = Console(highlight=False)
 
@@ -102,7 +102,7 @@ def main(
             federation="demo",
             heldout=heldout,
             poll_s=POLL_S,
-            policy=Policy(consent="auto"),
+            policy=POLICY,
         )
         _federate(sites, run.run)
     _finish(scenario, run, time.monotonic() - began)
@@ -155,9 +155,7 @@ def _heldout(
     if not scenario.heldout_images:
         raise ConfigurationError([f"{data}: has no heldout/; put labelled images there for the tolerance check"])
     first = sites[0]
-    task = task_named(run.task)
-    split = check_record(run.split, SplitPlan, "split")
-    dataset = task.open_dataset(first.root, task.options(run.task_options), split, split_seed(run.seed, first.name))
+    dataset = open_public(task_named(run.task), first.root, run, first.name)
     chosen = {sample.id for sample in dataset.validation[: scenario.heldout_images]}
     for kind in ("images", "masks"):
         (target / kind).mkdir(parents=True)

@@ -47,7 +47,7 @@ FEDERATION = "study"
 FOLDERS = "folders"
 PARTS = ("aggregator", "sites", FOLDERS)
 """All that a run leaves."""
-POLICY = EVERYONE.model_copy(update={"consent": "auto", "max_epochs": 1_000_000})
+POLICY = EVERYONE.model_copy(update={"consent": "auto"})
 NO_DEADLINE_HOURS = 87_600.0  # all answer, be it late: nothing of a result may depend on how fast a machine is
 LONGEST_POLL_S = 1.0  # of the aggregator, which is told where to look
 PAUSE_S = 0.02  # until the sites look again, when none of them found anything

@@ -14,8 +14,10 @@ from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
+from shared.learning.seeds import no_secret
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
+from site_client.division import place
 from site_client.setup import join, read_invite
 
 RUN_FILE = "RUN.yaml"
@@ -45,6 +47,8 @@ def set_up(
 ) -> None:
     """Do what the PI and each hospital's IT do by hand: init, join, settings. What was done before stays done.
 
+    The images are divided by what follows from the run's seed, so that the same run comes to the same bytes.
+
     Args:
         data, urls: each site's images and drop folder.
         heldout: the aggregator's labelled images, if it has some.
@@ -59,6 +63,7 @@ def set_up(
         of_site = site_work(home, site)
         invite = read_invite(invite_path(work, site))
         join(of_site, invite, data={run.task: str(folder.resolve())}, url=urls[site], password=None)
+        place(of_site, no_secret(run.seed, site))
         _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump(), **computing)
 
 

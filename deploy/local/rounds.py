@@ -22,27 +22,42 @@ from aggregator.store import RunStore
 from aggregator.studies.configuration import POOLED
 from shared.errors import ConfigurationError
 from shared.exchange.encoding import decode, encode
-from shared.exchange.names import METRICS, RELIABILITY
+from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
+from shared.exchange.reading import check_record
 from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.choice import best_of, validation_means
 from shared.learning.compute import EXACT, Computing
+from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
 from shared.learning.objectives import Objective
+from shared.learning.private_gradients import Secret
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import split_seed
+from shared.learning.seeds import no_secret, split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Evaluation, Task
+from shared.learning.tasks.contract import Dataset, Evaluation, Task, open_anew
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
 
-EVERYONE = Policy(minimum_count=2)
+EVERYONE = Policy(
+    minimum_count=1,
+    minimum_training_images=1,
+    max_rounds=MAX_ROUND,
+    max_epochs=1000,
+    max_views=10**9,
+    max_parameters=10**10,
+    max_memory_gb=1e6,
+    max_delta=0.01,
+    total_epsilon=1e9,
+    rows_per_set=10**9,
+)
+"""The policy of sites whose images are public: each is a block of its own, and nothing is counted."""
 
 
 @dataclass
@@ -149,9 +164,22 @@ def open_sites(
     sites = {}
     for name, folder in data.items():
         trainer = Trainer(run, listed, folder, EVERYONE, computing=computing, secret=home / "noise" / name)
-        dataset = trainer.open_dataset(split_seed(run.seed, name))
+        dataset = open_public(task, folder, run, name)
+        if is_private:
+            Secret.made_at(trainer.secret)
         sites[name] = Site(trainer, dataset, {name: dataset.test})
     return network, sites
+
+
+def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> Dataset:
+    """A site's images in the sets of a run, as its daemon would have them under ``EVERYONE``.
+
+    Raises:
+        DataError: every problem of the images, or the sets cannot be made.
+    """
+    plan = check_record(run.split, SplitPlan, "split")
+    options, seed, secret = task.options(run.task_options), split_seed(run.seed, site), no_secret(run.seed, site)
+    return open_anew(task, folder, options, plan, seed, secret=secret)
 
 
 def run_rounds(

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from torch import nn
 
+from shared.audit import protocol_1
 from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
@@ -168,31 +169,38 @@ def _bytes_at(file: BinaryIO, place: int, number: int) -> bytes:
 
 def _check_record(reading: Reading, place: Place, name: str, content: bytes, shown_as: str) -> None:
     opened = open_yaml if name.endswith(".yaml") else open_record
-    record = opened(content, _RECORDS[name], shown_as)
+    record = opened(content, form_of(reading, name), shown_as)
     if getattr(record, "run", place.run) != place.run or getattr(record, "round", place.round_no) != place.round_no:
         raise PoisonError(shown_as, "speaks of another run or round")
     if getattr(record, "site", reading.opened.site) != reading.opened.site:
         raise PoisonError(shown_as, "speaks of another site")
+    is_old = reading.opened.protocol == 1
     if isinstance(record, RunConfiguration):
-        _check_options(record, shown_as)
+        _check_options(record, shown_as, is_old=is_old)
     run = reading.configuration(place.run)
     if run is None:
         return
-    due = round_configuration(run, place.round_no, reading.opened.site) if place.round_no else None
-    if isinstance(record, RoundConfiguration) and record != due:
-        raise PoisonError(shown_as, "asks for something else than the run that was offered")
+    if name == names.ROUND_CONFIGURATION:
+        due = protocol_1.round_configuration if is_old else round_configuration
+        if record != due(run, place.round_no, reading.opened.site):
+            raise PoisonError(shown_as, "asks for something else than the run that was offered")
     if isinstance(record, Reliability) and not _method_of(run, shown_as).sends_reliability:
         raise PoisonError(shown_as, f"was not asked for: {run.method} has no use for it")
 
 
-def _check_options(run: RunConfiguration, shown_as: str) -> None:
+def form_of(reading: Reading, name: str) -> type[Record]:
+    """The form of a record of this name in a folder."""
+    return protocol_1.RECORDS.get(name, _RECORDS[name]) if reading.opened.protocol == 1 else _RECORDS[name]
+
+
+def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> None:
     """Demand that what the schema leaves to task and method holds nothing but what these know."""
     free = (run.task_options, run.method_options, run.augmentation, run.split)
     if any(_is_unbounded(value) for value in free):
         raise PoisonError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")
     try:
         task = task_named(run.task)
-        task.options(run.task_options)
+        task.options((protocol_1.as_today(run) if is_old else run).task_options)
         task.augmentation(run.augmentation)
         open_method(run.method, run.method_options)
         check_record(run.split, SplitPlan, "split")
@@ -227,7 +235,7 @@ class _Headless(nn.Module):
 
 
 def _check_metrics(reading: Reading, place: Place, content: bytes, shown_as: str) -> None:
-    rows = read_metrics(content, shown_as)
+    rows = read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
     if odd := undeclared(rows):
         raise PoisonError(shown_as, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
     if any(row.round_no != place.round_no for row in rows):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shared.audit import protocol_1
 from shared.audit.archive import Mirror
 from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
 from shared.exchange import names
@@ -52,6 +53,7 @@ class Listing:
         self.strangers: set[str] = set()
         """Files where the protocol has none, some of which may be unfinished."""
         self.scratch: list[str] = []
+        """Scratch folders, by the names of either protocol."""
         self._walk("")
 
     def _find(self, path: str, what: str) -> None:
@@ -76,7 +78,7 @@ class Listing:
                     self.strangers.add(inside)
 
     def _enter(self, path: str) -> None:
-        if names.is_scratch(path):
+        if names.is_scratch(path) or protocol_1.is_scratch(path):
             self.scratch.append(path)
             self._check_scratch(path)
         elif _may_hold_files(path):
@@ -88,7 +90,7 @@ class Listing:
         """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
         for entry in self._entries(path) or ():
             inside = f"{path}/{entry.name}"
-            if entry.is_folder and names.is_scratch(path) and entry.name == BELOW:
+            if entry.is_folder and path in self.scratch and entry.name == BELOW:
                 self._check_scratch(inside)
             elif entry.size is None or entry.name not in (*FILES, LARGE) or not self._is_known_text(inside, entry.name):
                 self._find(inside, "is not what a `check` writes into its scratch folder")

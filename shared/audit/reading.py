@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from shared.audit import protocol_1
 from shared.audit.archive import Mirror
 from shared.audit.listing import Listing, blamed
 from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
@@ -103,6 +104,7 @@ class Reading:
         """Records by which the site changed its key."""
         self._records: dict[tuple[Place, str], BaseModel | None] = {}
         self.federation = self._read_federation(aggregator_key)
+        self._check_names_of_scratch()
         if self.federation is not None:
             self.card = self._read_card(self.federation)
             self.site = self._read_handovers(self.federation)
@@ -111,6 +113,12 @@ class Reading:
             self._read_messages(self.federation)
         for path in listing.strangers:
             self.find(path, "is a file that does not belong here")
+
+    def _check_names_of_scratch(self) -> None:
+        is_old = self.federation is not None and self.federation.protocol == 1
+        for path in self.scratch:
+            if not (protocol_1 if is_old else names).is_scratch(path):
+                self.find(path, "is a folder that does not belong here")
 
     # --- what was read -------------------------------------------------------------------------------------
 
@@ -339,7 +347,13 @@ class Reading:
 
     def configuration(self, run: str) -> RunConfiguration | None:
         """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
-        return self._once(Place("offer", run), names.RUN_CONFIGURATION, RunConfiguration)
+        found = self._once(Place("offer", run), names.RUN_CONFIGURATION, RunConfiguration)
+        if found is None or self.opened.protocol > 1:
+            return found
+        try:
+            return protocol_1.as_today(found)
+        except ConfigurationError:
+            return None
 
     def sharing(self, run: str) -> Sharing | None:
         """What travels in the run, likewise."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shared.audit.contents import form_of
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.sent import files_of
 from shared.audit.sites import rounds_of
@@ -12,7 +13,7 @@ from shared.audit.timeline import verdict_text
 from shared.errors import ConfigurationError, NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import Kind, Place
-from shared.exchange.records import Reliability, RoundConfiguration, Verdict
+from shared.exchange.records import Verdict
 from shared.exchange.tables import MetricsRow, read_metrics
 from shared.visible import visible
 
@@ -79,7 +80,8 @@ def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
     """
     place = Place("update", run, round_no)
     try:
-        return read_metrics(reading.content(place, names.METRICS), f"{place.path}/{names.METRICS}")
+        content, shown_as = reading.content(place, names.METRICS), f"{place.path}/{names.METRICS}"
+        return read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
     except NotFoundError:
         return []
 
@@ -93,8 +95,10 @@ def _of_site(reading: Reading, run: str, round_no: int) -> Document:
         rows = []
         problems.append(str(error))
     verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
-    configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
-    reliability = reading.record_or_none(answered, names.RELIABILITY, Reliability)
+    configuration, reliability = (
+        reading.record_or_none(place, name, form_of(reading, name))
+        for place, name in ((asked, names.ROUND_CONFIGURATION), (answered, names.RELIABILITY))
+    )
     unopened = [f"{answered.path}/{names.METRICS}"] if reading.is_hidden(answered, names.METRICS) else []
     for place, name, record in (
         (asked, names.ROUND_CONFIGURATION, configuration),

@@ -12,13 +12,12 @@
 
 Each directory is one message and holds a ``manifest.json`` besides. Where a method has more travel than the model, a
 round, its answer and the final model hold ``state-GROUP.safetensors`` as well. While somebody checks what the server
-can do there is a scratch folder too, ``check-0123456789abcdef``.
+can do there is a scratch folder too, ``check-1`` to ``check-9``.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -33,6 +32,9 @@ STATUS = "status.json"
 ROOT_FILES = frozenset({README, FEDERATION, SITE_CARD, STATUS})
 KEYS = "keys"
 RUNS = "runs"
+
+SCRATCH = tuple(f"check-{number}" for number in range(1, 10))
+"""Scratch folders, directly in the drop folder: so few names can tell nobody anything."""
 
 MANIFEST = "manifest.json"
 RUN_CONFIGURATION = "run.yaml"
@@ -168,14 +170,9 @@ def is_handover(path: str) -> bool:
     return re.fullmatch(rf"{KEYS}/(?!000[01])[0-9]{{4}}\.json", path) is not None
 
 
-def new_scratch() -> str:
-    """Return a name never used before for a scratch folder, directly in the drop folder."""
-    return f"check-{secrets.token_hex(8)}"
-
-
 def is_scratch(path: str) -> bool:
     """Whether ``path`` is that of a scratch folder."""
-    return re.fullmatch(r"check-[0-9a-f]{16}", path) is not None
+    return path in SCRATCH
 
 
 def place_at(path: str) -> Place | None:

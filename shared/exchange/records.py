@@ -535,22 +535,16 @@ class Sharing(Record):
         return self.start.keys() == set(self.frozen) and not self.personal
 
 
-class Seeds(Record):
-    """Seeds of one site in one round, each in [0, 2^63)."""
-
-    split: Count
-    training: Count
-
-
 class RoundConfiguration(Record):
-    """``config.yaml``: what one site does in one round. ``epochs`` 0: validate only, send no model."""
+    """``config.yaml``: what one site does in one round. ``epochs`` 0: validate only, send no model. ``seed``, in
+    [0, 2^63), decides what is random in its training.
+    """
 
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
     epochs: Annotated[int, Field(ge=0, le=1000)]
     learning_rate: Annotated[float, Field(gt=0, le=10)]
     batch_size: Annotated[int, Field(ge=2, le=4096)]
-    seeds: Seeds
-    split: dict[str, Any]
+    seed: Count
     augmentation: dict[str, Any]
 
 
@@ -582,7 +576,14 @@ class Withdrawal(Record):
     reason: Sentence
 
 
+def _rounded(value: float) -> float:
+    if round(value, 4) != value:
+        raise ValueError("must have four decimals or fewer")
+    return value
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
+RoundedShare = Annotated[Share, AfterValidator(_rounded)]
 
 
 class Quantiles(Record):
@@ -609,11 +610,11 @@ class Reliability(Record):
         quantiles: of the uncertainty; None where withheld.
     """
 
-    theta: Annotated[float, Field(gt=0, le=1)]
+    theta: Annotated[RoundedShare, Field(gt=0)]
     status: Literal["measured", "all right", "all wrong", "no separation"]
     n: CountText
     n_wrong: CountText | None
-    auroc: Share | None
+    auroc: RoundedShare | None
     quantiles: Quantiles | None
 
     @model_validator(mode="after")

@@ -4,8 +4,8 @@ Columns, in this order (docs/protocol.md gives the units):
 
     round, epoch, split, images, learning_rate, loss, then the scores in alphabetical order
 
-Epoch 0 is the model as received. A split with fewer images than the site's ``minimum_count`` shows
-"fewer than N" for its count and empty cells for its scores: a mean over few images is nearly one image's.
+Epoch 0 is the model as received. Scores have four decimals and losses are cut at 10, so that a cell tells little of any
+image, whoever made the model; what may not leave the site is an empty cell.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 EPSILON = "epsilon"
 """The column of what a site has spent of its images' privacy, in the last row of an answer to a private run."""
+DECIMALS = 4
+"""Of every loss and score, and of θ."""
+LARGEST_LOSS = 10.0
+"""Losses beyond it, either way, are told as this."""
 _FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
 _SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _MAX_ROWS = 10_000
@@ -63,15 +67,22 @@ def write_metrics(rows: list[MetricsRow]) -> bytes:
     return text.getvalue().encode()
 
 
-def read_metrics(content: bytes, path: str) -> list[MetricsRow]:
+def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[MetricsRow]:
     """Read a table from the folder: one that has the very bytes that ``write_metrics`` makes of its rows.
+
+    Args:
+        is_rounded: whether its losses and scores must be rounded and cut, as they are since protocol 2.
 
     Raises:
         PoisonError: too large, another form, an unknown column, or a cell that is not a number where one must be, in
             the range of its column.
     """
     try:
-        return _read(content)
+        rows = _read(content)
+        if is_rounded:
+            for row in rows:
+                _demand_rounded(row)
+        return rows
     except (ValueError, csv.Error) as error:
         raise PoisonError(path, f"is not a metrics table ({error})") from None
 
@@ -102,6 +113,16 @@ def _read(content: bytes) -> list[MetricsRow]:
     if write_metrics(rows) != content:
         raise ValueError("it is not written as the protocol writes these rows")
     return rows
+
+
+def _demand_rounded(row: MetricsRow) -> None:
+    losses = {"loss": row.loss} | {name: value for name, value in row.scores.items() if name.startswith("loss_")}
+    for name, value in {**row.scores, **losses}.items():
+        if value is not None and decimal_text(round(value, DECIMALS) + 0.0) != decimal_text(value):
+            raise ValueError(f"{name} is {value}, which is not rounded to {DECIMALS} decimals")
+    for name, value in losses.items():
+        if value is not None and abs(value) > LARGEST_LOSS:
+            raise ValueError(f"{name} is {value}, which is beyond {LARGEST_LOSS:g}")
 
 
 def _row(line: list[str], names: list[str]) -> MetricsRow:

@@ -30,12 +30,19 @@ SOUND = ("accepted", "validated")
 
 
 def check_answer(
-    message: Message, file: Callable[[str], Path], run: RunConfiguration, sharing: Sharing, method: Method
+    message: Message,
+    file: Callable[[str], Path],
+    run: RunConfiguration,
+    sharing: Sharing,
+    method: Method,
+    *,
+    form: type[Reliability] = Reliability,
 ) -> tuple[float | None, float | None]:
     """Demand of an answer what its round and its method have it hold, and nothing more; its model is not looked into.
 
     Args:
         file: where a file of the answer lies, by name.
+        form: of ``reliability.yaml``.
 
     Returns:
         θ in (0, 1], where the method has it sent, and ε, where the run is private and the site says it.
@@ -46,14 +53,15 @@ def check_answer(
     place, trains, is_private = message.place, message.place.round_no <= run.rounds, run.privacy is not None
     _check_files(message, file, sharing, method, trains=trains)
     check_form(message, run.wire)
-    table = read_metrics(file(names.METRICS).read_bytes(), f"{place.path}/{names.METRICS}")
+    is_rounded = message.manifest.protocol > 1
+    table = read_metrics(file(names.METRICS).read_bytes(), f"{place.path}/{names.METRICS}", is_rounded=is_rounded)
     spent = epsilon_in(table) if is_private else None
     if spent is None and trains and is_private:
         raise PoisonError(f"{place.path}/{names.METRICS}", f"does not say what {EPSILON} was spent")
     if not method.sends_reliability:
         return None, spent
     reliability = file(names.RELIABILITY).read_bytes()
-    return open_yaml(reliability, Reliability, f"{place.path}/{names.RELIABILITY}").theta, spent
+    return open_yaml(reliability, form, f"{place.path}/{names.RELIABILITY}").theta, spent
 
 
 def _check_files(

@@ -28,6 +28,11 @@ REFERRAL_GOALS = (90, 95)
 OF_CLASS = "accuracy_of_"
 """What the names of the scores of single classes begin with."""
 
+MEANS_OVER_CLASSES = frozenset(
+    ("balanced_accuracy", "sensitivity", "specificity", "f1", "dice", "iou", "auroc", "auroc_logits", "auprc")
+)
+"""The scores of graded images in which each class counts alike, however few its images are."""
+
 _ROUNDING = 1e-6
 """How far a probability may lie outside [0, 1] and be clipped; more is an error of the caller."""
 

@@ -47,20 +47,34 @@ class Secret:
         self._key = key
 
     @classmethod
-    def made_at(cls, path: Path) -> Secret:
-        """Load the secret kept at ``path``; make one, readable by its owner only, if there is none.
-
-        To lose it does no harm: noise from another is as good.
+    def at(cls, path: Path) -> Secret:
+        """Load the secret kept at ``path``.
 
         Raises:
-            StandingError: what is there is readable by others, or no secret.
+            StandingError: it is missing, readable by others, or no secret.
         """
         if not path.exists():
-            write_file(path, secrets.token_hex(32).encode(), private=True)
+            raise StandingError(
+                f"{path} is missing, the secret of a private run's noise: a second one would give away what the first "
+                "has hidden, so no round of this run is answered any more; withdraw from it"
+            )
         try:
             return cls(bytes.fromhex(read_private(path).decode().strip()))
         except ValueError:
-            raise StandingError(f"{path} does not hold a secret of dropfed: remove it, and another is made") from None
+            raise StandingError(
+                f"{path} does not hold a secret of dropfed any more: no round of this run is answered; withdraw from it"
+            ) from None
+
+    @classmethod
+    def made_at(cls, path: Path) -> Secret:
+        """Make a secret at ``path``, readable by its owner only, unless there is one; load it.
+
+        Raises:
+            StandingError: as ``at``, for a file that is there.
+        """
+        if not path.exists():
+            write_file(path, secrets.token_hex(32).encode(), private=True)
+        return cls.at(path)
 
     def of(self, *purpose: int | str | bytes) -> Secret:
         """The secret for one purpose, from general to particular; no other can be found from it."""

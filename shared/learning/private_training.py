@@ -24,7 +24,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import SampleT, Task
 from shared.learning.training import Epoch, OnBatch, begin_epoch, device_of, drawing, take_step, view_of
 
-_PART = 8
+IMAGES_AT_A_TIME = 8
 """Images whose gradients are held at a time: each takes as much memory as the model."""
 
 
@@ -96,7 +96,7 @@ class PrivateRound:
         batches = sampled_batches(samples, self._mechanism, self._secret.of("epoch", epoch.seed))
         for step, batch in enumerate(batches):
             varied = replace(epoch, seed=seed_for(epoch.seed, "step", step))
-            for number, part in enumerate(even_parts(batch, _PART) if batch else []):
+            for number, part in enumerate(even_parts(batch, IMAGES_AT_A_TIME) if batch else []):
                 inputs, targets = task.collate([view_of(task, sample, copy, varied) for sample in part])
                 with drawing(computing, seed_for(varied.seed, "dropout", number)):
                     logits, term = method.answer(local, inputs.to(device))

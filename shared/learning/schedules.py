@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shared.exchange.records import LearningRate, Line, RoundConfiguration, RunConfiguration, Seeds
-from shared.learning.seeds import seed_for, split_seed
+from shared.exchange.records import LearningRate, Line, RoundConfiguration, RunConfiguration
+from shared.learning.seeds import seed_for
 
 
 def learning_rate(rate: LearningRate, round_index: int) -> float:
@@ -63,7 +63,6 @@ def round_configuration(run: RunConfiguration, round_no: int, site: str) -> Roun
         epochs=run.epochs if round_no <= run.rounds else 0,
         learning_rate=learning_rate(run.learning_rate, round_no - 1),
         batch_size=run.batch_size,
-        seeds=Seeds(split=split_seed(run.seed, site), training=seed_for(run.seed, round_no, site, "training")),
-        split=run.split,
+        seed=seed_for(run.seed, round_no, site, "training"),
         augmentation=run.augmentation,
     )

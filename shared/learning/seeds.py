@@ -23,14 +23,26 @@ def seed_for(run_seed: int, *purpose: int | str) -> int:
     Returns:
         An integer in [0, 2**63): accepted by ``numpy.random.default_rng`` and ``torch.manual_seed``.
     """
-    digest = hashlib.sha256()
-    for part in (run_seed, *purpose):
-        kind = "text" if isinstance(part, str) else "number"
-        text = str(part).encode()
-        digest.update(f"{kind}:{len(text)}:".encode() + text)
-    return int.from_bytes(digest.digest()[:8], "big") >> 1
+    return int.from_bytes(_digest(run_seed, *purpose)[:8], "big") >> 1
 
 
 def split_seed(run_seed: int, site: str) -> int:
-    """The seed of a site's split, one for the whole run: what trained in one round must never validate in another."""
+    """The seed by which a site's blocks are dealt out to a run's sets, one for the whole run."""
     return seed_for(run_seed, site, "split")
+
+
+def no_secret(run_seed: int, site: str) -> bytes:
+    """32 bytes in the place of a site's secret where images are public and results must come out alike on another day.
+
+    Whoever knows the seed knows how the images are divided.
+    """
+    return _digest(run_seed, site, "division")
+
+
+def _digest(*parts: int | str) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        kind = "text" if isinstance(part, str) else "number"
+        text = str(part).encode()
+        digest.update(f"{kind}:{len(text)}:".encode() + text)
+    return digest.digest()

@@ -9,12 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from shared.exchange.records import RunConfiguration
-from site_client.configuration import Policy
 from tests.faults.checks import Result, is_over, problems, result_of
 from tests.faults.hurried import POLL_S, hurried
 from tests.faults.storm import CALM, Storm, Weather
 from tests.federation.in_process import FederationInProcess
-from tests.federation.running import Setting, make_data, run_configuration
+from tests.federation.running import POLICY, Setting, make_data, run_configuration
 
 IMAGES = 8
 REPLAY = "python -m tests.faults.soak --seed"
@@ -49,7 +48,7 @@ def _tiny_data() -> tempfile.TemporaryDirectory[str]:
 
 def set_up(setting: Setting, storm: Storm) -> None:
     """Make the work directories, with each client behind its proxy."""
-    policy = Policy(consent="auto", minimum_count=2)  # of so few images every score counts
+    policy = POLICY.model_copy(update={"minimum_count": 2})  # of so few images every score counts
     setting.set_up(storm.logins(), poll_seconds=POLL_S, policy=policy)
 
 

@@ -28,13 +28,15 @@ from shared.folder.meter import Direction
 from shared.learning.methods import open_method
 from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
+from shared.learning.seeds import no_secret
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from site_client.configuration import Policy, read_configuration
 from site_client.daemon import Daemon
+from site_client.division import place
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
-from tests.federation.running import TASK, TINY, WAIT_S, run_configuration
+from tests.federation.running import POLICY, TASK, TINY, WAIT_S, run_configuration
 
 
 class Watched(LocalFolder):
@@ -107,7 +109,8 @@ class Hospital:
         initialise(aggregator, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
         invite = read_invite_file(aggregator / "invites" / "north.json")
         join(self.work, invite, data={TASK: str(data)}, url=None, password=None)
-        self.set_policy(Policy(consent="auto"))
+        self.set_policy(POLICY)
+        place(self.work, no_secret(7, "north"))
         self.live()
         key = SigningKey.at(aggregator / "signing.key")
         self.site = Site(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
+from shared.audit import protocol_1
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.steps import Step
@@ -17,7 +18,7 @@ from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.encoding import decode
 from shared.exchange.names import Place
-from shared.exchange.records import PLAIN, Consent, Verdict, decimal_text, sentence
+from shared.exchange.records import PLAIN, Consent, Reliability, Verdict, decimal_text, sentence
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
@@ -161,7 +162,8 @@ class Replayer:
             answers[site] = self._answer(site, paths, told.theta)
             return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
         try:
-            theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method)
+            form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
+            theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method, form=form)
             files = dict(paths)
             if trains:
                 files[names.SITE_MODEL] = self._plain(site, number, paths[names.SITE_MODEL], shown_as)

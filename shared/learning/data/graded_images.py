@@ -32,6 +32,7 @@ from shared.learning.data.images import (
     visible,
 )
 from shared.learning.data.tables import read_table
+from shared.learning.data.units import Unit, hashed
 
 LABELS_FILE = "labels.csv"
 GRADES_FILE = "grades.txt"
@@ -84,19 +85,8 @@ def read_graded(root: Path, side: int) -> GradedFolder:
         DataError: names every file, folder and line that is missing, wrong or unreadable.
         DropfedError: there are DICOM files, and pydicom is not installed.
     """
-    if not root.is_dir():
-        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
     problems: list[str] = []
-    names = _read_names(root / GRADES_FILE, problems)
-    if (root / LABELS_FILE).exists() or (root / "images").exists():
-        files, grade_of, found = _read_listed(root, names, problems)
-    else:
-        files, grade_of, found = _read_grade_folders(root, names, problems)
-    grades = names or found
-    if not files and not problems:
-        problems.append(f"{root.name}: has no image in it; put {GRADED_FORMATS} files there.")
-    elif len(grades) < FEWEST_GRADES and not problems:
-        problems.append(f"{root.name}: has images of grade 0 only; name all the grades there are in {GRADES_FILE}.")
+    files, grade_of, grades = _list_graded(root, problems)
     images: list[GradedImage] = []
     for stem in sorted(files.keys() & grade_of.keys()):
         try:
@@ -106,6 +96,19 @@ def read_graded(root: Path, side: int) -> GradedFolder:
     if problems:
         raise DataError(problems)
     return GradedFolder(tuple(images), grades)
+
+
+def graded_units(root: Path) -> list[Unit]:
+    """Every image of a folder, by the bytes of its file, with its grade.
+
+    Raises:
+        DataError: names every file, folder and line that is missing or wrong.
+    """
+    problems: list[str] = []
+    files, grade_of, _ = _list_graded(root, problems)
+    if problems:
+        raise DataError(problems)
+    return [Unit(stem, (hashed(files[stem]),), str(grade), kind=str(grade)) for stem, grade in grade_of.items()]
 
 
 def read_colour(path: Path, side: int) -> NDArray[np.uint8]:
@@ -142,6 +145,25 @@ def read_colour(path: Path, side: int) -> NDArray[np.uint8]:
 
 _Listed = tuple[dict[str, Path], dict[str, int], tuple[str, ...]]
 """The files by id, the grade by id, and what the grades are called."""
+
+
+def _list_graded(root: Path, problems: list[str]) -> _Listed:
+    """What a folder holds, unread; a sentence is added for all that is missing or wrong.
+
+    Raises:
+        DataError: there is no such folder.
+    """
+    if not root.is_dir():
+        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
+    names = _read_names(root / GRADES_FILE, problems)
+    is_listed = (root / LABELS_FILE).exists() or (root / "images").exists()
+    files, grade_of, found = (_read_listed if is_listed else _read_grade_folders)(root, names, problems)
+    grades = names or found
+    if not files and not problems:
+        problems.append(f"{root.name}: has no image in it; put {GRADED_FORMATS} files there.")
+    elif len(grades) < FEWEST_GRADES and not problems:
+        problems.append(f"{root.name}: has images of grade 0 only; name all the grades there are in {GRADES_FILE}.")
+    return files, grade_of, grades
 
 
 def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Listed:

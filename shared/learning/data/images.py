@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.learning.data.units import Unit, hashed
 from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
@@ -55,23 +56,41 @@ def read_pairs(root: Path, longer_side: int | None = None) -> list[ImagePair]:
         DataError: names every file that is missing, unreadable, too small or of another size than its partner.
     """
     problems: list[str] = []
+    pairs: list[ImagePair] = []
+    for stem, (image, mask) in _list_pairs(root, problems).items():
+        try:
+            pairs.append(_read_pair(stem, image, mask, longer_side))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return pairs
+
+
+def pair_units(root: Path) -> list[Unit]:
+    """Every image of a folder with its mask, by the bytes of their files.
+
+    Raises:
+        DataError: names every file that is missing or cannot be read.
+    """
+    problems: list[str] = []
+    pairs = _list_pairs(root, problems)
+    if problems:
+        raise DataError(problems)
+    return [Unit(stem, (hashed(image),), hashed(mask)) for stem, (image, mask) in pairs.items()]
+
+
+def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]:
+    """The files of each image and its mask, sorted by stem; a sentence is added for each that is missing."""
     images = files_by_stem(root / "images", problems)
     masks = files_by_stem(root / "masks", problems)
     for stem in sorted(images.keys() - masks.keys()):
         problems.append(f"{short_name(images[stem])}: has no mask; add masks/{stem}.png or remove the image.")
     for stem in sorted(masks.keys() - images.keys()):
         problems.append(f"{short_name(masks[stem])}: has no image; add images/{stem}.png or remove the mask.")
-    pairs: list[ImagePair] = []
-    for stem in sorted(images.keys() & masks.keys()):
-        try:
-            pairs.append(_read_pair(stem, images[stem], masks[stem], longer_side))
-        except DataError as error:
-            problems += error.problems
     if not images and not problems:
         problems.append("images: has no image in it; put PNG, JPEG or TIFF files there, and their masks in masks.")
-    if problems:
-        raise DataError(problems)
-    return pairs
+    return {stem: (images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())}
 
 
 def read_image(path: Path) -> NDArray[np.float32]:
@@ -192,6 +211,11 @@ def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS, formats: str
     if problems:
         raise DataError(problems)
     return list(files.values())
+
+
+def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS) -> list[Unit]:
+    """Images without labels, by the bytes of their files; arguments and errors as of ``list_images``."""
+    return [Unit(file.stem, (hashed(file),), "") for file in list_images(path, extensions, formats)]
 
 
 def visible(folder: Path) -> list[Path]:

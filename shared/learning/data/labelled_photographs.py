@@ -17,7 +17,9 @@ from PIL import Image
 from shared.errors import DataError
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem
+from shared.learning.data.images import visible as not_hidden
 from shared.learning.data.tables import read_table
+from shared.learning.data.units import Unit, hashed
 from shared.visible import visible
 
 _DARK = 12  # of 255: what lies outside the retina is darker than this in every channel
@@ -31,16 +33,12 @@ def read_labelled(root: Path, classes: Sequence[str], side: int) -> list[GradedI
     Raises:
         DataError: names every file, folder and line that is missing, wrong or unreadable.
     """
-    if not root.is_dir():
-        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
     problems: list[str] = []
-    files, class_of = (
-        _listed(root, classes, problems) if (root / LABELS_FILE).exists() else _folders(root, classes, problems)
-    )
+    files, label_of = _list_labelled(root, classes, problems)
     images = []
-    for name in sorted(files.keys() & class_of.keys()):
+    for name in sorted(files.keys() & label_of.keys()):
         try:
-            images.append(GradedImage(name, read_retina(files[name], side), class_of[name]))
+            images.append(GradedImage(name, read_retina(files[name], side), classes.index(label_of[name])))
         except DataError as error:
             problems += error.problems
     if not images and not problems:
@@ -48,6 +46,19 @@ def read_labelled(root: Path, classes: Sequence[str], side: int) -> list[GradedI
     if problems:
         raise DataError(problems)
     return images
+
+
+def labelled_units(root: Path) -> list[Unit]:
+    """Every photograph of a folder, by the bytes of its file, with its label, whichever that is.
+
+    Raises:
+        DataError: names every file, folder and line that is missing or wrong.
+    """
+    problems: list[str] = []
+    files, label_of = _list_labelled(root, None, problems)
+    if problems:
+        raise DataError(problems)
+    return [Unit(name, (hashed(files[name]),), label, kind=label) for name, label in label_of.items()]
 
 
 def read_retina(path: Path, side: int) -> NDArray[np.uint8]:
@@ -89,44 +100,61 @@ def retina_square(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return square
 
 
-_Listed = tuple[dict[str, Path], dict[str, int]]
+_Listed = tuple[dict[str, Path], dict[str, str]]
+"""The files and the labels by id."""
 
 
-def _listed(root: Path, classes: Sequence[str], problems: list[str]) -> _Listed:
+def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
+    """What a folder holds, unread; a sentence is added for all that is missing or wrong.
+
+    Args:
+        classes: the labels that there may be; None: any.
+
+    Raises:
+        DataError: there is no such folder, or it is laid out in neither way.
+    """
+    if not root.is_dir():
+        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
+    return (_listed if (root / LABELS_FILE).exists() else _folders)(root, classes, problems)
+
+
+def _listed(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
     files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
     columns, rows = read_table(root / LABELS_FILE)
     if sorted(columns) != ["id", "label"]:
         found = ", ".join(visible(str(column)) for column in columns) or "none"
         raise DataError([f"{LABELS_FILE}: the columns must be id and label, with commas between; found: {found}."])
-    class_of: dict[str, int] = {}
+    label_of: dict[str, str] = {}
     for line, row in rows:
         name, label = ((row[column] or "").strip() for column in ("id", "label"))
-        if name in class_of or name not in files:
+        if name in label_of or name not in files:
             problems.append(f"{LABELS_FILE}, line {line}: {visible(name)!r} is there twice, or no image's name.")
-        elif label not in classes:
+        elif classes is not None and label not in classes:
             told = ", ".join(classes)
             problems.append(f"{LABELS_FILE}, line {line}: label must be one of {told}, not {visible(label)!r}.")
         else:
-            class_of[name] = classes.index(label)
+            label_of[name] = label
     if not problems:
         problems += [
-            f"{LABELS_FILE}: the image '{name}' has no line; add one." for name in sorted(files.keys() - class_of)
+            f"{LABELS_FILE}: the image '{name}' has no line; add one." for name in sorted(files.keys() - label_of)
         ]
-    return files, class_of
+    return files, label_of
 
 
-def _folders(root: Path, classes: Sequence[str], problems: list[str]) -> _Listed:
+def _folders(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
     files: dict[str, Path] = {}
-    class_of: dict[str, int] = {}
-    if not any((root / name).is_dir() for name in classes):
-        told = ", ".join(classes)
+    label_of: dict[str, str] = {}
+    folders = [path for path in not_hidden(root) if path.is_dir() and (classes is None or path.name in classes)]
+    if not folders:
+        told = ", ".join(classes or ["by a label"])
         raise DataError(
             [f"{root.name}: holds neither {LABELS_FILE} nor a folder called {told}; give the labels one way."]
         )
-    for number, name in enumerate(classes):
-        if (root / name).is_dir():
-            for stem, path in files_by_stem(root / name, problems, GRADED_EXTENSIONS, GRADED_FORMATS).items():
-                if stem in files:
-                    problems.append(f"{name}/{path.name}: another class has a file of that name; rename one.")
-                files[stem], class_of[stem] = path, number
-    return files, class_of
+    for folder in folders:
+        odd: list[str] = []
+        for stem, path in files_by_stem(folder, odd, GRADED_EXTENSIONS, GRADED_FORMATS).items():
+            if stem in files:
+                problems.append(f"{folder.name}/{path.name}: another class has a file of that name; rename one.")
+            files[stem], label_of[stem] = path, folder.name
+        problems += odd if classes is not None else []  # what no run asks for may hold anything
+    return files, label_of

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shared.errors import DataError
 from shared.learning.data.images import list_images
 from shared.learning.data.tables import path_within, read_table
+from shared.learning.data.units import Unit, hashed
 from shared.service import alive
 from shared.visible import visible
 
@@ -33,13 +34,13 @@ class Listed:
 
     Args:
         file: within the data folder, resolved.
-        label: the number of its class.
+        label: the name of its class.
         group: None where the table has no such column.
     """
 
     id: str
     file: Path
-    label: int
+    label: str
     group: str | None
 
 
@@ -73,6 +74,19 @@ def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recordi
     return sorted(recordings, key=lambda recording: recording.listed.id)
 
 
+def recording_units(root: Path) -> list[Unit]:
+    """Every recording of a folder, by the bytes of its file, with its label, whichever that is.
+
+    Raises:
+        DataError: names every line that is wrong and every file that is missing.
+    """
+    problems: list[str] = []
+    listed = list_recordings(root, None, problems)
+    if problems:
+        raise DataError(problems)
+    return [Unit(each.id, (hashed(each.file),), each.label, kind=each.label, group=each.group) for _, each in listed]
+
+
 def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[NDArray[Any]]]:
     """The excerpts of one file, or of each file of a folder, by the file's stem.
 
@@ -91,10 +105,11 @@ def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[ND
     return found
 
 
-def list_recordings(root: Path, labels: Sequence[str], problems: list[str]) -> list[tuple[int, Listed]]:
+def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str]) -> list[tuple[int, Listed]]:
     """The table's lines that are right, each with its number.
 
     Args:
+        labels: those that there may be; None: any.
         problems: a sentence is added for each line that is not.
 
     Raises:
@@ -119,12 +134,12 @@ def list_recordings(root: Path, labels: Sequence[str], problems: list[str]) -> l
             problems.append(f"{where}: {visible(text)!r} is no path within the data folder; correct it.")
         elif file in files:
             problems.append(f"{where}: {visible(text)} is listed twice; keep one line.")
-        elif label not in labels:
+        elif labels is not None and label not in labels:
             problems.append(f"{where}: label must be one of {', '.join(labels)}, not {visible(label)!r}.")
         elif _GROUP in columns and not group:
             problems.append(f"{where}: the group is empty; name one for each recording, or leave the column out.")
         else:
-            listed.append((line, Listed(name, file, labels.index(label), group if _GROUP in columns else None)))
+            listed.append((line, Listed(name, file, label, group if _GROUP in columns else None)))
         ids.add(name)
         if file is not None:
             files.add(file)

@@ -7,6 +7,7 @@ severity is a name from the run's list, or its number from 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.learning.data.graded_images import GradedImage
-from shared.learning.data.images import SMALLEST_SIDE, read_image
+from shared.learning.data.images import SMALLEST_SIDE, read_image, short_name
 from shared.learning.data.tables import path_within, read_table
+from shared.learning.data.units import Unit, hashed
 from shared.visible import visible
 
 SCANS_FILE = "scans.csv"
@@ -53,33 +55,33 @@ def read_scans(root: Path, severities: Sequence[str], referable_from: int, side:
     Raises:
         DataError: names every line that is wrong and every file that is missing or unreadable.
     """
-    columns, rows = read_table(root / SCANS_FILE)
-    if sorted(columns) != sorted(_COLUMNS):
-        found = ", ".join(str(column) for column in columns) or "none"
-        raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {visible(found)}."])
     problems: list[str] = []
-    scans: dict[str, Scan] = {}
-    for line, row in rows:
-        where = f"{SCANS_FILE}, line {line}"
-        cells = {column: (row.get(column) or "").strip() for column in _COLUMNS}
-        name = cells["id"]
-        severity = _severity(cells["severity"], severities)
-        if not name or name in scans or "/" in name or "\\" in name:
-            problems.append(f"{where}: id {visible(name)!r} is empty, there twice, or has a slash; correct it.")
-        elif severity is None:
-            shown = visible(cells["severity"])
-            problems.append(f"{where}: severity must be one of {', '.join(severities)}, or its number, not {shown!r}.")
-        else:
-            try:
-                image = _read(root, where, [cells[picture] for picture in PICTURES], side)
-                scans[name] = Scan(name, image, int(severity >= referable_from), severity)
-            except DataError as error:
-                problems += error.problems
-    if not rows:
-        problems.append(f"{SCANS_FILE}: lists no scan; write a line for each.")
+    scans = []
+    for line, listed in _listed(root, severities, problems).items():
+        severity = _severity(listed.severity, severities)
+        try:
+            image = _read(f"{SCANS_FILE}, line {line}", listed.pictures, side)
+            scans.append(Scan(listed.id, image, int(severity >= referable_from), severity))
+        except DataError as error:
+            problems += error.problems
     if problems:
         raise DataError(problems)
-    return [scans[name] for name in sorted(scans)]
+    return sorted(scans, key=lambda scan: scan.id)
+
+
+def scan_units(root: Path) -> list[Unit]:
+    """Every scan of a folder, by the bytes of its four pictures, with its severity, whichever that is.
+
+    Raises:
+        DataError: names every line that is wrong and every file that is missing.
+    """
+    problems: list[str] = []
+    listed = _listed(root, None, problems)
+    if problems:
+        raise DataError(problems)
+    return [
+        Unit(each.id, tuple(map(hashed, each.pictures)), each.severity, kind=each.severity) for each in listed.values()
+    ]
 
 
 def three_channels(pictures: Sequence[NDArray[np.float32]], side: int) -> NDArray[np.uint8]:
@@ -96,32 +98,80 @@ def three_channels(pictures: Sequence[NDArray[np.float32]], side: int) -> NDArra
     return np.stack([_stretched(channel) for channel in channels], axis=2)  # 3 of (S, S) -> (S, S, 3)
 
 
-def _read(root: Path, where: str, paths: Sequence[str], side: int) -> NDArray[np.uint8]:
+@dataclass(frozen=True)
+class _Listed:
+    """What the table says of a scan: its four files, and its severity in small letters."""
+
+    id: str
+    pictures: tuple[Path, ...]
+    severity: str
+
+
+def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -> dict[int, _Listed]:
+    """The table's lines that are right, by their number; a sentence is added for each that is not.
+
+    Args:
+        severities: those that there may be; None: any.
+
+    Raises:
+        DataError: the table cannot be read, or its columns are others.
+    """
+    columns, rows = read_table(root / SCANS_FILE)
+    if sorted(columns) != sorted(_COLUMNS):
+        found = ", ".join(str(column) for column in columns) or "none"
+        raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {visible(found)}."])
+    listed: dict[int, _Listed] = {}
+    ids: set[str] = set()
+    for line, row in rows:
+        where = f"{SCANS_FILE}, line {line}"
+        cells = {column: (row.get(column) or "").strip() for column in _COLUMNS}
+        name, severity = cells["id"], cells["severity"]
+        paths = {cells[picture]: path_within(root, cells[picture]) for picture in PICTURES}
+        outside = [text for text, path in paths.items() if path is None]
+        if not name or name in ids or "/" in name or "\\" in name:
+            problems.append(f"{where}: id {visible(name)!r} is empty, there twice, or has a slash; correct it.")
+        elif severities is not None and not _is_severity(severity, severities):
+            told = ", ".join(severities)
+            problems.append(f"{where}: severity must be one of {told}, or its number, not {visible(severity)!r}.")
+        elif outside:
+            problems += [
+                f"{where}: {visible(text)!r} is no path within the data folder; correct it." for text in outside
+            ]
+        else:
+            pictures = tuple(path for picture in PICTURES if (path := paths[cells[picture]]) is not None)
+            listed[line] = _Listed(name, pictures, severity.lower())
+        ids.add(name)
+    if not rows:
+        problems.append(f"{SCANS_FILE}: lists no scan; write a line for each.")
+    return listed
+
+
+def _read(where: str, paths: Sequence[Path], side: int) -> NDArray[np.uint8]:
     problems: list[str] = []
     pictures = []
-    for text in paths:
-        path = path_within(root, text)
-        if path is None:
-            problems.append(f"{where}: {visible(text)!r} is no path within the data folder; correct it.")
-            continue
+    for path in paths:
         try:
             picture = read_image(path)
         except DataError as error:
             problems += [f"{where}: {problem}" for problem in error.problems]
             continue
         if min(picture.shape) < SMALLEST_SIDE:
-            problems.append(f"{where}: {visible(text)} is too small; each side needs {SMALLEST_SIDE} pixels.")
+            problems.append(f"{where}: {short_name(path)} is too small; each side needs {SMALLEST_SIDE} pixels.")
         pictures.append(picture)
     if problems:
         raise DataError(problems)
     return three_channels(pictures, side)
 
 
-def _severity(text: str, severities: Sequence[str]) -> int | None:
-    names = {name.lower(): number for number, name in enumerate(severities)}
-    if text.lower() in names:
-        return names[text.lower()]
-    return int(text) if text.isdecimal() and text.isascii() and int(text) < len(severities) else None
+def _is_severity(text: str, severities: Sequence[str]) -> bool:
+    is_number = re.fullmatch("[0-9]{1,3}", text) is not None and int(text) < len(severities)
+    return is_number or text.lower() in [name.lower() for name in severities]
+
+
+def _severity(text: str, severities: Sequence[str]) -> int:
+    """The place of a severity, by its name or its number."""
+    names = [name.lower() for name in severities]
+    return names.index(text) if text in names else int(text)
 
 
 def _scaled(picture: NDArray[np.float32], side: int) -> NDArray[np.float32]:

@@ -212,6 +212,8 @@ class Method:
     """Whether it is about each site's BatchNorm, which private training has none of."""
     needs_sgd: ClassVar[bool] = False
     """Whether it computes with step sizes, which SGD alone has."""
+    networks_beside: ClassVar[int] = 0
+    """How many networks like the one in training ``begin`` puts beside it."""
     in_turn: ClassVar[bool] = False
     """Whether a round asks one site, each in its turn."""
     reference: ClassVar[Literal["", "alone", "pooled"]] = ""

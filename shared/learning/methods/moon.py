@@ -35,6 +35,7 @@ class Moon(FedAvg):
     """See above."""
 
     name = "moon"
+    networks_beside = 2
 
     class Options(MethodOptions):
         """What a run may choose."""

@@ -136,7 +136,7 @@ def build_encoder(name: str) -> Encoder:
     # Sizes without values at first: VGG-19's classifier, thrown away here, would take half a gigabyte.
     with torch.device("meta"):
         encoder = _small(name) if name in {"small", "plain"} else _torchvision(name)
-    encoder.to_empty(device="cpu")
+    encoder.to_empty(device=torch.get_default_device())  # as any layer is; sizes alone where that is "meta"
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -8,8 +8,7 @@ To add a task, write one file with one class that keeps this contract and name i
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
@@ -20,8 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from shared.errors import DataError
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.splits import SPLITS, SplitPlan, split_images
+from shared.learning.data.division import deal, present
+from shared.learning.data.sets import Members, members_of, sets_of
+from shared.learning.data.splits import SPLITS, SplitPlan, unit_of
+from shared.learning.data.units import Unit, settled
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
 
@@ -37,20 +40,6 @@ class Options(BaseModel):
     def balances(self) -> bool:
         """Whether some images are taken more often than others in an epoch."""
         return False
-
-
-def valid_pattern(pattern: str | None) -> str | None:
-    """A regular expression of an option, for a validator.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"is not a regular expression ({error})") from error
-    return pattern
 
 
 def valid_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -99,11 +88,12 @@ class Collection(Generic[SampleT]):
 
 @dataclass(frozen=True)
 class Dataset(Generic[SampleT]):
-    """One site's images; no group of images is in two of the three splits.
+    """One site's images, in sets that are unions of whole blocks of its division.
 
     Args:
         foreign: images unlike the site's own, without labels, to see whether a model is less sure of them.
         repeats: by id, how often an image is trained on in an epoch, where it is more than once.
+        blocks: the number of each unit's block, by the unit's id; see ``splits.unit_of``.
     """
 
     train: Sequence[SampleT]
@@ -112,32 +102,53 @@ class Dataset(Generic[SampleT]):
     classes: tuple[str, ...]
     foreign: Sequence[SampleT] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
+    blocks: Mapping[str, int] = field(default_factory=dict)
 
 
-def divided(
-    found: Collection[SampleT],
-    root: Path,
-    split: SplitPlan,
-    seed: int,
-    group_pattern: str | None,
-    *,
-    class_of: Callable[[SampleT], int] = lambda _: 0,
-    groups: Mapping[str, str] | None = None,
-) -> Dataset[SampleT]:
-    """A site's images, divided; see ``splits.split_images``.
-
-    Args:
-        class_of: what folds are stratified by.
-        groups: where the folder says them; see ``splits.split_images``.
+def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
+    """A site's images in the sets of a run. A block that the run does not read all of is left out whole.
 
     Raises:
-        DataError: names every problem of the split.
+        DataError: a set stays empty.
     """
-    samples = {sample.id: sample for sample in found.samples}
-    classes = {name: class_of(sample) for name, sample in samples.items()}
-    parts = split_images(classes, root, split, seed, group_pattern, groups=groups)
-    train, validation, test = (tuple(samples[image] for image in parts[name]) for name in SPLITS)
-    return Dataset(train, validation, test, found.classes)
+    read = {unit_of(sample.id) for sample in found.samples}
+    torn = {number for of_set in members.values() for unit, number in of_set.items() if unit not in read}
+    blocks = {unit: number for name in SPLITS for unit, number in members[name].items() if number not in torn}
+    train, validation, test = (
+        tuple(sample for sample in found.samples if (unit := unit_of(sample.id)) in members[name] and unit in blocks)
+        for name in SPLITS
+    )
+    if problems := [
+        f"the {name} set is empty: the run reads no whole block of it here; it asks for other classes than these."
+        for name, samples in zip(SPLITS, (train, validation, test), strict=True)
+        if not samples
+    ]:
+        raise DataError(problems)
+    return Dataset(train, validation, test, found.classes, blocks=blocks)
+
+
+def open_anew(
+    task: Task[Any, SampleT],
+    root: Path,
+    options: Options,
+    plan: SplitPlan,
+    seed: int,
+    *,
+    secret: bytes,
+    least: int = 1,
+) -> Dataset[SampleT]:
+    """A folder's images in the sets of a run, at a site that has dealt none before.
+
+    Args:
+        seed: decides what the plan leaves open.
+        secret: decides the blocks, of so many images or more.
+
+    Raises:
+        DataError: names every problem of every file, or the sets cannot be made.
+    """
+    units = settled(task.units(root), root, None)
+    blocks = present(deal([], {task.name: units}, least, secret), task.name, units, least).blocks
+    return task.open_dataset(root, options, members_of(sets_of(blocks, plan, seed), blocks))
 
 
 @dataclass(frozen=True)
@@ -230,6 +241,9 @@ class Task(Protocol[OptionsT, SampleT]):
         Outside its heads, no tensor's name or shape depends on ``classes``; nor in them, unless they are local.
         """
 
+    def input_shape(self, options: OptionsT) -> tuple[int, ...]:
+        """(C, ...) of one input of the model, as far as the options tell; what they leave to the images is a guess."""
+
     def load_initial_weights(self, model: torch.nn.Module, options: OptionsT, folders: Sequence[Path]) -> str | None:
         """Puts the weights that training begins from, if the options name any, into an untrained model.
 
@@ -243,14 +257,23 @@ class Task(Protocol[OptionsT, SampleT]):
             ConfigurationError: the file is not there, or not what it should be.
         """
 
-    def open_dataset(self, root: Path, options: OptionsT, split: SplitPlan, seed: int) -> Dataset[SampleT]:
+    def units(self, root: Path) -> Sequence[Unit]:
+        """What a labelled folder holds, by the bytes of its files, whatever a run's options make of it.
+
+        Raises:
+            DataError: names every problem of its tables and of files that are missing.
+        """
+
+    def unlabelled_units(self, path: Path) -> Sequence[Unit]:
+        """The same of a folder of images without labels."""
+
+    def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[SampleT]:
         """Reads and checks every file of a site.
 
         Args:
             root: the site's data folder.
             options: the task's options.
-            split: how the images are divided.
-            seed: decides the division where no split file does.
+            members: which units make up each set.
 
         Raises:
             DataError: names every problem of every file.

@@ -18,14 +18,22 @@ from torch import nn
 from shared.errors import DataError
 from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour, read_graded
-from shared.learning.data.images import list_images
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.graded_images import (
+    GRADED_EXTENSIONS,
+    GRADED_FORMATS,
+    GradedImage,
+    graded_units,
+    read_colour,
+    read_graded,
+)
+from shared.learning.data.images import list_images, unlabelled_units
+from shared.learning.data.sets import Members
+from shared.learning.data.units import Unit
 from shared.learning.models.encoders import load_imagenet_weights, valid_encoder
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import FLIPPED_AND_TURNED, Classification
-from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
+from shared.learning.tasks.contract import Collection, Dataset, Options, divided
 
 
 class DrOptions(Options):
@@ -41,18 +49,11 @@ class DrOptions(Options):
     """Side in pixels that every photograph is scaled to."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Both without weight decay; SGD without momentum."""
-    group_pattern: str | None = None
-    """Regular expression that finds, in an image's name, the group (a patient) that is never divided between splits."""
 
     @field_validator("encoder")
     @classmethod
     def _encoder_is_known(cls, encoder: str) -> str:
         return valid_encoder(encoder)
-
-    @field_validator("group_pattern")
-    @classmethod
-    def _pattern_compiles(cls, pattern: str | None) -> str | None:
-        return valid_pattern(pattern)
 
 
 class DrStaging(Classification):
@@ -72,14 +73,22 @@ class DrStaging(Classification):
             torch.manual_seed(seed_for(seed, "model"))
             return GradingNetwork(options.encoder, classes, options.head)
 
+    def input_shape(self, options: DrOptions) -> tuple[int, ...]:
+        return 3, options.image_size, options.image_size
+
     def load_initial_weights(self, model: nn.Module, options: DrOptions, folders: Sequence[Path]) -> str | None:
         if options.weights == "random":
             return None
         return load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
 
-    def open_dataset(self, root: Path, options: DrOptions, split: SplitPlan, seed: int) -> Dataset[GradedImage]:
-        found = self.open_images(root, options)
-        dataset = divided(found, root, split, seed, options.group_pattern, class_of=lambda sample: sample.grade)
+    def units(self, root: Path) -> list[Unit]:
+        return graded_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+
+    def open_dataset(self, root: Path, options: DrOptions, members: Members) -> Dataset[GradedImage]:
+        dataset = divided(self.open_images(root, options), members)
         if len(dataset.train) < 2:
             raise DataError(["the train split has a single image; training needs two or more: add images."])
         return dataset

@@ -14,12 +14,12 @@ from torch import nn
 from shared.errors import DataError
 from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.sets import Members
 from shared.learning.models.encoders import WITHOUT_BATCH_NORM, load_imagenet_weights
 from shared.learning.models.frozen_features import FrozenFeatures
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import FLIPPED_AND_TURNED, Classification, ImageT, balancing
-from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_pattern
+from shared.learning.tasks.contract import Collection, Dataset, Options, divided
 
 
 class FrozenOptions(Options):
@@ -37,8 +37,6 @@ class FrozenOptions(Options):
     """Side in pixels that every image is scaled to."""
     balance: bool = False
     """Whether images of rarer classes are taken more often in an epoch."""
-    group_pattern: str | None = None
-    """Regular expression that finds, in an image's name, the group (a patient) that is never divided between splits."""
 
     @property
     def balances(self) -> bool:
@@ -63,11 +61,6 @@ class FrozenOptions(Options):
             raise ValueError("each width must be between 1 and 16384")
         return hidden
 
-    @field_validator("group_pattern")
-    @classmethod
-    def _pattern_compiles(cls, pattern: str | None) -> str | None:
-        return valid_pattern(pattern)
-
 
 FrozenOptionsT = TypeVar("FrozenOptionsT", bound=FrozenOptions)
 
@@ -81,13 +74,8 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         """See ``contract.Task``."""
         raise NotImplementedError
 
-    def stratum(self, sample: ImageT) -> int:
-        """What folds are stratified by."""
-        return sample.grade
-
-    def open_dataset(self, root: Path, options: FrozenOptionsT, split: SplitPlan, seed: int) -> Dataset[ImageT]:
-        found = self.open_images(root, options)
-        dataset = divided(found, root, split, seed, options.group_pattern, class_of=self.stratum)
+    def open_dataset(self, root: Path, options: FrozenOptionsT, members: Members) -> Dataset[ImageT]:
+        dataset = divided(self.open_images(root, options), members)
         if len(dataset.train) < 2:
             raise DataError(["the train split has a single image; training needs two or more: add images."])
         return replace(dataset, repeats=balancing(dataset.train)) if options.balance else dataset
@@ -99,6 +87,9 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
             return FrozenFeatures(options.encoder, options.classes, options.hidden, options.dropout)
+
+    def input_shape(self, options: FrozenOptionsT) -> tuple[int, ...]:
+        return 3, options.image_size, options.image_size
 
     def load_initial_weights(self, model: nn.Module, options: FrozenOptionsT, folders: Sequence[Path]) -> str | None:
         if options.weights == "random":

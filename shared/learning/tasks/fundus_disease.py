@@ -15,8 +15,9 @@ from pydantic import Field, field_validator
 
 from shared.exchange.reading import check_record
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage
-from shared.learning.data.images import list_images
-from shared.learning.data.labelled_photographs import read_labelled, read_retina
+from shared.learning.data.images import list_images, unlabelled_units
+from shared.learning.data.labelled_photographs import labelled_units, read_labelled, read_retina
+from shared.learning.data.units import Unit
 from shared.learning.tasks.contract import Collection, valid_labels
 from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions
 
@@ -46,6 +47,12 @@ class FundusDisease(FrozenClassification[FundusOptions, GradedImage]):
 
     def options(self, raw: Mapping[str, object]) -> FundusOptions:
         return check_record(raw, FundusOptions, "task_options")
+
+    def units(self, root: Path) -> list[Unit]:
+        return labelled_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
 
     def open_images(self, root: Path, options: FundusOptions) -> Collection[GradedImage]:
         return Collection(read_labelled(root, options.labels, options.image_size), options.labels)

@@ -19,16 +19,26 @@ from torch import Tensor, nn
 
 from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation, augment
-from shared.learning.data.images import SMALLEST_SIDE, list_images, read_image, read_pairs, scale_to
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.images import (
+    SMALLEST_SIDE,
+    list_images,
+    pair_units,
+    read_image,
+    read_pairs,
+    scale_to,
+    unlabelled_units,
+)
+from shared.learning.data.sets import Members
+from shared.learning.data.units import Unit
 from shared.learning.metrics import Score, mean_and_std, pixel_scores
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import SELECTION_SCORES
-from shared.learning.tasks.contract import REFER, Collection, Dataset, Options, divided, valid_pattern
+from shared.learning.tasks.contract import REFER, Collection, Dataset, Options, divided
 
 _MOMENTUM = 0.9
+_USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 _CLASSES = ("background", "vessel")
 
 
@@ -56,8 +66,6 @@ class OctaOptions(Options):
     """Channels of each level of the U-Net."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Probability that a value is dropped."""
-    group_pattern: str | None = None
-    """Regular expression that finds, in an image's name, the group that is never divided between splits."""
 
     @field_validator("widths")
     @classmethod
@@ -65,11 +73,6 @@ class OctaOptions(Options):
         if not all(1 <= width <= 2048 for width in widths):
             raise ValueError("each width must be between 1 and 2048")
         return widths
-
-    @field_validator("group_pattern")
-    @classmethod
-    def _pattern_compiles(cls, pattern: str | None) -> str | None:
-        return valid_pattern(pattern)
 
 
 class OctaSegmentation:
@@ -92,11 +95,20 @@ class OctaSegmentation:
             torch.manual_seed(seed_for(seed, "model"))
             return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=classes)
 
+    def input_shape(self, options: OctaOptions) -> tuple[int, ...]:
+        return (1, *[options.image_size or _USUAL_SIDE] * 2)
+
     def load_initial_weights(self, model: nn.Module, options: OctaOptions, folders: Sequence[Path]) -> None:
         return None  # random weights
 
-    def open_dataset(self, root: Path, options: OctaOptions, split: SplitPlan, seed: int) -> Dataset[SegmentedImage]:
-        return divided(self.open_images(root, options), root, split, seed, options.group_pattern)
+    def units(self, root: Path) -> list[Unit]:
+        return pair_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path)
+
+    def open_dataset(self, root: Path, options: OctaOptions, members: Members) -> Dataset[SegmentedImage]:
+        return divided(self.open_images(root, options), members)
 
     def open_images(self, root: Path, options: OctaOptions) -> Collection[SegmentedImage]:
         pairs = read_pairs(root, options.image_size)

@@ -14,8 +14,9 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from shared.exchange.reading import check_record
-from shared.learning.data.images import list_images, read_image
-from shared.learning.data.scans import Scan, read_scans, three_channels
+from shared.learning.data.images import list_images, read_image, unlabelled_units
+from shared.learning.data.scans import Scan, read_scans, scan_units, three_channels
+from shared.learning.data.units import Unit
 from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification, FrozenOptions
 
@@ -30,7 +31,7 @@ class RdrOptions(FrozenOptions):
     severities: tuple[str, ...] = Field(
         default=("normal", "mild", "moderate", "severe", "proliferative"), min_length=2, max_length=20
     )
-    """Their names, from the slightest upwards; folds are stratified by them."""
+    """Their names, from the slightest upwards."""
     referable_from: int = Field(default=2, ge=1)
     """The first severity that is referable, counted from 0."""
 
@@ -56,8 +57,11 @@ class RdrClassification(FrozenClassification[RdrOptions, Scan]):
     def options(self, raw: Mapping[str, object]) -> RdrOptions:
         return check_record(raw, RdrOptions, "task_options")
 
-    def stratum(self, sample: Scan) -> int:
-        return sample.severity
+    def units(self, root: Path) -> list[Unit]:
+        return scan_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path)
 
     def open_images(self, root: Path, options: RdrOptions) -> Collection[Scan]:
         return Collection(read_scans(root, options.severities, options.referable_from, options.image_size), _CLASSES)

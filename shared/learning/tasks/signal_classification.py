@@ -16,9 +16,11 @@ from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
-from shared.learning.data.recordings import Recording, read_recordings, read_unlisted
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.images import unlabelled_units
+from shared.learning.data.recordings import read_recordings, read_unlisted, recording_units
+from shared.learning.data.sets import Members
 from shared.learning.data.time_series import Window
+from shared.learning.data.units import Unit
 from shared.learning.tasks.classification import OneClassEach
 from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_labels
 
@@ -87,17 +89,25 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
     def vary(self, sample: ExcerptT, augmentation: Augmentation, seed: int) -> ExcerptT:
         return sample
 
-    def open_dataset(self, root: Path, options: OptionsT, split: SplitPlan, seed: int) -> Dataset[ExcerptT]:
-        recordings = self._read(root, options)
-        groups = {each.listed.id: each.listed.group for each in recordings if each.listed.group is not None}
-        found = self._collected(recordings, options)
-        dataset = divided(found, root, split, seed, None, class_of=lambda sample: sample.grade, groups=groups)
+    def units(self, root: Path) -> list[Unit]:
+        return recording_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path, (self.extension,), self.extension[1:].upper())
+
+    def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[ExcerptT]:
+        dataset = divided(self.open_images(root, options), members)
         if len(dataset.train) < 2:
             raise DataError(["the train split has a single excerpt; training needs two or more: add recordings."])
         return dataset
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[ExcerptT]:
-        return self._collected(self._read(root, options), options)
+        samples = [
+            sample
+            for each in read_recordings(root, options.labels, lambda file: self.excerpts(file, options))
+            for sample in self._numbered(each.listed.id, each.excerpts, options.labels.index(each.listed.label))
+        ]
+        return Collection(samples, options.labels)
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> Sequence[ExcerptT]:
         found = read_unlisted(path, self.extension, lambda file: self.excerpts(file, options))
@@ -109,15 +119,6 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
     def optimizer(self, model: nn.Module, options: OptionsT, learning_rate: float) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD
         return kind(model.parameters(), lr=learning_rate)
-
-    def _read(self, root: Path, options: OptionsT) -> list[Recording]:
-        return read_recordings(root, options.labels, lambda file: self.excerpts(file, options))
-
-    def _collected(self, recordings: Sequence[Recording], options: OptionsT) -> Collection[ExcerptT]:
-        samples = [
-            sample for each in recordings for sample in self._numbered(each.listed.id, each.excerpts, each.listed.label)
-        ]
-        return Collection(samples, options.labels)
 
     def _numbered(self, name: str, excerpts: Sequence[NDArray[Any]], label: int) -> list[ExcerptT]:
         return [self.sample(f"{name}/{number:04d}", excerpt, label) for number, excerpt in enumerate(excerpts, 1)]

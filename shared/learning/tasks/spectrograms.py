@@ -75,6 +75,9 @@ class Spectrograms(SignalClassification[SpectrogramOptions, GradedImage]):
             torch.manual_seed(seed_for(seed, "model"))
             return GradingNetwork(options.encoder, len(options.labels), "linear")
 
+    def input_shape(self, options: SpectrogramOptions) -> tuple[int, ...]:
+        return 3, options.image_size, options.image_size
+
     def load_initial_weights(
         self, model: nn.Module, options: SpectrogramOptions, folders: Sequence[Path]
     ) -> str | None:

@@ -84,6 +84,9 @@ class TimeSeries(SignalClassification[TimeSeriesOptions, Window]):
             torch.manual_seed(seed_for(seed, "model"))
             return GradingNetwork(build_signal_encoder(len(options.channels)), len(options.labels), "linear")
 
+    def input_shape(self, options: TimeSeriesOptions) -> tuple[int, ...]:
+        return len(options.channels), options.window
+
     def excerpts(self, path: Path, options: TimeSeriesOptions) -> list[NDArray[np.float32]]:
         values = read_time_series(path, options.channels, options.rate_hz)
         if len(values) < options.window:

@@ -1,0 +1,85 @@
+"""What protocol 1 had and protocol 2 has no more. An audit reads folders of it for ever, and nobody else does."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from shared.errors import ConfigurationError
+from shared.exchange import names, records
+from shared.exchange.names import MAX_ROUND
+from shared.exchange.records import Count, Record, RunConfiguration, Share
+from shared.learning.schedules import learning_rate
+from shared.learning.seeds import seed_for, split_seed
+
+GROUP_PATTERN = "group_pattern"
+"""Among the options of most tasks: a regular expression of the aggregator's for the names of a hospital's images."""
+
+
+class Seeds(Record):
+    """Seeds of one site in one round, each in [0, 2^63): of the split, and of the training."""
+
+    split: Count
+    training: Count
+
+
+class RoundConfiguration(Record):
+    """``config.yaml``, with the run's split and its seed."""
+
+    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    epochs: Annotated[int, Field(ge=0, le=1000)]
+    learning_rate: Annotated[float, Field(gt=0, le=10)]
+    batch_size: Annotated[int, Field(ge=2, le=4096)]
+    seeds: Seeds
+    split: dict[str, Any]
+    augmentation: dict[str, Any]
+
+
+class Reliability(records.Reliability):
+    """``reliability.yaml``, whose numbers were not rounded."""
+
+    theta: Annotated[float, Field(gt=0, le=1)]
+    auroc: Share | None
+
+
+RECORDS: dict[str, type[Record]] = {
+    names.ROUND_CONFIGURATION: RoundConfiguration,
+    names.RELIABILITY: Reliability,
+}
+"""The records that had another form."""
+
+
+def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:
+    """What a site was asked for in a round; the closing one has no epochs."""
+    return RoundConfiguration(
+        round=round_no,
+        epochs=run.epochs if round_no <= run.rounds else 0,
+        learning_rate=learning_rate(run.learning_rate, round_no - 1),
+        batch_size=run.batch_size,
+        seeds=Seeds(split=split_seed(run.seed, site), training=seed_for(run.seed, round_no, site, "training")),
+        split=run.split,
+        augmentation=run.augmentation,
+    )
+
+
+def as_today(run: RunConfiguration) -> RunConfiguration:
+    """A run's configuration without what no run says any more.
+
+    Raises:
+        ConfigurationError: that was not as it had to be.
+    """
+    options = dict(run.task_options)
+    pattern = options.pop(GROUP_PATTERN, None)
+    try:
+        if pattern is not None:
+            re.compile(pattern)
+    except (TypeError, re.error, OverflowError, RecursionError):
+        raise ConfigurationError([f"task_options: {GROUP_PATTERN}: is not a regular expression"]) from None
+    return run.model_copy(update={"task_options": options})
+
+
+def is_scratch(path: str) -> bool:
+    """Whether ``path`` is that of a folder in which somebody checked what the server can do."""
+    return re.fullmatch(r"check-[0-9a-f]{16}", path) is not None

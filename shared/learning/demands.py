@@ -1,0 +1,150 @@
+"""What a run demands of a site, known from its configuration alone: before a model is built or an image read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from shared.exchange.records import RunConfiguration, Sharing
+from shared.learning.data.splits import SplitName
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Method
+from shared.learning.private_training import IMAGES_AT_A_TIME
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Options, Task
+
+_NUMBER = 4  # bytes
+_TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
+_CLASSES = 2  # stand for any number: what is told here hardly depends on it
+_EVALUATED = 32  # inputs in a batch that is evaluated, at most
+
+
+@dataclass(frozen=True)
+class Demands:
+    """A run's demands.
+
+    Args:
+        sharing: which tensors travel and stay, by this software.
+        rounds: in which the site trains, at most.
+        epochs: of each round, with those that the method adds.
+        views: how often one image is shown to the model in the whole run, fine-tuning too, if none is repeated.
+        parameters: of all networks that are trained.
+        memory_bytes: what training takes, about: weights, gradients, what the optimizer and the method remember, and
+            what the layers yield for one batch.
+        theta_from: the set that θ is measured on, if the method has it sent.
+        measures: whether the method has sent what it measures on images of training or validation.
+        is_private: then nothing leaves that was measured on training images.
+    """
+
+    sharing: Sharing
+    rounds: int
+    epochs: int
+    views: int
+    parameters: int
+    memory_bytes: int
+    theta_from: SplitName | None
+    measures: bool
+    is_private: bool
+
+    def rows(self, trained: int, validated: int) -> dict[SplitName, int]:
+        """How many rows of numbers leave over each set with the answers to so many rounds; θ and each of a method's
+        measurements count as one.
+
+        Args:
+            trained: answers with a model.
+            validated: answers to the closing round.
+        """
+        answers = trained + validated
+        measured = answers if self.measures else 0
+        rows: dict[SplitName, int] = {
+            "train": (0 if self.is_private else trained * self.epochs) + measured,
+            "validation": answers + trained * self.epochs + measured,
+            "test": answers,
+        }
+        if self.theta_from is not None:
+            rows[self.theta_from] += answers
+        return rows
+
+    @property
+    def most_rows(self) -> dict[SplitName, int]:
+        """The same of the whole run."""
+        return self.rows(self.rounds, 1)
+
+
+def demands(run: RunConfiguration) -> Demands:
+    """What a run demands of each of its sites.
+
+    Raises:
+        ConfigurationError: an unknown task, method or option.
+    """
+    task, method = task_named(run.task), open_method(run.method, run.method_options)
+    options: Options = task.options(run.task_options)
+    augmentation = task.augmentation(run.augmentation)
+    with torch.device("meta"):  # tensors without values: they take neither memory nor time
+        network = build_network(task, method, options, _CLASSES, run_seed=run.seed, is_private=run.privacy is not None)
+    listed = sharing(task, method, network)
+    epochs = len(method.phases(network, run.epochs))
+    of_epoch = augmentation.copies + augmentation.originals
+    return Demands(
+        sharing=listed,
+        rounds=run.rounds,
+        epochs=epochs,
+        views=(run.rounds * epochs + method.options.fine_tuning_epochs) * of_epoch,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        memory_bytes=_memory(run, method, network, listed),
+        theta_from=method.options.theta_from if method.sends_reliability else None,
+        measures=bool(listed.measured),
+        is_private=run.privacy is not None,
+    )
+
+
+def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: Sharing) -> int:
+    """Bytes."""
+    task = task_named(run.task)
+    options = task.options(run.task_options)
+    weights = sum(tensor.numel() for tensor in network.state_dict().values())
+    learning = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    received = sum(prod(shape.shape) for shape in listed.parameters.tensors.values())
+    groups = method.groups(network, listed)
+    beside = sum(
+        prod(shape.shape)
+        for part in (groups.to_site, groups.measured, groups.trained, groups.at_site)
+        for group in part.values()
+        for shape in group.tensors.values()
+    )
+    gradients = 1 + IMAGES_AT_A_TIME * (run.privacy is not None)
+    kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(run, task, options)) + received
+    return _NUMBER * int(kept + beside + _yielded(network, task.input_shape(options), run.batch_size))
+
+
+def _remembered(run: RunConfiguration, task: Task, options: Options) -> int:
+    """Numbers that the optimizer remembers of each that learns."""
+    optimizer = task.optimizer(nn.Linear(1, 1), options, run.learning_rate.initial)
+    if isinstance(optimizer, torch.optim.SGD):
+        return 1 if optimizer.defaults["momentum"] else 0
+    return 2
+
+
+def _yielded(network: nn.Module, shape: tuple[int, ...], batch_size: int) -> int:
+    """Numbers that the layers yield for one batch: all that training has to keep, of what is frozen the largest."""
+    kept, largest = 0, 0
+
+    def count(layer: nn.Module, inputs: object, values: object) -> None:
+        nonlocal kept, largest
+        if isinstance(values, Tensor):
+            largest = max(largest, values.numel())
+            kept += values.numel() * values.requires_grad
+
+    layers = [layer for layer in network.modules() if not any(layer.children())]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        network.train()
+        network(torch.empty(_TRIED, *shape, device="meta"))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return kept * batch_size // _TRIED + 2 * largest * max(batch_size, _EVALUATED) // _TRIED

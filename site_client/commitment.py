@@ -1,0 +1,233 @@
+"""What a yes commits this site to: which of its images a run uses, and what it may take of them.
+
+All of it is settled, and on the disk, before the yes is sealed, and each round finds it there. When the run is over,
+what it did not take is given back, where that is safe.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from shared.counted import counted
+from shared.errors import ConfigurationError, StandingError
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import Place
+from shared.exchange.reading import check_record
+from shared.exchange.records import RunConfiguration, decimal_text
+from shared.learning.data.division import deal
+from shared.learning.data.sets import Members, SetName, images_in, sets_of
+from shared.learning.data.splits import SPLITS, SplitName, SplitPlan
+from shared.learning.demands import Demands, demands
+from shared.learning.privacy import Spent, epsilon, mechanism
+from shared.learning.private_gradients import Secret
+from shared.learning.seeds import split_seed
+from shared.learning.tasks.contract import Dataset
+from site_client import store
+from site_client.configuration import Policy, SiteConfiguration
+from site_client.division import Agreed, Budget, Kept, Spending, keep, kept
+from site_client.folders import all_units, find, units_in
+from site_client.policy import excesses
+from site_client.train import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Trainer, demanded: Demands) -> Dataset:
+    """Settle which images a run uses, and reserve what it may take of them. Done twice, it comes to the same.
+
+    Returns:
+        The images, in the run's sets.
+
+    Raises:
+        ConfigurationError: the run asks for more than this hospital allows.
+        DataError: its images cannot be read, or do not make the run's sets.
+        StandingError: what it kept of earlier runs is missing or old.
+    """
+    policy, run = site.policy, trainer.run
+    before = _after_all_others(work, channel, run.run)
+    here, secret = all_units(work, site), bytes.fromhex(before.division.secret)
+    blocks = deal(before.division.blocks, here, policy.minimum_count, secret)
+    found = find(run.task, here, blocks, policy.minimum_count)
+    plan = check_record(run.split, SplitPlan, "split")
+    sets = sets_of(found.own.blocks, plan, split_seed(run.seed, site.site))
+    if found.foreign is not None:
+        sets["foreign"] = tuple(found.foreign.blocks)
+    rows = _rows(demanded.most_rows)
+    # What can be known without reading an image is asked first.
+    _demand_images(images_in(sets["train"], found.own.blocks), policy)
+    _demand_rows(before.budget, run.run, {name: (sets[name], rows[name]) for name in sets}, policy)
+    dataset = trainer.open_dataset(found.members(sets))
+    if problems := excesses(policy, demanded, max(dataset.repeats.values(), default=1)):
+        raise ConfigurationError(problems)
+    spending = _spending(run, demanded, len(dataset.train))
+    if spending is not None:
+        _demand_privacy(before.budget, run.run, spending, policy)
+        # The secret of a run's noise is made here and nowhere else. If it is lost, no round is answered any more: other
+        # noise over the same sums would show, together with the first, what they are.
+        Secret.made_at(store.noise_path(work, run.run))
+    agreed = Agreed(sets={name: list(numbers) for name, numbers in sets.items()}, rows=rows, private=spending)
+    division = before.division.model_copy(update={"blocks": blocks})
+    keep(work, Kept(division, before.budget.with_run(run.run, agreed)))
+    for sentence in found.told():
+        logger.info("run %s: %s", run.run, sentence)
+    return dataset
+
+
+def committed(work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration) -> Members:
+    """The units of each set of a run that this site agreed to, as far as their blocks are whole now.
+
+    Raises:
+        DataError: the images cannot be read.
+        StandingError: too little of what was agreed to is left, or it was of an earlier division.
+    """
+    found = kept(work, agreed_runs(channel))
+    agreed = found.budget.runs.get(run.run)
+    if agreed is None or agreed.sets is None:
+        raise StandingError(
+            f"run {run.run} was agreed to with an earlier division of the images, and is not answered with this one: "
+            "withdraw from it"
+        )
+    units = units_in(work, site, [run.task])
+    here = find(run.task, units, found.division.blocks, site.policy.minimum_count)
+    lost = sum(number not in here.own.blocks for name in SPLITS for number in agreed.sets[name])
+    if lost:
+        what = counted(lost, "block of images", "blocks of images")
+        logger.warning("run %s goes on without %s, in which one is lost or changed", run.run, what)
+    members = here.members(agreed.sets)
+    enough = len(members["train"]) >= site.policy.minimum_training_images
+    if not (enough and members["validation"] and members["test"]):
+        raise StandingError(
+            f"run {run.run}: too few of the blocks of images that it uses are whole: put back what was lost or changed "
+            "since this site agreed, or withdraw from the run"
+        )
+    return members
+
+
+def release(work: Path, channel: Channel, run: str) -> None:
+    """Give back what a run that is over did not take, and forget the secret of its noise: who had it and the models
+    could take the noise off.
+    """
+    try:
+        found = kept(work, agreed_runs(channel))
+        budget = _without_rest(work, channel, found.budget, run)
+        if budget != found.budget:
+            keep(work, Kept(found.division, budget))
+    except StandingError as error:
+        logger.warning("run %s: what it did not take is not given back: %s", run, error)
+    store.noise_path(work, run).unlink(missing_ok=True)
+
+
+def agreed_runs(channel: Channel) -> list[str]:
+    """The runs that this site has agreed to, by its own messages."""
+    runs = [message.place.run for message in channel.own_messages() if message.place.kind == "consent"]
+    return [run for run in runs if (consent := store.consent(channel, run)) is not None and consent.agrees]
+
+
+def worst_case(channel: Channel, run: str) -> Agreed:
+    """What a run may have taken, if nothing is known of it but the messages.
+
+    Raises:
+        StandingError: its offer is not here.
+    """
+    configuration, _ = store.offer(channel, run)
+    consent, demanded = store.consent(channel, run), demands(configuration)
+    spending = _spending(configuration, demanded, consent.training_images) if consent is not None else None
+    return Agreed(sets=None, rows=_rows(demanded.most_rows), private=spending)
+
+
+# --- what is asked of a run ------------------------------------------------------------------------------------
+
+
+def _demand_images(images: int, policy: Policy) -> None:
+    least = policy.minimum_training_images
+    if images < least:
+        raise ConfigurationError([f"it would train on fewer images than this hospital's minimum of {least}"])
+
+
+def _demand_rows(budget: Budget, run: str, asked: dict[SetName, tuple[tuple[int, ...], int]], policy: Policy) -> None:
+    """Raise unless what is left of the rows over each set suffices."""
+    for name, (blocks, rows) in asked.items():
+        left = policy.rows_per_set - budget.rows_of(blocks, but=run)
+        if rows > left:
+            raise ConfigurationError(
+                [f"{rows:,} rows of scores over its {name} set are more than the {max(left, 0):,} that are left here"]
+            )
+
+
+def _demand_privacy(budget: Budget, run: str, spending: Spending, policy: Policy) -> None:
+    total = epsilon([*budget.spent(but=run), spending.as_spent()], policy.total_delta)
+    if total > policy.total_epsilon:
+        raise ConfigurationError(
+            [
+                f"with the private runs before it, it comes to ε = {total:.2f} at δ = {policy.total_delta:g}, more "
+                f"than this hospital's {policy.total_epsilon:g}"
+            ]
+        )
+
+
+def _spending(run: RunConfiguration, demanded: Demands, images: int) -> Spending | None:
+    """What a run spends of the privacy of so many training images; None if it is not private.
+
+    Raises:
+        ConfigurationError: they are too few, or no noise keeps so small an ε.
+    """
+    if run.privacy is None:
+        return None
+    epochs = demanded.epochs * run.rounds
+    spent = mechanism(run.privacy, images=images, batch_size=run.batch_size, epochs=epochs).spent(epochs)
+    return _as_spending(spent)
+
+
+def _as_spending(spent: Spent) -> Spending:
+    return Spending(
+        noise_multiplier=decimal_text(spent.noise_multiplier),
+        sampling_rate=decimal_text(spent.sampling_rate),
+        steps=spent.steps,
+    )
+
+
+def _rows(of_sets: dict[SplitName, int]) -> dict[SetName, int]:
+    """Rows by set; images that are foreign are looked at whenever the test set is."""
+    rows: dict[SetName, int] = {"foreign": of_sets["test"]}
+    return rows | {name: of_sets[name] for name in SPLITS}
+
+
+# --- what is given back ----------------------------------------------------------------------------------------
+
+
+def _after_all_others(work: Path, channel: Channel, run: str) -> Kept:
+    """What is kept once all runs but one are over: that one came later, so no round of the others is answered any more.
+
+    Raises:
+        StandingError: as ``kept``.
+    """
+    found = kept(work, agreed_runs(channel))
+    for other, agreed in found.budget.runs.items():
+        if other != run and not agreed.is_over:
+            release(work, channel, other)
+    return kept(work, agreed_runs(channel))
+
+
+def _without_rest(work: Path, channel: Channel, budget: Budget, run: str) -> Budget:
+    """The budget in which a run that is over has what its answers took.
+
+    An answer that is sealed counts as sent. A private run gives nothing back if the secret of its noise is gone: then a
+    disk was lost since this site agreed, and with it, perhaps, an answer that had left in part.
+    """
+    agreed = budget.runs.get(run)
+    if agreed is None or agreed.is_over or (agreed.private and not store.noise_path(work, run).exists()):
+        return budget
+    if channel.message(Place("consent", run)) is None:
+        return budget
+    configuration, _ = store.offer(channel, run)
+    answers = [channel.message(Place("update", run, number)) for number in range(1, configuration.rounds + 2)]
+    trained = sum(answer is not None and names.SITE_MODEL in answer.manifest.files for answer in answers)
+    validated = sum(answer is not None for answer in answers) - trained
+    spending = agreed.private
+    if spending is not None:
+        steps = spending.steps // configuration.rounds * trained  # each round takes as many
+        spending = spending.model_copy(update={"steps": steps})
+    rows = _rows(demands(configuration).rows(trained, validated))
+    return budget.with_run(run, Agreed(sets=agreed.sets, rows=rows, private=spending, is_over=True))

@@ -1,0 +1,90 @@
+"""What lies in this site's folders now, and which blocks of its division are whole there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.counted import counted
+from shared.errors import DataError
+from shared.learning.data.division import Block, Folders, Present, present
+from shared.learning.data.sets import Members, SetName, members_of
+from shared.learning.data.units import Unit, settled
+from shared.learning.tasks import TASK_NAMES, task_named
+from site_client.configuration import SiteConfiguration
+
+
+@dataclass(frozen=True)
+class Found:
+    """The blocks of a task's images, and of those that are foreign to it, if the site names some."""
+
+    own: Present
+    foreign: Present | None
+
+    def members(self, sets: Mapping[SetName, Sequence[int]]) -> Members:
+        """The units of each set, as far as its blocks are whole now."""
+        of_own = members_of({name: numbers for name, numbers in sets.items() if name != "foreign"}, self.own.blocks)
+        if self.foreign is None:
+            return of_own
+        return {**of_own, **members_of({"foreign": sets.get("foreign", ())}, self.foreign.blocks)}
+
+    def told(self) -> list[str]:
+        """What people should know of images that are in no set, a sentence for each reason."""
+        reasons = (
+            ("waiting", "wait until they fill a block: minimum_count new ones of one kind"),
+            ("left_out", "are left out with their blocks: one of each is lost or changed, or it is too small"),
+            ("barred", "are dealt no more: of their group, their name or their block something was dealt before"),
+        )
+        return [
+            f"{counted(number, f'{kind}image')} {why}"
+            for kind, found in (("", self.own), ("foreign ", self.foreign))
+            if found is not None
+            for reason, why in reasons
+            if (number := getattr(found, reason))
+        ]
+
+
+def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[str, tuple[Unit, ...]]:
+    """What lies in the folders of these tasks, those of images that are foreign to them too.
+
+    Raises:
+        DataError: what is wrong in one of them.
+    """
+    found: dict[str, tuple[Unit, ...]] = {}
+    for task in tasks:
+        if task in TASK_NAMES and (folder := site.data.get(task)) is not None:
+            found[task] = _read(task, work / folder, task_named(task).units, site.groups.get(task))
+        if task in TASK_NAMES and (folder := site.foreign.get(task)) is not None:
+            found[_foreign_to(task)] = _read(_foreign_to(task), work / folder, task_named(task).unlabelled_units, None)
+    return found
+
+
+def all_units(work: Path, site: SiteConfiguration) -> dict[str, tuple[Unit, ...]]:
+    """The same of all tasks: an image that lies in two folders is to come into one block."""
+    return units_in(work, site, sorted({*site.data, *site.foreign}))
+
+
+def find(task: str, here: Folders, blocks: Sequence[Block], least: int) -> Found:
+    """Which blocks are whole in a task's folder, and in that of foreign images, if there is one.
+
+    Raises:
+        DataError: a group lies in two blocks.
+    """
+    foreign = here.get(_foreign_to(task))
+    return Found(
+        present(blocks, task, here[task], least),
+        None if foreign is None else present(blocks, _foreign_to(task), foreign, least),
+    )
+
+
+def _read(name: str, root: Path, read: Callable[[Path], Sequence[Unit]], pattern: str | None) -> tuple[Unit, ...]:
+    try:
+        return settled(read(root), root, pattern)
+    except DataError as error:
+        raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
+
+
+def _foreign_to(task: str) -> str:
+    """What a division calls the folder of images that are foreign to a task."""
+    return f"foreign to {task}"
