@@ -90,7 +90,7 @@ def set_up(home: Home, served: Served, run: RunConfiguration, *, poll_seconds: f
         invite = read_invite(work / "invites" / f"{site}.json")
         site_user, site_password = served.sites[site]
         join(home.site(site), invite, data={run.task: "."}, url=None, password=site_password)
-        policy = Policy(consent="auto").model_dump()
+        policy = Policy(consent="auto", max_rounds=9998).model_dump()
         _change(home.site(site) / SITE_FILE, user=site_user, poll_seconds=poll_seconds, policy=policy)
 
 

@@ -363,6 +363,35 @@ def rotate_key(work: Path, yes: bool) -> None:
     )
 
 
+@main.command("accept-division")
+@WORK
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def accept_division(work: Path, yes: bool) -> None:
+    """Have this site's images divided anew, if division.json or budget.json is lost. The daemon must be stopped for it.
+
+    Sets of the new division can differ from earlier ones by few images, or by one. Whoever compares what was told about
+    both may find out about single images. So put the two files back from a backup if there is any.
+    """
+    from shared.folder.lock import work_lock  # noqa: PLC0415  (keeps --help instant)
+    from site_client.commitment import divide_anew  # noqa: PLC0415
+    from site_client.configuration import MADE_BY  # noqa: PLC0415
+    from site_client.division import BUDGET, DIVISION  # noqa: PLC0415
+    from site_client.offer import read_channel  # noqa: PLC0415
+
+    with work_lock(work, made_by=MADE_BY):
+        channel = read_channel(work)
+        if not yes:
+            demand_yes(
+                "Divide the images anew? What was told about earlier sets of images can tell about single images, together "
+                "with what will be told about new ones."
+            )
+        divide_anew(work, channel)
+    click.echo(
+        f"all images are divided anew when this site agrees to its next run; then put {DIVISION} and {BUDGET} into the "
+        "backup. A run that this site has agreed to before, and that goes on, is answered no more: withdraw from it"
+    )
+
+
 @main.command()
 @WORK
 def pause(work: Path) -> None:

@@ -26,7 +26,7 @@ from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
-from site_client.division import Agreed, Budget, Kept, Spending, keep, kept
+from site_client.division import Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
 from site_client.folders import all_units, find, units_in
 from site_client.policy import excesses
 from site_client.train import Trainer
@@ -125,12 +125,18 @@ def agreed_runs(channel: Channel) -> list[str]:
     return [run for run in runs if (consent := store.consent(channel, run)) is not None and consent.agrees]
 
 
-def worst_case(channel: Channel, run: str) -> Agreed:
-    """What a run may have taken, if nothing is known of it but the messages.
+def divide_anew(work: Path, channel: Channel) -> None:
+    """Begin a new division, as a person wants it. A run of which no budget is left counts with all it may have taken.
 
     Raises:
-        StandingError: its offer is not here.
+        StandingError: what such a run offered is not here.
     """
+    budget = budget_here(work)
+    known = budget.runs if budget is not None else {}
+    renew(work, {**known, **{run: _worst_case(channel, run) for run in agreed_runs(channel) if run not in known}})
+
+
+def _worst_case(channel: Channel, run: str) -> Agreed:
     configuration, _ = store.offer(channel, run)
     consent, demanded = store.consent(channel, run), demands(configuration)
     spending = _spending(configuration, demanded, consent.training_images) if consent is not None else None

@@ -67,7 +67,8 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         yield Finding("note", "left out, as --quick says: the round trip of 16 MB, and the images")
         return
     run = offered[0] if offered else None
-    yield from with_problems(partial(_division, work))
+    if key is not None:
+        yield from with_problems(partial(_division, work))
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.foreign.items():

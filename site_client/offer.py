@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from shared.counted import counted
-from shared.errors import ConfigurationError, DropfedError
+from shared.errors import ConfigurationError, DropfedError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place, is_name
@@ -20,7 +20,9 @@ from shared.folder.lock import demand_work
 from shared.learning.methods import open_method
 from shared.visible import typed
 from site_client import store
-from site_client.configuration import MADE_BY, identity
+from site_client.configuration import MADE_BY, identity, read_configuration
+from site_client.division import budget_here, division_here
+from site_client.policy import excesses, judge
 from site_client.rotation import own_key
 
 _READABLE = {
@@ -122,6 +124,7 @@ def describe(work: Path, run: str) -> str:
             else f"noise multiplier {privacy.noise_multiplier:g}"
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
+    lines += _demanded(work, configuration)
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
@@ -129,6 +132,43 @@ def describe(work: Path, run: str) -> str:
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
     lines.append(f"every tensor and every setting: {place}")
     return "\n".join(lines)
+
+
+def _demanded(work: Path, run: RunConfiguration) -> list[str]:
+    """What a run takes of this machine and of its images, beside what the hospital allows."""
+    from shared.learning.demands import demands  # noqa: PLC0415  (PyTorch)
+
+    try:
+        policy = read_configuration(work).policy
+        found = demands(run)
+        division = division_here(work)
+    except (ConfigurationError, StandingError) as error:
+        return [f"what it takes:      cannot be told: {' '.join(str(error).splitlines())}"]
+    budget = budget_here(work)
+    blocks = [number for number, block in enumerate(division.blocks) if run.task in block.folders]
+    left = policy.rows_per_set - (budget.rows_of(blocks, but=run.run) if budget else 0)
+    lines = [
+        f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
+        f"{counted(found.rounds, 'round')} (at most {policy.max_rounds:,})",
+        f"trains on:          {counted(policy.minimum_training_images, 'image')} or more, or this site declines",
+        f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
+        f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
+        f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
+        f"{policy.rows_per_set:,} are left for all runs together",
+    ]
+    if run.privacy is not None:
+        from shared.learning.privacy import epsilon  # noqa: PLC0415  (Opacus)
+
+        spent = epsilon(budget.spent(but=run.run), policy.total_delta) if budget and budget.spent(but=run.run) else 0.0
+        lines.append(
+            f"privacy so far:     ε {spent:.2f} of {policy.total_epsilon:g}, at δ {policy.total_delta:g}, are taken by "
+            f"other private runs; of one run δ may be {policy.max_delta:g}"
+        )
+    judgement, more = judge(policy, run, None), excesses(policy, found)
+    refusals = [*([judgement.reason] if judgement.answer == "no" else []), *more]
+    if refusals:
+        lines.append(f"declined:           {'; '.join(dict.fromkeys(refusals))}")
+    return lines
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,14 +52,18 @@ def look_at_own_images(
     run = run if run is not None and run.task == task_name else None
     options, plan = _asked(task, run)
     division = division_here(work)
-    here, least = units_in(work, configuration, [task_name]), configuration.policy.minimum_count
-    blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
     try:
+        here = units_in(work, configuration, [task_name])
+    except DataError:
+        with _told_of(task_name):
+            task.open_images(root, options)  # tells what is wrong with the images, too
+        raise
+    least = configuration.policy.minimum_count
+    blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
+    with _told_of(task_name):
         found = find(task_name, here, blocks, least)
         sets = sets_of(found.own.blocks, plan, split_seed(run.seed if run else 0, configuration.site))
         dataset = task.open_dataset(root, options, found.members(sets))
-    except DataError as error:
-        raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
     count = len(here[task_name])
     yield Finding(
@@ -74,6 +79,15 @@ def look_at_own_images(
         yield Finding("warning", f"{task_name}: {few}, so that no such run is agreed to; add images, or lower it")
     yield _copies(task_name, parts)
     yield from _named(task_name, image_files(root))
+
+
+@contextmanager
+def _told_of(task_name: str) -> Iterator[None]:
+    """Have each problem name its task."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
 
 
 def image_files(root: Path) -> list[Path]:

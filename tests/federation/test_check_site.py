@@ -28,7 +28,7 @@ from shared.learning.data.synthetic_scans import write_scans
 from shared.learning.tasks.rdr_classification import RdrOptions
 from site_client.cli import main
 from site_client.machine import unit_of
-from tests.federation.running import TASK, Federation, staging_run, write_data
+from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
 from tests.played import RUN, Played
 
@@ -290,7 +290,8 @@ def test_images_are_divided_as_the_newest_run_asks(federation: Federation, tmp_p
     played = Played(tmp_path)
     played.offer_and_consent()
     write_data("octa_segmentation", tmp_path / "images", 0, 12, seed=5)
-    federation.change(tmp_path / "north" / "site.yaml", data={"octa_segmentation": str(tmp_path / "images")})
+    settings = {"data": {"octa_segmentation": str(tmp_path / "images")}, "policy": POLICY.model_dump()}
+    federation.change(tmp_path / "north" / "site.yaml", **settings)
     found = line(of_images(tmp_path / "north"), f"octa_segmentation: run {RUN} divides them into ")
     assert [part.split(" (")[0] for part in found.text.partition("into ")[2].split("; ")] == [
         "train 6",

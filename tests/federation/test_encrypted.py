@@ -19,12 +19,11 @@ from shared.exchange.records import Encrypt, Wire
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
-from site_client.configuration import Policy
 from site_client.offer import describe
 from tests.audit.replaying import not_same, replayed
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
-from tests.federation.running import RUN, TASK, Federation, own_logins, run_configuration, write_data
+from tests.federation.running import POLICY, RUN, TASK, Federation, own_logins, run_configuration, write_data
 from tests.federation.test_crashes import run_killed_at_every_seam
 
 WIRE = Wire(difference=True, compression="zstd")
@@ -140,7 +139,7 @@ def hospital(tmp_path: Path) -> Hospital:
 
 
 def test_a_hospital_may_demand_encryption(hospital: Hospital) -> None:
-    hospital.set_policy(Policy(consent="auto", encryption="required"))
+    hospital.set_policy(POLICY.model_copy(update={"encryption": "required"}))
     plain = hospital.offer(run_configuration(run="plain", sites=["north"], quorum=1))
     hospital.live()
     consent = json.loads((hospital.drop / Place("consent", plain.run).path / names.CONSENT).read_bytes())

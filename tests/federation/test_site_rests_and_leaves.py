@@ -23,10 +23,9 @@ from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.folder.meter import Direction
 from site_client.cli import main
-from site_client.configuration import Policy
 from site_client.heartbeat import PUBLIC_TROUBLE
 from tests.federation.hospital import Hospital
-from tests.federation.running import RUN, TASK, run_configuration, write_data
+from tests.federation.running import POLICY, RUN, TASK, run_configuration, write_data
 
 
 def site(hospital: Hospital, *arguments: str, answer: str | None = None) -> Result:
@@ -329,7 +328,7 @@ def test_status_tells_a_person_to_decide_only_where_a_person_must(
     consent: Literal["ask", "auto"], hospital: Hospital
 ) -> None:
     """Images that cannot be read are what both policies wait for in the end."""
-    hospital.set_policy(Policy(consent=consent))
+    hospital.set_policy(POLICY.model_copy(update={"consent": consent}))
     hospital.offer()
     settings = hospital.work / "site.yaml"
     settings.write_text(settings.read_text().replace(str(hospital.data), str(hospital.home / "gone")))
@@ -348,7 +347,7 @@ def test_status_tells_a_person_to_decide_only_where_a_person_must(
 
 
 def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital) -> None:
-    hospital.set_policy(Policy(consent="ask"))
+    hospital.set_policy(POLICY.model_copy(update={"consent": "ask"}))
     hospital.offer()
     hospital.live()
     result = site(hospital, "withdraw", RUN, "--yes", "--reason", "too early for us")
@@ -428,8 +427,8 @@ def test_a_private_run_that_so_few_images_cannot_be_is_declined_at_once(tmp_path
     many = tmp_path / "many"
     write_data(TASK, many, 0, 12, seed=1)
     for path in [*many.glob("*/*.png")]:
-        for copy in range(16):
-            shutil.copyfile(path, path.with_stem(f"{path.stem}-{copy}"))
+        for copy in range(16):  # other bytes, or it would be the same image
+            path.with_stem(f"{path.stem}-{copy}").write_bytes(path.read_bytes() + bytes([copy]))
     hospital = Hospital(tmp_path / "home", many)
     run = agreed(hospital, run_configuration(sites=["north"], quorum=1, **PRIVATE))
     consent = open_record(
