@@ -382,8 +382,8 @@ def accept_division(work: Path, yes: bool) -> None:
         channel = read_channel(work)
         if not yes:
             demand_yes(
-                "Divide the images anew? What was told about earlier sets of images can tell about single images, together "
-                "with what will be told about new ones."
+                "Divide the images anew? What was told about earlier sets of images, together with what is told about "
+                "new ones, can give single images away."
             )
         divide_anew(work, channel)
     click.echo(

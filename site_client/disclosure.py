@@ -42,7 +42,7 @@ class ScoreTable:
     def __init__(self, configuration: RoundConfiguration, policy: Policy, dataset: Dataset) -> None:
         self._configuration = configuration
         self._policy = policy
-        self._withheld = {split: _about_parts(getattr(dataset, split), dataset.blocks) for split in SPLITS}
+        self._kept_back = {split: withheld(getattr(dataset, split), dataset.blocks) for split in SPLITS}
         self._rows: list[MetricsRow] = []
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
@@ -56,7 +56,7 @@ class ScoreTable:
                 images=count_text(evaluation.images, self._policy),
                 learning_rate=self._configuration.learning_rate,
                 loss=self._shown(_cut(Score(evaluation.loss, evaluation.images))),
-                scores={name: None if name in self._withheld[split] else value for name, value in scores.items()}
+                scores={name: None if name in self._kept_back[split] else value for name, value in scores.items()}
                 | {name: self._shown(_cut(score)) for name, score in losses.items()},
             )
         )
@@ -85,7 +85,7 @@ def _cut(loss: Score) -> Score:
     return loss if value is None else replace(loss, value=max(-LARGEST_LOSS, min(LARGEST_LOSS, value)))
 
 
-def _about_parts(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
+def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
     """The scores of a set that are about parts of blocks: the recalls of classes that a block has beside others, and
     with them all means over classes. With these recalls left out alone, the means would still tell them.
     """

@@ -21,7 +21,6 @@ from tests.federation.running import POLICY, RUN, Federation, staging_run
 from tests.federation.test_crashes import assert_folders_verify, run_killed_at_every_seam
 from tests.federation.test_finished_run import assert_scores_are_those_of_the_tables, reported
 
-
 AS_USUAL = POLICY.model_copy(update={"minimum_count": 5})
 
 

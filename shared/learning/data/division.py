@@ -196,10 +196,6 @@ class _Lot:
             of_folder[folder].add(unit.kind or "")
         return tuple(kinds.pop() if len(kinds) == 1 else None for _, kinds in sorted(of_folder.items()))
 
-    @cached_property
-    def contents(self) -> frozenset[str]:
-        return frozenset(content for _, unit in self.units for content in unit.contents)
-
 
 def _lots(blocks: Sequence[Block], folders: Folders, secret: bytes = b"") -> list[_Lot]:
     """All units of all folders in lots, in the order in which they are dealt."""
@@ -281,8 +277,6 @@ def _extended(block: Block, touching: Sequence[_Lot], least: int) -> Block:
     Args:
         touching: the lots that hold a file of it.
     """
-    if not all(lot.contents <= block.contents for lot in touching):
-        return block
     further: dict[str, list[Member]] = defaultdict(list)
     for lot in touching:
         for folder, unit in lot.units:
