@@ -42,7 +42,10 @@ class ScoreTable:
     def __init__(self, configuration: RoundConfiguration, policy: Policy, dataset: Dataset) -> None:
         self._configuration = configuration
         self._policy = policy
-        self._kept_back = {split: withheld(getattr(dataset, split), dataset.blocks) for split in SPLITS}
+        is_public = policy.minimum_count == 1  # then a part of a block may be told of, too
+        self._kept_back: dict[Split, frozenset[str]] = {
+            split: frozenset() if is_public else withheld(getattr(dataset, split), dataset.blocks) for split in SPLITS
+        }
         self._rows: list[MetricsRow] = []
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:

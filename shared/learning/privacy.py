@@ -15,9 +15,13 @@ tell the one from the other, in the sense of (ε, δ); also an aggregator that c
 What is not:
 
 - one image, not one patient: a patient with k images has about k times ε;
-- one run: the ε of several runs on the same images add up;
+- one run: the ε of several runs on the same images add up, and a hospital's policy bounds their sum;
 - how many training images there are, which q needs, and what their classes are called, are no secret;
-- validation and test images: scores over them leave as ever, without noise, and so may a θ measured on them;
+- validation and test images: scores over them leave as ever, without noise, rounded and over whole blocks alone, and so
+  may a θ, the uncertainties and the counts measured on them; an image that is trained on in one run may be one of these
+  in another;
+- images unlike the site's own: how well a model tells them from its own leaves without noise;
+- how many images a site has in each set, and whether it could take part at all;
 - how long a step takes, which tells about how many images took part in it;
 - what stays at the site, as its log with the scores of its training images.
 
@@ -124,6 +128,7 @@ def objections(
     method: str,
     *,
     keeps_batch_norm: bool,
+    sends_features: bool,
     theta_from: Literal["train", "validation"] | None,
     augmentation: Augmentation,
     balances: bool = False,
@@ -133,6 +138,7 @@ def objections(
     Args:
         method: its name.
         keeps_batch_norm: whether the method has a site keep its BatchNorm, or measure something there.
+        sends_features: whether the method has a site send sums over features of its images.
         theta_from: the split that θ is measured on, where the method sends one.
         augmentation: how images are varied.
         balances: whether images of rarer classes are taken more often.
@@ -142,6 +148,11 @@ def objections(
         reasons.append(
             f"method: {method} is about each site's BatchNorm, and private training has none, because it makes one "
             "image's gradient depend on the others of its batch; choose another method, as fedavg"
+        )
+    if sends_features:
+        reasons.append(
+            f"method: {method} sends sums over the features of validation images, to which no noise is added; choose "
+            "another method, as fedavg"
         )
     if theta_from == "train":
         reasons.append(

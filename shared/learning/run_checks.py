@@ -37,6 +37,7 @@ def check_together(run: RunConfiguration) -> None:
         problems += objections(
             run.method,
             keeps_batch_norm=method.about_batch_norm,
+            sends_features=method.sends_features,
             theta_from=method.options.theta_from if method.sends_reliability else None,
             augmentation=task.augmentation(run.augmentation),
             balances=task.options(run.task_options).balances,

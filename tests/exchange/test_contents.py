@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -284,6 +285,23 @@ HEADER = "round,epoch,split,images,learning_rate,loss,dice_mean,dice_std\n"
 def test_anything_else_is_not_a_table(content: str) -> None:
     with pytest.raises(PoisonError, match="is not a metrics table"):
         read_metrics(content.encode(), "metrics.csv")
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ("1,0,test,10,0.1,0.5,0.5,0.12345", "is 0.12345, which is not rounded to 4 decimals"),
+        ("1,0,test,10,0.1,0.50001,0.5,0.1", "loss is 0.50001, which is not rounded to 4 decimals"),
+        ("1,0,test,10,0.1,10.5,0.5,0.1", "loss is 10.5, which is beyond 10"),
+        ("1,0,test,10,0.1,-10.0001,0.5,0.1", "loss is -10.0001, which is beyond 10"),
+    ],
+)
+def test_a_number_of_more_than_four_decimals_or_a_loss_beyond_10_is_refused(row: str, wrong: str) -> None:
+    """The digits of a score are a channel for whoever made the model. Tables of protocol 1 hold them all."""
+    content = f"{HEADER}{row}\n".encode()
+    with pytest.raises(PoisonError, match=re.escape(wrong)):
+        read_metrics(content, "metrics.csv")
+    assert len(read_metrics(content, "metrics.csv", is_rounded=False)) == 1
 
 
 def test_a_table_has_one_text() -> None:

@@ -128,6 +128,7 @@ def test_the_daemons_tell_what_was_spent_and_nothing_of_the_training_images(tmp_
         (private_staging(method="feduaa"), "BatchNorm"),
         (private_staging(method="fedap"), "BatchNorm"),
         (private_staging(method="fedee", method_options={"base": "fedbn"}), "BatchNorm"),
+        (private_staging(method="mdt"), "features of validation images"),
         (private_run(augmentation={"copies": 5}), "shows each image 6 times"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.method,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from shared.errors import DropfedError
-from shared.exchange.names import new_scratch
+from shared.exchange.names import SCRATCH
 from shared.folder.capabilities import Capabilities
 from tests.folder.installed import AbsentError
 from tests.folder.logins import SITE
@@ -60,7 +60,7 @@ def main() -> int:
         try:
             with running(name) as logins:
                 folder = logins.sites[SITE].open()
-                looks = [folder.capabilities(new_scratch()) for _ in range(LOOKS)]
+                looks = [folder.capabilities(SCRATCH[0]) for _ in range(LOOKS)]
         except (AbsentError, AssertionError, DropfedError, OSError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             code = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import PassingError, StandingError
-from shared.exchange.names import new_scratch
+from shared.exchange.names import SCRATCH
 from shared.folder.capabilities import Capabilities
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, Handler, hangs_up, says
@@ -77,7 +77,7 @@ def test_the_document_says_what_is_expected() -> None:
 
 def test_each_server(login: Login, request: pytest.FixtureRequest) -> None:
     folder = login.open()
-    found = folder.capabilities(new_scratch())
+    found = folder.capabilities(SCRATCH[0])
     assert found.clock_ahead_s is not None
     assert abs(found.clock_ahead_s) < 60  # it is the same clock, but the machine may be busy
     name = request.node.callspec.params["login"]
@@ -91,7 +91,7 @@ def test_each_server(login: Login, request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("name", ["owncloud", "owncloud-link"])
 def test_the_aggregators_own_address(name: str, logins_to: Callable[[str], Logins]) -> None:
     """``/remote.php/dav/files/USER/`` and the older ``/remote.php/webdav/``."""
-    assert logins_to(name).aggregator[SITE].open().capabilities(new_scratch()).chunked_uploads
+    assert logins_to(name).aggregator[SITE].open().capabilities(SCRATCH[0]).chunked_uploads
 
 
 def test_a_server_that_is_not_installed_is_named(tmp_path: Path) -> None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from email.utils import formatdate
 
 import pytest
 
-from shared.check import Finding, look_at_server
-from shared.errors import PassingError
+from shared.check import Finding, free_scratch, look_at_server
+from shared.errors import PassingError, StandingError
+from shared.exchange.names import SCRATCH
 from shared.folder.capabilities import Capabilities
+from shared.folder.contract import Entry
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, Handler, says
 
 
 class Server(WebDavFolder):
-    """A folder whose server has these capabilities."""
+    """A folder whose server has these capabilities.
+
+    Args:
+        taken: names of folders that are there.
+    """
+
+    taken: Sequence[str] = ()
 
     def __init__(self, **capabilities: object) -> None:
         super().__init__("http://127.0.0.1:1/north", "north", "")
@@ -32,8 +41,20 @@ class Server(WebDavFolder):
     def check(self) -> None:
         pass
 
+    def list(self, path: str) -> list[Entry]:
+        return [Entry(name, is_folder=True, size=None) for name in self.taken]
+
     def capabilities(self, scratch: str) -> Capabilities:
         return self._found
+
+
+def test_a_scratch_folder_has_the_first_of_nine_names_that_is_free() -> None:
+    server = Server()
+    for server.taken, free in (((), SCRATCH[0]), (SCRATCH[:4], SCRATCH[4]), (SCRATCH[1:], SCRATCH[0])):
+        assert free_scratch(server) == free
+    server.taken = SCRATCH
+    with pytest.raises(StandingError, match="check-1 to check-9 are all in the folder, left by checks that were cut"):
+        free_scratch(server)
 
 
 @pytest.mark.parametrize("path", ["public.php/dav/files/", "public.php/webdav/", "remote.php/dav/public-files/", "s/"])

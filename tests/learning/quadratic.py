@@ -7,6 +7,7 @@ a (w − b), whatever the batch.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from shared.exchange.records import RunConfiguration
 from shared.exchange.weights import TensorFile
 from shared.learning import tasks
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.sets import Members
+from shared.learning.data.units import Unit
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
 from shared.learning.tasks.contract import Dataset, Options
@@ -102,7 +104,14 @@ class Quadratic:
     def load_initial_weights(self, model: nn.Module, options: QuadraticOptions, folders: Sequence[Path]) -> None:
         return None  # w0
 
-    def open_dataset(self, root: Path, options: QuadraticOptions, split: SplitPlan, seed: int) -> Dataset[Point]:
+    def units(self, root: Path) -> list[Unit]:
+        return [Unit(name, (hashlib.sha256(name.encode()).hexdigest(),), "") for name in ("a", "b", "c")]
+
+    def input_shape(self, options: QuadraticOptions) -> tuple[int, ...]:
+        return (2,)
+
+    def open_dataset(self, root: Path, options: QuadraticOptions, members: Members) -> Dataset[Point]:
+        """The file says itself how many images are in the training set."""
         told = json.loads((root / SITE_FILE).read_text())
         train, *others = (
             tuple(Point(f"{name}-{number}", told["a"], told["b"]) for number in range(count))

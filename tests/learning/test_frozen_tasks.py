@@ -19,6 +19,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
 from shared.learning.tasks.classification import balancing
 from shared.learning.training import Epoch, plan_batches
+from tests.learning.dealt import opened_anew
 from tests.learning.small_sites import LABELS, SEVERITIES, write_small
 
 TASKS = ("rdr_classification", "fundus_disease")
@@ -36,8 +37,7 @@ def data(tmp_path_factory):
 
 
 def opened(task, folder, split=None, **options):
-    found = task_named(task)
-    return found.open_dataset(folder, found.options(OPTIONS | options), split or SplitPlan(), 1)
+    return opened_anew(task, folder, OPTIONS | options, split)
 
 
 def test_a_scan_has_three_channels_each_between_its_own_least_and_greatest():

@@ -17,6 +17,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks.contract import open_anew
 from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
@@ -88,13 +89,15 @@ def test_options_default_to_the_paper():
 
 def test_every_wrong_option_is_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
-        TASK.options({"image_size": 8, "widths": [8, 0], "dropout": 1.0, "group_pattern": "(", "colour": True})
+        TASK.options(
+            {"image_size": 8, "widths": [8, 0], "dropout": 1.0, "group_pattern": "^(.*)_left$", "colour": True}
+        )
     for sentence in (
         "image_size: must be 32 or more",
         "widths: each width must be between 1 and 2048",
         "dropout: must be less than 1",
-        "group_pattern: is not a regular expression",
-        "colour: is not a known key; remove it or use one of image_size, widths, dropout, group_pattern",
+        "group_pattern: is not a known key",
+        "colour: is not a known key; remove it or use one of image_size, widths, dropout",
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 5
@@ -103,7 +106,7 @@ def test_every_wrong_option_is_named_at_once():
 def test_a_site_is_read_and_divided(tmp_path):
     write_site(tmp_path, style=WIDE, images=10, size=48, seed=1)
     options = TASK.options({"image_size": 40})
-    dataset = TASK.open_dataset(tmp_path, options, SplitPlan(), 1)
+    dataset = open_anew(TASK, tmp_path, options, SplitPlan(), 1, secret=b"")
     assert [len(part) for part in (dataset.train, dataset.validation, dataset.test)] == [6, 2, 2]
     first = dataset.train[0]
     assert first.image.shape == first.mask.shape == (40, 40)
@@ -111,7 +114,7 @@ def test_a_site_is_read_and_divided(tmp_path):
     assert len(TASK.open_images(tmp_path, options).samples) == 10
     (tmp_path / "masks" / "wide-003.png").unlink()
     with pytest.raises(DataError, match=r"images/wide-003.png: has no mask"):
-        TASK.open_dataset(tmp_path, options, SplitPlan(), 1)
+        open_anew(TASK, tmp_path, options, SplitPlan(), 1, secret=b"")
 
 
 def test_batches_hold_every_copy_once_in_an_order_of_the_epoch():

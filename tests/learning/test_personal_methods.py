@@ -12,7 +12,7 @@ from torch import nn
 
 from aggregator.cli import main as aggregator
 from aggregator.setup import initialise
-from deploy.local.rounds import POOLED, open_sites, pooled, run_rounds
+from deploy.local.rounds import POOLED, open_public, open_sites, pooled, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
 from shared.learning.batch_norm import batch_norms
@@ -25,7 +25,6 @@ from shared.learning.methods.moon import PREVIOUS, RECEIVED, contrast
 from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation import OctaSegmentation
@@ -91,7 +90,7 @@ class Work:
         make_data(run, folder / "data", 12)
         self.run, self.folder = run, folder
         self.trainer = trainer_of(run, folder / "data" / run.sites[0])
-        self.dataset = self.trainer.open_dataset(split_seed(run.seed, run.sites[0]))
+        self.dataset = open_public(task_named(run.task), self.trainer.data, run, run.sites[0])
         self.received = folder / "received.safetensors"
         save_tensors(network_of(run), self.trainer.sharing.shared, self.received)
         if self.trainer.sharing.start:
@@ -205,7 +204,7 @@ def test_fedreps_sites_share_a_body_and_have_heads_of_their_own(tmp_path):
 def test_a_hospital_counts_the_epochs_of_the_head_too(tmp_path):
     run = octa_run("fedrep", epochs=2)
     trainer_of(run, tmp_path, max_epochs=3).check_offer()
-    with pytest.raises(ConfigurationError, match="3 epochs per round, with fedrep's own, are more"):
+    with pytest.raises(ConfigurationError, match="3 epochs per round, with the method's own, are more"):
         trainer_of(run, tmp_path, max_epochs=2).check_offer()
     trainer_of(octa_run("fedavg", epochs=2), tmp_path, max_epochs=2).check_offer()
 

@@ -138,20 +138,27 @@ def test_too_great_a_delta_and_too_small_an_epsilon_are_refused():
 def test_what_keeps_the_promise_is_not_refused():
     for augmentation in (ONE_VIEW, Augmentation(copies=0)):
         for theta_from in (None, "validation"):
-            assert not objections("fedprox", keeps_batch_norm=False, theta_from=theta_from, augmentation=augmentation)
+            assert not objections(
+                "fedprox",
+                keeps_batch_norm=False,
+                sends_features=False,
+                theta_from=theta_from,
+                augmentation=augmentation,
+            )
 
 
 def test_everything_that_breaks_it_is_named_at_once():
     reasons = objections(
         "fedap",
         keeps_batch_norm=True,
+        sends_features=True,
         theta_from="train",
         augmentation=Augmentation(copies=5),
     )
-    assert len(reasons) == 3
+    assert len(reasons) == 4
     for reason, said in zip(
         reasons,
-        ["BatchNorm", "say validation", "shows each image 6 times"],
+        ["BatchNorm", "features of validation images", "say validation", "shows each image 6 times"],
         strict=True,
     ):
         assert reason.startswith("privacy: ")

@@ -465,7 +465,7 @@ def test_a_damaged_secret_is_named(tmp_path, content):
     path = tmp_path / "noise.key"
     path.write_text(content)
     path.chmod(0o600)
-    with pytest.raises(StandingError, match="remove it, and another is made"):
+    with pytest.raises(StandingError, match="does not hold a secret of dropfed any more: no round of this"):
         Secret.made_at(path)
 
 

@@ -3,6 +3,7 @@
 import csv
 import wave
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,13 +19,15 @@ from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.noise import with_noise
 from shared.learning.data.recordings import read_recordings
 from shared.learning.data.spectrograms import cut_spectrograms, read_spectrograms, read_wave
-from shared.learning.data.splits import Folds, SplitPlan, split_images, unit_of
+from shared.learning.data.splits import Folds, SplitPlan, unit_of
 from shared.learning.data.synthetic_signals import write_wave
 from shared.learning.data.time_series import cut_windows, read_time_series
 from shared.learning.methods import open_method
 from shared.learning.probe import probe_score
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Collection, divided
+from tests.learning.dealt import image, opened_anew, sets_anew
 from tests.learning.small_sites import SIGNALS, write_small
 
 SITES = ("north", "south")
@@ -43,8 +46,7 @@ def data(tmp_path_factory):
 
 
 def opened(task, folder, split=None, **options):
-    found = task_named(task)
-    return found.open_dataset(folder, found.options(SIGNALS[task] | options), split or SplitPlan(), 1)
+    return opened_anew(task, folder, SIGNALS[task] | options, split)
 
 
 def table_of(folder):
@@ -282,6 +284,13 @@ def test_texts_in_a_sound_file_that_may_name_people_are_found(tmp_path):
 # --- how recordings are divided -----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Excerpt:
+    """A piece of a recording."""
+
+    id: str
+
+
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2), st.integers(0, 5)), min_size=12, max_size=30),
@@ -290,20 +299,26 @@ def test_texts_in_a_sound_file_that_may_name_people_are_found(tmp_path):
     st.integers(0, 5),
 )
 def test_no_recording_and_no_group_is_in_two_splits(tmp_path_factory, recordings, with_groups, folds, seed):
-    classes, groups = {}, {}
-    for number, (excerpts, label, group) in enumerate(recordings):
-        groups[f"r{number}"] = f"g{group}"
-        classes.update((f"r{number}/{excerpt:04d}", label) for excerpt in range(1, excerpts + 1))
-    root = tmp_path_factory.getbasetemp()
-    plan = SplitPlan(folds=folds)
+    group_of = {f"r{number}": f"g{group}" for number, (_, _, group) in enumerate(recordings)}
+    units = [
+        image(name, str(label), group_of[name] if with_groups else None)
+        for name, (_, label, _) in zip(group_of, recordings, strict=True)
+    ]
+    samples = [
+        Excerpt(f"r{number}/{excerpt:04d}")
+        for number, (excerpts, _, _) in enumerate(recordings)
+        for excerpt in range(1, excerpts + 1)
+    ]
     try:
-        parts = split_images(classes, root, plan, seed, groups=groups if with_groups else None)
+        sets = sets_anew(units, tmp_path_factory.getbasetemp(), SplitPlan(folds=folds), seed)
     except DataError as error:
-        assert all("split is empty" in problem or "folds are asked for" in problem for problem in error.problems)
+        assert all("set is empty" in problem or "folds are asked for" in problem for problem in error.problems)
         return
-    assert sorted(image for part in parts.values() for image in part) == sorted(classes)
-    of_units = [{unit_of(image) for image in part} for part in parts.values()]
-    of_groups = [{groups[unit] for unit in part} for part in of_units]
+    dataset = divided(Collection(samples, ("0", "1", "2")), {name: dict.fromkeys(ids, 0) for name, ids in sets.items()})
+    parts = [[sample.id for sample in part] for part in (dataset.train, dataset.validation, dataset.test)]
+    assert sorted(name for part in parts for name in part) == sorted(sample.id for sample in samples)
+    of_units = [{unit_of(name) for name in part} for part in parts]
+    of_groups = [{group_of[unit] for unit in part} for part in of_units]
     for kinds in (of_units, of_groups) if with_groups else (of_units,):
         assert len(set.union(*kinds)) == sum(map(len, kinds))
 
@@ -416,7 +431,7 @@ def test_files_without_labels_are_read_alike(task, data):
 @pytest.mark.parametrize("task", SIGNALS)
 def test_one_group_alone_cannot_be_divided(task, tmp_path):
     write_small(task, tmp_path, images=2, size=SIZES[task])
-    with pytest.raises(DataError, match="split is empty"):
+    with pytest.raises(DataError, match="set is empty"):
         opened(task, tmp_path)
 
 

@@ -210,6 +210,8 @@ class Method:
     """Whether θ travels, in ``reliability.yaml``."""
     about_batch_norm: ClassVar[bool] = False
     """Whether it is about each site's BatchNorm, which private training has none of."""
+    sends_features: ClassVar[bool] = False
+    """Whether it sends sums over the features of validation images, to which no noise is added."""
     needs_sgd: ClassVar[bool] = False
     """Whether it computes with step sizes, which SGD alone has."""
     networks_beside: ClassVar[int] = 0

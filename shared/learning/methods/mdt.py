@@ -1,5 +1,5 @@
 """Multi-domain temperature scaling (Yu et al. 2022): how sure a model may be is measured at each site, and from then on
-read from the image.
+read from the image. Not for private runs: what it sends of validation images has no noise.
 
     site        training as FedAvg; before it, with the received model, on its validation images:
                 T_k = argmin_T of the negative log-likelihood of softmax(z / T)
@@ -40,6 +40,7 @@ class Mdt(FedAvg):
     """See above."""
 
     name = "mdt"
+    sends_features = True
 
     class Options(MethodOptions):
         """What a run may choose."""

@@ -1,0 +1,335 @@
+"""What an aggregator may ask of a hospital that agrees by its policy alone: each attack is declined, and told why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shared.errors import StandingError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Consent, RunConfiguration
+from shared.exchange.tables import read_metrics
+from shared.exchange.trust import open_record
+from shared.folder.meter import Direction
+from site_client.cli import main
+from site_client.configuration import Policy
+from site_client.division import BUDGET, DIVISION, Budget, Division
+from site_client.offer import describe
+from tests.federation.hospital import Hospital
+from tests.federation.running import TASK, run_configuration, write_data
+
+IMAGES, BLOCK = 40, 5
+USUAL = Policy(consent="auto")
+PRIVATE = {
+    "rounds": 1,
+    "privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 1.0},
+    "augmentation": {"copies": 0},
+}
+BACKUP = ("site.yaml", "signing.key", "encryption.key", "password", DIVISION, BUDGET)
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    write_data(TASK, root, 0, IMAGES, seed=1)
+    return root
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, data: Path) -> Hospital:
+    found = Hospital(tmp_path / "home", data)
+    found.set_policy(USUAL)
+    return found
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[Hospital]:
+    """A hospital that has agreed to nothing, whatever it was asked."""
+    found = Hospital(tmp_path_factory.mktemp("unharmed") / "home", data)
+    found.set_policy(USUAL)
+    yield found
+    assert not (found.work / BUDGET).exists()
+
+
+def asked(**changes: object) -> RunConfiguration:
+    """A run of a new name."""
+    settings = {"run": f"run-{next(_numbers)}", "sites": ["north"], "quorum": 1, "rounds": 2}
+    return run_configuration(**(settings | changes))
+
+
+def consent(hospital: Hospital, run: RunConfiguration) -> Consent:
+    """Offer a run, and read the answer."""
+    hospital.offer(run)
+    hospital.live()
+    assert hospital.receive(Place("consent", run.run))
+    path = hospital.drop / Place("consent", run.run).path / names.CONSENT
+    return open_record(path.read_bytes(), Consent, names.CONSENT)
+
+
+def answer_once(hospital: Hospital, run: RunConfiguration) -> None:
+    """Have the first round answered, and end the run."""
+    hospital.send_round(run, 1)
+    hospital.live()
+    assert hospital.receive(Place("update", run.run, 1))
+    hospital.send_verdict(run, 1)
+    hospital.send_final(run)
+    hospital.live()
+
+
+def assert_stuck(hospital: Hospital, why: str) -> None:
+    """Have the daemon act, and see that it does nothing but tell its people why."""
+    sealed = set(hospital.drop.rglob(names.MANIFEST))
+    with pytest.raises(StandingError, match=why):
+        hospital.live()
+    assert set(hospital.drop.rglob(names.MANIFEST)) == sealed
+
+
+def ids(hospital: Hospital, run: RunConfiguration) -> dict[str, frozenset[str]]:
+    dataset = hospital.daemon.images(run.run)
+    return {name: frozenset(image.id for image in getattr(dataset, name)) for name in ("train", "validation", "test")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"split": {"train": 0.5, "validation": 0.25, "test": 0.25, "train_images": 1}},
+            "it would train on fewer images",
+        ),
+        ({"rounds": 9998}, "9998 rounds are more than this hospital's 1000"),
+        ({"epochs": 6}, "6 epochs per round are more than this hospital's 5"),
+        (
+            {"rounds": 100, "augmentation": {"copies": 50, "originals": True}},
+            "5,100 times one image may be shown in the whole run are more than this hospital's 5,000",
+        ),
+        (
+            {"method_options": {"fine_tuning_epochs": 1000}, "augmentation": {"copies": 5}},
+            "6,012 times one image may be shown in the whole run are more than this hospital's 5,000",
+        ),
+        (
+            {"task_options": {"image_size": 32, "widths": [64, 2048, 2048, 2048]}},
+            "parameters are more than this hospital's",
+        ),
+        ({"batch_size": 4096, "task_options": {"image_size": 1024, "widths": [32, 64]}}, "GB of memory are more than"),
+        (PRIVATE | {"privacy": {**PRIVATE["privacy"], "delta": 0.01}}, "δ = 0.01 is more than this hospital's 0.001"),
+        (
+            {"rounds": 1000, "epochs": 5, "augmentation": {"copies": 0}},
+            "rows of scores over its validation set are more than the 5,000 that are left",
+        ),
+    ],
+    ids=[
+        "training on one image",
+        "rounds",
+        "epochs",
+        "views by copies",
+        "views by fine-tuning",
+        "parameters",
+        "memory",
+        "delta",
+        "scores",
+    ],
+)
+def test_an_offer_that_asks_too_much_is_declined(changes: dict[str, object], reason: str, unharmed: Hospital) -> None:
+    run = asked(**changes)
+    answered = consent(unharmed, run)
+    assert not answered.agrees
+    assert reason in answered.reason
+    assert answered.images == {}
+
+
+def test_a_question_about_file_names_is_declined_unanswered(unharmed: Hospital) -> None:
+    """A pattern of the aggregator's is matched against nothing, be it one that takes for ever."""
+    tiny = {"image_size": 32, "widths": [4, 8]}
+    for pattern in ("^(?!.*rare).*$", "(a|a|a|a)*b", "a{4294967295}"):
+        answered = consent(unharmed, asked(task_options={**tiny, "group_pattern": pattern}))
+        assert (answered.agrees, answered.images) == (False, {})
+        assert "group_pattern" in answered.reason
+        assert pattern not in answered.reason
+
+
+def test_two_runs_whose_sets_were_to_differ_by_one_image_differ_by_whole_blocks(hospital: Hospital) -> None:
+    sets = []
+    for validation in (0.25, 0.275, 0.3, 0.225):
+        run = asked(split={"train": 0.5, "validation": validation, "test": 0.5 - validation})
+        assert consent(hospital, run).agrees
+        sets.append(ids(hospital, run))
+    differences = [one[name] ^ other[name] for one, other in pairwise(sets) for name in one]
+    assert any(differences)
+    assert all(len(images) >= BLOCK for images in differences if images)
+    assert all(len(images) >= BLOCK for of_run in sets for images in of_run.values())
+
+
+def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(tmp_path: Path, data: Path) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(data, images)
+    hospital = Hospital(tmp_path / "home", images)
+    hospital.set_policy(USUAL.model_copy(update={"minimum_training_images": 10}))
+    run = asked()
+    assert consent(hospital, run).agrees
+    before = ids(hospital, run)
+    gone = min(before["validation"])
+    for path in images.glob(f"*/{gone}.png"):
+        path.unlink()
+    again = asked()
+    assert consent(hospital, again).agrees
+    after = ids(hospital, again)
+    for name in before:
+        assert len(before[name] ^ after[name]) == 0 or len(before[name] ^ after[name]) >= BLOCK
+    left_out = frozenset().union(*before.values()) - frozenset().union(*after.values())
+    assert gone in left_out
+    assert len(left_out) == BLOCK
+
+
+def test_private_runs_spend_one_budget_and_what_was_never_answered_is_given_back(hospital: Hospital) -> None:
+    hospital.set_policy(USUAL.model_copy(update={"total_epsilon": 1.3}))
+    never_begun, first, second = (asked(**PRIVATE) for _ in range(3))
+    assert consent(hospital, never_begun).agrees
+    assert consent(hospital, first).agrees
+    answer_once(hospital, first)
+    declined = consent(hospital, second)
+    assert not declined.agrees
+    assert "with the private runs before it, it comes to ε = 1.37 at δ = 0.001" in declined.reason
+    assert "more than this hospital's 1.3" in declined.reason
+    assert "privacy so far:     ε 1.00 of 1.3, at δ 0.001, are taken by other private runs" in describe(
+        hospital.work, second.run
+    )
+
+
+def test_rows_of_scores_are_counted_over_all_runs_and_shown(hospital: Hospital) -> None:
+    """A run of two rounds takes up to five over its validation set: three of received models, two of trained ones."""
+    hospital.set_policy(USUAL.model_copy(update={"rows_per_set": 7}))
+    first, second, third = asked(), asked(), asked(rounds=3)
+    assert consent(hospital, first).agrees
+    answer_once(hospital, first)
+    assert consent(hospital, second).agrees
+    declined = consent(hospital, third)
+    assert not declined.agrees
+    assert "7 rows of scores over its validation set are more than the 5 that are left here" in declined.reason
+    assert "rows of scores:     up to 7 over one set of images; 5 of 7 are left for all runs together" in describe(
+        hospital.work, third.run
+    )
+    table = (hospital.drop / Place("update", first.run, 1).path / names.METRICS).read_bytes()
+    told = sum(row.split == "validation" for row in read_metrics(table, names.METRICS))
+    budget = Budget.model_validate_json((hospital.work / BUDGET).read_bytes())
+    assert budget.runs[first.run].rows["validation"] == told == 2
+
+
+def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hospital) -> None:
+    hospital.set_policy(Policy())
+    run = asked(**PRIVATE | {"rounds": 30})
+    hospital.offer(run)
+    hospital.live()
+    shown = describe(hospital.work, run.run)
+    for line in (
+        "shows each image:   up to 30 times in the whole run (at most 5,000), in 30 rounds (at most 1,000)",
+        "trains on:          20 images or more, or this site declines",
+        "parameters (at most 200,000,000), about 0.0 GB of memory (at most 16)",
+        "rows of scores:     up to 61 over one set of images; 5,000 of 5,000 are left for all runs together",
+        "privacy so far:     ε 0.00 of 10, at δ 0.001, are taken by other private runs; of one run δ may be 0.001",
+    ):
+        assert line in shown
+    assert not hospital.is_sealed(Place("consent", run.run))
+
+
+@pytest.mark.parametrize("lost", [(DIVISION,), (BUDGET,), (DIVISION, BUDGET)], ids=" and ".join)
+def test_a_site_without_its_division_joins_no_run_until_a_person_accepts_another(
+    lost: tuple[str, ...], hospital: Hospital
+) -> None:
+    assert consent(hospital, asked()).agrees
+    blocks = Division.model_validate_json((hospital.work / DIVISION).read_bytes()).blocks
+    for name in lost:
+        (hospital.work / name).unlink()
+    run = asked()
+    hospital.offer(run)
+    assert_stuck(hospital, "put the newest of both back from the backup")
+    result = CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work)], input="n\n")
+    assert result.exit_code != 0
+    assert_stuck(hospital, "put the newest of both back from the backup")
+    result = CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"])
+    assert result.exit_code == 0, result.output
+    hospital.live()
+    assert hospital.is_published(Place("consent", run.run))
+    anew = Division.model_validate_json((hospital.work / DIVISION).read_bytes()).blocks
+    assert len(anew) == len(blocks)
+    assert anew != blocks
+
+
+def test_a_site_with_an_older_budget_joins_no_run(hospital: Hospital) -> None:
+    assert consent(hospital, asked()).agrees
+    older = (hospital.work / BUDGET).read_bytes()
+    assert consent(hospital, asked()).agrees
+    newer = (hospital.work / BUDGET).read_bytes()
+    (hospital.work / BUDGET).write_bytes(older)
+    run = asked()
+    hospital.offer(run)
+    assert_stuck(hospital, "put the newest of both back from the backup")
+    (hospital.work / BUDGET).write_bytes(newer)
+    hospital.live()
+    assert hospital.is_published(Place("consent", run.run))
+
+
+def test_a_run_that_was_agreed_to_is_not_answered_with_another_division(hospital: Hospital) -> None:
+    run = asked()
+    assert consent(hospital, run).agrees
+    assert CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"]).exit_code == 0
+    hospital.send_round(run, 1)
+    assert_stuck(hospital, "was agreed to with an earlier division")
+
+
+def test_what_counts_over_runs_survives_a_new_division(hospital: Hospital) -> None:
+    run = asked()
+    assert consent(hospital, run).agrees
+    answer_once(hospital, run)
+    for name in (DIVISION, BUDGET):
+        (hospital.work / name).unlink()
+    assert CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"]).exit_code == 0
+    taken = Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run]
+    assert (taken.sets, taken.is_over) == (None, True)
+    assert taken.rows["validation"] == 5, "nothing tells how many were sent, so all that the run allowed count"
+
+
+class DiskLostError(Exception):
+    """The machine is gone."""
+
+
+def test_a_disk_lost_between_a_private_model_and_its_manifest_never_yields_a_second_noisy_version(
+    hospital: Hospital,
+) -> None:
+    run = asked(**PRIVATE)
+    assert consent(hospital, run).agrees
+    sent = hospital.drop / Place("update", run.run, 1).path / names.SITE_MODEL
+
+    def lose(direction: Direction) -> None:
+        if direction == "up":
+            sent.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(hospital.work / "mirror" / Place("update", run.run, 1).path / names.SITE_MODEL, sent)
+            raise DiskLostError
+
+    hospital.send_round(run, 1)
+    hospital.folder.on_model = lose
+    with pytest.raises(DiskLostError):
+        hospital.live()
+    hospital.folder.on_model = lambda direction: None
+    first = sent.read_bytes()
+    kept = {name: (hospital.work / name).read_bytes() for name in BACKUP if (hospital.work / name).exists()}
+    shutil.rmtree(hospital.work)
+    hospital.work.mkdir(mode=0o700)
+    for name, content in kept.items():
+        (hospital.work / name).write_bytes(content)
+        (hospital.work / name).chmod(0o600)
+    for _ in range(2):
+        assert_stuck(hospital, "a second one would give away what the first has hidden")
+    assert sent.read_bytes() == first
+    assert CliRunner().invoke(main, ["withdraw", run.run, "--work", str(hospital.work), "--yes"]).exit_code == 0
+    hospital.live()
+    assert hospital.receive(Place("withdrawal", run.run))
+    taken = Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run]
+    reserved = Budget.model_validate_json(kept[BUDGET]).runs[run.run]
+    assert taken.private == reserved.private is not None, "what had left in part counts as spent"
