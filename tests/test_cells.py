@@ -183,10 +183,10 @@ def test_a_killed_cell_goes_on_and_every_round_is_of_its_fold(tmp_path: Path) ->
         assert list(lines(verify(folder))) == []
         for path in folder.root.glob(f"runs/*/rounds/*/to_site/{names.ROUND_CONFIGURATION}"):
             configurations[site, path.parent.parent.name] = parse_yaml(path.read_bytes(), RoundConfiguration, str(path))
+        (offer,) = folder.root.glob(f"runs/*/offer/{names.RUN_CONFIGURATION}")
+        asked = parse_yaml(offer.read_bytes(), RunConfiguration, str(offer))
+        assert asked.split["folds"] == {"count": 3, "outer": 1, "inner": 1}
     assert len(configurations) == len(SITES) * (run.rounds + 1)
-    assert [each.split["folds"] for each in configurations.values()] == [{"count": 3, "outer": 1, "inner": 1}] * len(
-        configurations
-    )
     outcome = run_rounds(run, {site: tmp_path / site for site in SITES}, tmp_path / "rounds")
     tested = {(row["model_of"], row["tested_on"]): row["scores"] for row in result["rows"] if row["split"] == "test"}
     for site in SITES:

@@ -63,7 +63,7 @@ def answered_round(run: Played, store: RunStore, round_no: int, dice: float) -> 
     """A round is asked, sent, and answered with this score of the model that it brought."""
     store.ask(round_no, ("north",), ("north",))
     run.send("round", round_no, {names.ROUND_CONFIGURATION: b"a: 1\n", names.GLOBAL_MODEL: run.model(0.5)}, "consent")
-    row = MetricsRow(round_no, 0, "validation", "10", 0.1, 1 - dice, {"dice_mean": dice, "dice_std": 0.0})
+    row = MetricsRow(round_no, 0, "validation", "10", 0.1, round(1 - dice, 4), {"dice_mean": dice, "dice_std": 0.0})
     run.send("update", round_no, {names.METRICS: write_metrics([row]), names.SITE_MODEL: run.model(0.25)}, "round")
 
 

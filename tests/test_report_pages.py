@@ -168,7 +168,7 @@ def test_one_round(run: Played, store: RunStore) -> None:
 
 def test_csv_says_what_the_document_says(run: Played, store: RunStore) -> None:
     run.offer_and_consent()
-    scores = TOLD | {"dice_mean": 0.1 + 0.2, "auroc_mean": None}
+    scores = TOLD | {"dice_mean": 0.1235, "auroc_mean": None}
     rows = [row("validation", scores), row("test", TOLD | {"auroc_mean": 0.5})]
     answered(run, store, rows, score="0.7000000000000001")
     document = json.loads(report(run, "--json").output)
@@ -185,7 +185,7 @@ def test_csv_says_what_the_document_says(run: Played, store: RunStore) -> None:
         assert told[key]["value"] == ("" if value is None else decimal_text(value))
         assert told[key]["why_empty"] == ("not told" if value is None else "")
     assert rows_of(folder, "dice-mean-validation") == [
-        {"aggregate": "0", "north": "0.30000000000000004", "south": "", "mean over sites": "0.30000000000000004"}
+        {"aggregate": "0", "north": "0.1235", "south": "", "mean over sites": "0.1235"}
     ]
     (verdict,) = rows_of(folder, "verdicts")
     assert {name: verdict[name] for name in ("score", "theta", "weight")} == {

@@ -221,9 +221,14 @@ def test_folders_that_cannot_be_read_are_told_before_any_cell(data, tmp_path):
     assert not list((tmp_path / "small" / "cells").iterdir())
 
 
-def test_more_folds_than_a_site_can_fill_are_told_before_any_cell(data):
-    path = written(data, "folds", folds={"outer": 20, "inner": 1})
-    with pytest.raises(ConfigurationError, match=r"data: north .*: 20 folds are asked for, and only \d+ get images"):
+def test_more_folds_than_a_site_can_fill_are_told_before_any_cell(data, tmp_path):
+    shutil.copytree(data / "data", tmp_path / "data")
+    ids = [row["id"] for row in csv.DictReader((tmp_path / "data" / "north" / "labels.csv").open())]
+    lines = [f"{name},{number % 12}" for number, name in enumerate(ids)]
+    (tmp_path / "data" / "north" / "split.csv").write_text("\n".join(["id,group", *lines]) + "\n")
+    path = written(tmp_path, "folds", folds={"outer": 20, "inner": 1})
+    told = r"data: north .*: 20 folds are asked for, and there is no more than 12 whole blocks of images here"
+    with pytest.raises(ConfigurationError, match=told):
         play_study(path, None, "local", 1)
 
 
