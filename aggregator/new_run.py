@@ -161,6 +161,4 @@ def _with_value(line: str, values: Mapping[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """A value as it stands on one line of YAML."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_yaml, value))}]"
     return dump_values({"x": value}).decode().removeprefix("x: ").strip()

@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
+from shared.doors import Refusal
+from shared.doors.schema import fill_json, fill_loosely
 from shared.errors import StandingError
 from shared.folder.address import checked_url
-from shared.folder.answers import Answer
+from shared.folder.answers import MAX_REMARK_BYTES, Answer
 from shared.folder.connection import NOBODY, Connection
 from shared.folder.login import Password
 from shared.folder.webdav import WebDavFolder
@@ -161,8 +163,8 @@ def product_of(server: str, ca_file: Path | None) -> str | None:
     if answer.status != 200:
         raise connection.error(answer, "GET", "status.php")
     try:
-        status = _Status.model_validate_json(answer.body)
-    except ValidationError:
+        status = fill_json(_Status, answer.body, MAX_REMARK_BYTES)
+    except Refusal:
         return None
     if status.maintenance:
         raise StandingError(f"{server} is under maintenance: run the command again when it is over.")
@@ -278,8 +280,8 @@ class OwnCloud:
         reply = _reply(answer)
         if answer.status == 200 and reply is not None and reply.meta.status == "ok":
             try:
-                return TypeAdapter(kind).validate_python(reply.data)
-            except ValidationError:
+                return fill_loosely(kind, reply.data)
+            except Refusal:
                 raise StandingError(
                     f"{self.server} was asked to {doing} and answered in a form that is not known here: "
                     "check whether its version is one that this was made for."
@@ -318,6 +320,6 @@ def _user(name: str) -> str:
 
 def _reply(answer: Answer) -> _Reply | None:
     try:
-        return _Document.model_validate_json(answer.body).ocs
-    except ValidationError:
+        return fill_json(_Document, answer.body, MAX_REMARK_BYTES).ocs
+    except Refusal:
         return None

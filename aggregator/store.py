@@ -31,11 +31,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from shared.doors.schema import AnyRecord
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Name, Place
-from shared.exchange.reading import AnyRecord, dump_yaml, parse_yaml
+from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import (
     Consent,
     Count,

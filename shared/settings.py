@@ -8,8 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from shared.doors.schema import AnyRecord
 from shared.errors import ConfigurationError, StandingError
-from shared.exchange.reading import AnyRecord, parse_yaml
+from shared.exchange.reading import parse_yaml
 from shared.folder.address import checked_address
 from shared.folder.durable import read_private
 from shared.folder.login import Password

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from shared.doors import patterns
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.forms import text_like
 from shared.exchange.names import FEDERATION, SITE_CARD, Name
@@ -51,14 +51,11 @@ Endpoint = Annotated[
 
 
 def _is_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is not a regular expression ({error})") from None
+    patterns.parse(text)
     return text
 
 
-GroupPattern = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_is_pattern)]
+GroupPattern = Annotated[str, StringConstraints(min_length=1), AfterValidator(_is_pattern)]
 """Nobody but this hospital's own people says what its names are matched against."""
 
 

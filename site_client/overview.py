@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from shared.doors import Refusal
+from shared.doors.schema import fill
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import FEDERATION, MANIFEST, STATUS, Place
@@ -42,8 +44,8 @@ def overview(work: Path) -> dict[str, Any]:
     demand_work(work, MADE_BY)
     try:
         body, _ = open_signed((work / STATUS).read_bytes())
-        status = Status.model_validate(body).model_dump()
-    except (FileNotFoundError, ValueError):  # a damaged one is written anew with the next heartbeat
+        status = fill(Status, body).model_dump()
+    except (FileNotFoundError, Refusal):  # a damaged one is written anew with the next heartbeat
         raise ConfigurationError(
             [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {typed(work)}`"]
         ) from None

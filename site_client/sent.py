@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.counted import counted
+from shared.doors import Refusal
+from shared.doors.schema import fill
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -155,7 +157,7 @@ def _records(channel: Channel, seen: int) -> list[State]:
     for path in (names.SITE_CARD, *filter(names.is_handover, keys)):
         try:
             body, _ = open_signed((channel.mirror / path).read_bytes())
-        except (FileNotFoundError, ValueError):  # lost; the daemon takes it back from the folder, or says so
+        except (FileNotFoundError, Refusal):  # lost; the daemon takes it back from the folder, or says so
             continue
         is_card = path == names.SITE_CARD
         number = 0 if is_card else int(body["after"]["seq"])
@@ -227,8 +229,8 @@ def _listed(sharing: Sharing, name: str) -> Layout | None:
 def _status(work: Path) -> Status | None:
     """The last heartbeat, or None if there is none that can be read."""
     try:
-        return Status.model_validate(open_signed((work / names.STATUS).read_bytes())[0])
-    except (FileNotFoundError, ValueError):
+        return fill(Status, open_signed((work / names.STATUS).read_bytes())[0])
+    except (FileNotFoundError, Refusal):
         return None
 
 

@@ -24,6 +24,11 @@ ERRORS = {
     "PoisonError",
     "RangeError",
     "_refuse",
+    "Refusal",
+    "NotWhole",
+    "TooLong",
+    "door",
+    "_refused",
 }
 WITH_A_FILE = {"PoisonError", "_refuse"}
 FINDINGS = {"find", "_find"}

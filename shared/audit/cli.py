@@ -141,12 +141,13 @@ def show(which: str, run: str | None, archive: Archive, key: str | None, as_json
     from shared.audit.show import lines  # noqa: PLC0415  (keeps --help instant)
     from shared.audit.show import show as show_round  # noqa: PLC0415
     from shared.audit.sites import the_run  # noqa: PLC0415
+    from shared.doors.numbers import whole  # noqa: PLC0415
 
     named, _, number = which.rpartition("/")
     if not re.fullmatch(r"[0-9]{1,4}", number) or (named and run and named != run):
         raise ConfigurationError([f"{which}: name one round, as in 3, or octa-1/3"])
     folders, readings = _readings(archive, key)
-    document = show_round(readings, the_run(readings, named or run), int(number))
+    document = show_round(readings, the_run(readings, named or run), whole(number.lstrip("0") or "0"))
     _show(document, lines(document), as_json=as_json)
     _end(_findings(folders))
 

@@ -20,8 +20,10 @@ from pydantic import Field
 
 from shared.audit.reading import Reading
 from shared.counted import counted
+from shared.doors import Refusal
+from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError, PoisonError
-from shared.exchange.names import MAX_RECORD_BYTES, Name
+from shared.exchange.names import Name
 from shared.exchange.records import PROTOCOL, Digest, Protocol, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
 
@@ -116,13 +118,12 @@ def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as
         PoisonError: it is not a signed closing digest.
     """
     try:
-        if len(content) > MAX_RECORD_BYTES:
-            raise ValueError(f"has {len(content)} bytes, more than {MAX_RECORD_BYTES}")
         body, key = open_signed(content)
-        said = Closing.model_validate(body)
-    except ValueError as error:
-        reason = str(error) if "\n" not in str(error) else "is not a well-formed closing digest"
-        raise PoisonError(shown_as, reason) from None
+        said = fill(Closing, body)
+    except Faults:
+        raise PoisonError(shown_as, "is not a well-formed closing digest") from None
+    except Refusal as refusal:
+        raise PoisonError(shown_as, str(refusal)) from None
     whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
     if signer is None:
         whose += "; nobody vouches for that key: compare it with what the auditor gave you, or name that with --signer"

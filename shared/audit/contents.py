@@ -43,7 +43,7 @@ from shared.exchange.records import (
     Withdrawal,
 )
 from shared.exchange.tables import read_metrics, undeclared
-from shared.exchange.trust import Message, open_record, open_yaml
+from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
@@ -168,8 +168,7 @@ def _bytes_at(file: BinaryIO, place: int, number: int) -> bytes:
 
 
 def _check_record(reading: Reading, place: Place, name: str, content: bytes, shown_as: str) -> None:
-    opened = open_yaml if name.endswith(".yaml") else open_record
-    record = opened(content, form_of(reading, name), shown_as)
+    record = reading.opened_record(content, form_of(reading, name), shown_as)
     if getattr(record, "run", place.run) != place.run or getattr(record, "round", place.round_no) != place.round_no:
         raise PoisonError(shown_as, "speaks of another run or round")
     if getattr(record, "site", reading.opened.site) != reading.opened.site:

@@ -140,5 +140,5 @@ def _due_in(path: str) -> Place | None:
         case [names.RUNS, run, "rounds"]:
             return Place("round", run, 1)
         case [names.RUNS, run, "rounds", number]:
-            return Place("round", run, int(number))
+            return place_at(f"{names.RUNS}/{run}/rounds/{number}/to_site")
     return place_at(path)

@@ -7,15 +7,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shared.errors import ConfigurationError
+from shared.doors import Refusal, patterns
+from shared.doors.schema import AnyRecord
+from shared.doors.yaml_text import places
+from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names, records
-from shared.exchange.names import MAX_ROUND
+from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND
+from shared.exchange.reading import parse_yaml
 from shared.exchange.records import Count, Record, RunConfiguration, Share
 from shared.learning.schedules import learning_rate
 from shared.learning.seeds import seed_for, split_seed
 
 GROUP_PATTERN = "group_pattern"
 """Among the options of most tasks: a regular expression of the aggregator's for the names of a hospital's images."""
+_BETWEEN_VALUES = re.compile(r"[\s:,?\[\]{}-]*")
 
 
 class Seeds(Record):
@@ -74,12 +79,45 @@ def as_today(run: RunConfiguration) -> RunConfiguration:
     pattern = options.pop(GROUP_PATTERN, None)
     try:
         if pattern is not None:
-            re.compile(pattern)
-    except (TypeError, re.error, OverflowError, RecursionError):
-        raise ConfigurationError([f"task_options: {GROUP_PATTERN}: is not a regular expression"]) from None
+            patterns.parse(pattern)
+    except Refusal as refusal:
+        raise ConfigurationError([f"task_options: {GROUP_PATTERN}: {refusal}"]) from None
     return run.model_copy(update={"task_options": options})
 
 
 def is_scratch(path: str) -> bool:
     """Whether ``path`` is that of a folder in which somebody checked what the server can do."""
     return re.fullmatch(r"check-[0-9a-f]{16}", path) is not None
+
+
+def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
+    """Read a YAML payload whose hash was checked. It has no one text, but holds nothing beside keys and values.
+
+    Raises:
+        PoisonError: not plain YAML, not this record, or something is beside its values.
+    """
+    try:
+        if (beside := _beside_values(content)) is not None:
+            raise PoisonError(path, f"holds {beside}, which no record may")
+        return parse_yaml(content, kind, path)
+    except Refusal as refusal:
+        raise PoisonError(path, str(refusal)) from None
+    except ConfigurationError as error:
+        reason = "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems)
+        raise PoisonError(path, reason) from None
+
+
+def _beside_values(content: bytes) -> str | None:
+    """What a YAML text holds that is neither key nor value, where something could be hidden; None if nothing is.
+
+    Raises:
+        Refusal: it cannot be read at all.
+    """
+    end, text = 0, content.decode(errors="replace")
+    for begin, behind, is_block in places(content, MAX_RECORD_BYTES):
+        if _BETWEEN_VALUES.fullmatch(text, end, begin) is None:
+            return "a comment"
+        if is_block:
+            return "a text block"
+        end = max(end, behind)
+    return None if _BETWEEN_VALUES.fullmatch(text, end) else "a comment"

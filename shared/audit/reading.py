@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from shared.audit import protocol_1
 from shared.audit.archive import Mirror
 from shared.audit.listing import Listing, blamed
+from shared.doors.schema import AnyRecord
 from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.encryption import (
@@ -31,7 +32,6 @@ from shared.exchange.encryption import (
     run_key,
 )
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place
-from shared.exchange.reading import AnyRecord
 from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records import (
     Federation,
@@ -221,8 +221,18 @@ class Reading:
             NotFoundError: there is no such message or file.
             PoisonError: it is another, or not well-formed.
         """
-        reader = open_yaml if name.endswith(".yaml") else open_record
-        return reader(self.content(place, name), kind, f"{place.path}/{name}")
+        return self.opened_record(self.content(place, name), kind, f"{place.path}/{name}")
+
+    def opened_record(self, content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
+        """A record by what its file says, in the protocol of the folder.
+
+        Raises:
+            PoisonError: it is not well-formed.
+        """
+        if not path.endswith(".yaml"):
+            return open_record(content, kind, path)
+        reader = protocol_1.open_yaml if self.opened.protocol == 1 else open_yaml
+        return reader(content, kind, path)
 
     def record_or_none(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
         """A record of a message; None where there is none that holds, which ``verify`` finds."""

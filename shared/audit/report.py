@@ -25,6 +25,7 @@ from shared.audit.sites import (
     unnamed,
 )
 from shared.audit.verify import Audit
+from shared.doors.numbers import finite
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
@@ -202,7 +203,7 @@ def _participant(reading: Reading, run: str) -> Document:
         if (verdict := reading.record_or_none(Place("verdict", run, number), names.VERDICT, Verdict))
     ]
     hidden = NOT_OPENED if reading.is_hidden(left, names.WITHDRAWAL) else None
-    spent = [float(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
+    spent = [finite(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
     return {
         "offered": reading.messages[Place("offer", run)].manifest.created,
         "answered": reading.messages[place].manifest.created if place in reading.messages else None,
@@ -244,8 +245,8 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
         sites[site] = created | {
             "hides_verdict": reading.is_hidden(settled, names.VERDICT),
             "status": verdict.status if verdict else None,
-            "score": float(verdict.score) if verdict and verdict.score else None,
-            "weight": float(verdict.weight) if verdict and verdict.weight else None,
+            "score": finite(verdict.score) if verdict and verdict.score else None,
+            "weight": finite(verdict.weight) if verdict and verdict.weight else None,
             "reason": verdict.reason if verdict else None,
         }
     return {"round": number, "trains": settings is None or number <= settings.rounds, "sites": sites}

@@ -9,6 +9,7 @@ from math import prod
 from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
 from shared.counted import counted
+from shared.doors import Refusal
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint, open_signed
@@ -131,6 +132,6 @@ def _record(reading: Reading, path: str, created: str) -> Iterator[Sent]:
     digest = digest_of(content)
     try:
         _, key = open_signed(content)
-    except ValueError:  # likewise
+    except Refusal:  # likewise
         key = UNKNOWN
     yield Sent(path, created, "", None, key, digest, (SentFile(path, len(content), digest, "there"),))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from shared.audit.reading import NOT_OPENED, Reading
+from shared.doors.numbers import finite
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, Place
 from shared.exchange.records import Consent, FinalCard, Handover, Verdict, Withdrawal
@@ -249,7 +250,7 @@ def _outcome(reading: Reading, place: Place) -> str:
 
 def verdict_text(verdict: Verdict) -> str:
     """A verdict in words."""
-    weight = f", weight {float(verdict.weight):.4f}" if verdict.weight is not None else ""
+    weight = f", weight {finite(verdict.weight):.4f}" if verdict.weight is not None else ""
     return _with_reason(f"{verdict.status}{weight}", verdict.reason)
 
 

@@ -19,23 +19,22 @@ The file remains a safetensors file with the run's names. It holds, for each ten
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
+from shared.doors import Refusal, zstd_frame
+from shared.doors.tensor_file import MAX_HEADER_BYTES, Shape, count_of
 from shared.errors import PoisonError
 from shared.exchange.names import GLOBAL_MODEL, SITE_MODEL, Kind
 from shared.exchange.records import PLAIN, FileEntry, Numbers, Sharing, TensorList, Wire
 from shared.exchange.weights import (
-    MAX_HEADER_BYTES,
     Array,
-    Shape,
     TensorFile,
     check_arrays,
-    count_of,
     shapes_of,
     write_arrays,
     write_tensors,
@@ -44,7 +43,6 @@ from shared.exchange.weights import (
 Bits = NDArray[Any]
 """Bit patterns as uint32 or uint16, one after another."""
 
-ZSTD_LEVEL = 3  # 9 takes several times as long and saves about one byte in a hundred
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _ENDS = {"float32": "", "bfloat16": "", "float16": ", or is above 65504, where float16 ends: bfloat16 goes further"}
 
@@ -85,7 +83,8 @@ def check_encoded(encoded: Path, tensors: TensorList, wire: Wire, *, shown_as: s
     if is_compressed:
         file = TensorFile(encoded)
         for name, tensor in tensors.tensors.items():
-            _expanded_array(file, name, tensor.shape, wire, shown_as)
+            for _ in _pieces(file, name, tensor.shape, wire, shown_as):
+                pass
 
 
 def decode(
@@ -108,7 +107,7 @@ def decode(
     def tensor(name: str) -> Array:
         shape = tensors.tensors[name].shape
         if is_compressed:
-            bits = _expanded_array(file, name, shape, wire, shown_as)
+            bits = _expanded(file, name, shape, wire, shown_as)
         else:
             bits = file.array(name).reshape(-1).view(_unsigned(wire))
         if base is not None:
@@ -162,7 +161,7 @@ def _largest(tensors: TensorList, wire: Wire) -> dict[str, Shape]:
     if wire.compression == "none":
         return shapes_of(tensors)
     sizes = {name: count_of(shape) * _width(wire) for name, shape in shapes_of(tensors).items()}
-    return {name: [size + size // 256 + 64] for name, size in sizes.items()}
+    return {name: [zstd_frame.most_bytes(size)] for name, size in sizes.items()}
 
 
 def _base(wire: Wire, received: Path | None) -> TensorFile | None:
@@ -223,25 +222,34 @@ def _compressed(bits: Bits) -> NDArray[np.uint8]:
     """One frame, as a vector of bytes."""
     little = bits.astype(bits.dtype.newbyteorder("<"), copy=False)
     shuffled = little.view(np.uint8).reshape(-1, bits.itemsize).T.tobytes()
-    return np.frombuffer(zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(shuffled), np.uint8)
+    return np.frombuffer(zstd_frame.compress(shuffled), np.uint8)
 
 
-def _expanded_array(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: str) -> Bits:
-    try:
-        return _expanded(encoded.array(name).tobytes(), count_of(shape), _width(wire))
-    except (zstandard.ZstdError, ValueError) as error:
-        raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({error})") from None
-
-
-def _expanded(frame: bytes, count: int, width: int) -> Bits:
-    """The ``count`` bit patterns of one frame. No more memory is taken than they need.
+def _expanded(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: str) -> Bits:
+    """The bit patterns of one tensor, one after another.
 
     Raises:
-        ValueError: it says that it holds another number of bytes.
-        ZstdError: it is no frame, does not hold what it says, or something follows it.
+        PoisonError: as ``_pieces``.
     """
-    if zstandard.frame_content_size(frame) != count * width:
-        raise ValueError("another size")
-    shuffled = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
-    little = np.frombuffer(shuffled, np.uint8).reshape(width, count).T.copy().view(f"<u{width}")
+    count, width = count_of(shape), _width(wire)
+    shuffled, filled = np.empty(count * width, np.uint8), 0
+    for piece in _pieces(encoded, name, shape, wire, shown_as):
+        shuffled[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+        filled += len(piece)
+    little = shuffled.reshape(width, count).T.copy().view(f"<u{width}")
     return little.reshape(-1).astype(f"u{width}", copy=False)
+
+
+def _pieces(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: str) -> Iterator[bytes]:
+    """The bytes of one tensor, shuffled, piece by piece.
+
+    Raises:
+        PoisonError: they are no frame of as many bytes as it has, and nothing besides.
+    """
+    path, start, length = encoded.place(name)
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            yield from zstd_frame.expand(file, length, count_of(shape) * _width(wire))
+    except Refusal as refusal:
+        raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({refusal})") from None

@@ -23,26 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from nacl.bindings import (
-    crypto_aead_xchacha20poly1305_ietf_decrypt,
     crypto_aead_xchacha20poly1305_ietf_encrypt,
-    crypto_secretstream_xchacha20poly1305_ABYTES,
-    crypto_secretstream_xchacha20poly1305_HEADERBYTES,
-    crypto_secretstream_xchacha20poly1305_init_pull,
     crypto_secretstream_xchacha20poly1305_init_push,
     crypto_secretstream_xchacha20poly1305_keygen,
-    crypto_secretstream_xchacha20poly1305_pull,
     crypto_secretstream_xchacha20poly1305_push,
     crypto_secretstream_xchacha20poly1305_state,
-    crypto_secretstream_xchacha20poly1305_TAG_FINAL,
-    crypto_secretstream_xchacha20poly1305_TAG_MESSAGE,
 )
-from nacl.exceptions import CryptoError
 from nacl.utils import random
 
+from shared.doors import Refusal, ciphertext, keys
+from shared.doors.ciphertext import BLOCK_BYTES, HEADER_BYTES, MORE_BYTES, NONCE_BYTES
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.names import Place
 from shared.exchange.records import Federation, FileEntry, SiteCard
@@ -50,11 +44,7 @@ from shared.exchange.signing import KeptKey, canonical
 from shared.folder.durable import writing
 
 ENCRYPTION_KEY_FILE = "encryption.key"
-BLOCK_BYTES = 1 << 16
-_HEADER = crypto_secretstream_xchacha20poly1305_HEADERBYTES
-_MORE = crypto_secretstream_xchacha20poly1305_ABYTES  # that a block of ciphertext has
-_NONCE, _KEY = 24, 32
-_TAGS = (crypto_secretstream_xchacha20poly1305_TAG_MESSAGE, crypto_secretstream_xchacha20poly1305_TAG_FINAL)
+_KEY = 32  # bytes
 
 
 class EncryptionKey(KeptKey):
@@ -77,9 +67,9 @@ class EncryptionKey(KeptKey):
         """The 32 bytes that only this key and the other side's yield.
 
         Raises:
-            ValueError: ``public`` is no public key.
+            Refusal: ``public`` is no public key.
         """
-        return self._key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
+        return keys.agreed(self._key, public)
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class RunKey:
 
     def wrap(self, content: Content, place: Place, name: str) -> str:
         """What a manifest holds of it, 208 hex digits."""
-        nonce, secret = random(_NONCE), content.key + bytes.fromhex(content.sha256)
+        nonce, secret = random(NONCE_BYTES), content.key + bytes.fromhex(content.sha256)
         bound = self._bound_to(place, name)
         return (nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self.key)).hex()
 
@@ -111,11 +101,10 @@ class RunKey:
         Raises:
             PoisonError: it was wrapped by another key, or for another payload.
         """
-        sealed, bound = bytes.fromhex(wrapped), self._bound_to(place, name)
         try:
-            secret = crypto_aead_xchacha20poly1305_ietf_decrypt(sealed[_NONCE:], bound, sealed[:_NONCE], self.key)
-        except CryptoError:
-            raise PoisonError(f"{place.path}/{name}", "is encrypted under another key than this run's") from None
+            secret = ciphertext.unwrapped(bytes.fromhex(wrapped), self._bound_to(place, name), self.key)
+        except Refusal as refusal:
+            raise PoisonError(f"{place.path}/{name}", str(refusal)) from None
         return Content(secret[:_KEY], secret[_KEY:].hex())
 
     def _bound_to(self, place: Place, name: str) -> bytes:
@@ -138,24 +127,25 @@ def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, r
         ConfigurationError: there is none, because a side has shown no key.
         StandingError: ``own`` is neither of the two that were shown.
     """
-    site, keys = card.site, (federation.aggregator_encryption_key, card.encryption_key)
-    if keys[0] is None or keys[1] is None:
+    site, (aggregators, sites) = card.site, (federation.aggregator_encryption_key, card.encryption_key)
+    if aggregators is None or sites is None:
         raise ConfigurationError(
             [
                 f"run {run} is to be encrypted, but {site} and the aggregator have shown each other no keys for that, "
                 f"as {site} joined with an earlier version: invite it under another name, or do without `encrypt`"
             ]
         )
-    if own is None or own.public not in keys:
+    if own is None or own.public not in (aggregators, sites):
         raise StandingError(
             f"run {run} is encrypted, and the private key here is not the one that {site} and the aggregator know: put "
             "the very encryption.key back from a backup, another will not do"
         )
     try:
-        shared = own.shared_with(keys[1] if own.public == keys[0] else keys[0])
-    except ValueError:
+        shared = own.shared_with(sites if own.public == aggregators else aggregators)
+    except Refusal:
         raise ConfigurationError([f"run {run} is to be encrypted, but what {site} has shown is no key"]) from None
-    bound = {"aggregator_key": keys[0], "federation": card.federation, "run": run, "site": site, "site_key": keys[1]}
+    names = {"federation": card.federation, "run": run, "site": site}
+    bound = names | {"aggregator_key": aggregators, "site_key": sites}
     derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"dropfed 1 run key " + canonical(bound))
     return RunKey(card.federation, site, run, derivation.derive(shared))
 
@@ -177,8 +167,8 @@ def encrypt(plain: Path, target: Path) -> Ciphertext:
     digest, of_content = hashlib.sha256(header), hashlib.sha256()
     with plain.open("rb") as reader, writing(target) as writer:
         writer.write(header)
-        for block, is_last in _blocks(reader, BLOCK_BYTES):
-            sealed = crypto_secretstream_xchacha20poly1305_push(state, block, tag=_TAGS[is_last])
+        for block, is_last in ciphertext.blocks(reader, BLOCK_BYTES):
+            sealed = crypto_secretstream_xchacha20poly1305_push(state, block, tag=ciphertext.TAGS[is_last])
             digest.update(sealed)
             of_content.update(block)
             writer.write(sealed)
@@ -187,7 +177,7 @@ def encrypt(plain: Path, target: Path) -> Ciphertext:
     return Ciphertext(target, FileEntry(size=size, sha256=digest.hexdigest()), content)
 
 
-def decrypted(ciphertext: BinaryIO, content: Content, shown_as: str) -> Iterator[bytes]:
+def decrypted(encrypted: BinaryIO, content: Content, shown_as: str) -> Iterator[bytes]:
     """What an encrypted file holds, block by block. Only with the last one is it known to be whole.
 
     Args:
@@ -196,31 +186,24 @@ def decrypted(ciphertext: BinaryIO, content: Content, shown_as: str) -> Iterator
     Raises:
         PoisonError: it is cut off, was changed, or is encrypted under another key.
     """
-    header, digest = ciphertext.read(_HEADER), hashlib.sha256()
-    state = crypto_secretstream_xchacha20poly1305_state()
+    digest = hashlib.sha256()
     try:
-        crypto_secretstream_xchacha20poly1305_init_pull(state, header, content.key)
-        for sealed, is_last in _blocks(ciphertext, BLOCK_BYTES + _MORE):
-            block, tag = crypto_secretstream_xchacha20poly1305_pull(state, sealed)
-            if tag != _TAGS[is_last]:
-                raise PoisonError(shown_as, "does not decrypt: it ends too early, or goes on after its end")
+        for block in ciphertext.opened(encrypted, content.key):
             digest.update(block)
             yield block
-    except CryptoError:
-        raise PoisonError(
-            shown_as, "does not decrypt: it is cut off, was changed, or is encrypted under another key"
-        ) from None
+    except Refusal as refusal:
+        raise PoisonError(shown_as, str(refusal)) from None
     if digest.hexdigest() != content.sha256:
         raise PoisonError(shown_as, "decrypts to something else than its sender says")
 
 
-def decrypt(ciphertext: Path, target: Path, content: Content, shown_as: str) -> None:
+def decrypt(encrypted: Path, target: Path, content: Content, shown_as: str) -> None:
     """Write what an encrypted file holds, all or nothing.
 
     Raises:
         PoisonError: as ``decrypted``; then nothing is written.
     """
-    with ciphertext.open("rb") as reader, writing(target) as writer:
+    with encrypted.open("rb") as reader, writing(target) as writer:
         for block in decrypted(reader, content, shown_as):
             writer.write(block)
 
@@ -229,21 +212,10 @@ def content_bytes(entry: FileEntry) -> int:
     """How many bytes a payload has once it is decrypted, by its manifest; below 0 where it cannot be decrypted."""
     if entry.encrypted is None:
         return entry.size
-    sealed = entry.size - _HEADER
-    return sealed - -(-sealed // (BLOCK_BYTES + _MORE)) * _MORE
+    sealed = entry.size - HEADER_BYTES
+    return sealed - -(-sealed // (BLOCK_BYTES + MORE_BYTES)) * MORE_BYTES
 
 
 def max_ciphertext_bytes(size: int) -> int:
     """The largest file that holds so many bytes encrypted."""
-    return _HEADER + size + (size // BLOCK_BYTES + 1) * _MORE
-
-
-def _blocks(file: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
-    """The rest of a file in blocks of ``size`` bytes, of which the last may be shorter, or empty; and which it is."""
-    block = file.read(size)
-    while True:
-        following = file.read(size)
-        yield block, not following
-        if not following:
-            return
-        block = following
+    return HEADER_BYTES + size + (size // BLOCK_BYTES + 1) * MORE_BYTES

@@ -21,6 +21,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from shared.doors.numbers import whole
 from shared.exchange.forms import text_like
 
 AGGREGATOR = "aggregator"
@@ -181,6 +182,6 @@ def place_at(path: str) -> Place | None:
         case [root, run, folder] if root == RUNS and is_name(run) and folder in _RUN_FOLDERS:
             return Place(_RUN_FOLDERS[folder], run)
         case [root, run, "rounds", number, folder] if root == RUNS and is_name(run) and folder in _ROUND_FOLDERS:
-            if re.fullmatch(r"[0-9]{4}", number) and int(number) > 0:
-                return Place(_ROUND_FOLDERS[folder], run, int(number))
+            if re.fullmatch(r"[0-9]{4}", number) and number != "0000":
+                return Place(_ROUND_FOLDERS[folder], run, whole(number.lstrip("0")))
     return None

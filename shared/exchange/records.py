@@ -6,12 +6,10 @@ so that canonical bytes do not depend on anybody's float printing. YAML records 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-from nacl.bindings import crypto_core_ed25519_is_valid_point
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,6 +24,9 @@ from pydantic import (
 )
 
 from shared.counted import counted
+from shared.doors import keys
+from shared.doors.numbers import finite, whole
+from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS, count_of
 from shared.errors import StandingError
 from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
@@ -35,28 +36,13 @@ from shared.folder.address import checked_url
 _TIME_FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def number_in(text: str) -> float:
-    """The number that ``decimal_text`` writes as ``text``.
-
-    Raises:
-        ValueError: there is none, or it is not finite.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or decimal_text(number) != text:
-        raise ValueError(f"{text[:20]!r} is not the shortest text of a finite number")
-    return number
-
-
 def _finite_text(text: str) -> str:
-    number_in(text)
+    finite(text)
     return text
 
 
 def _is_share(text: str) -> str:
-    if not 0 <= float(text) <= 1:
+    if not 0 <= finite(text) <= 1:
         raise ValueError("must be in [0, 1]")
     return text
 
@@ -78,9 +64,7 @@ def _real_time(text: str) -> str:
 
 
 def _is_public_key(digits: str) -> str:
-    # Under a key of small order anybody can sign; one that is written otherwise than RFC 8032 does has a second text.
-    if not crypto_core_ed25519_is_valid_point(bytes.fromhex(digits)):
-        raise ValueError("must be a public key that Ed25519 makes")
+    keys.demand_public(digits)
     return digits
 
 
@@ -466,11 +450,22 @@ class RunConfiguration(Record):
         return self
 
 
+MOST_IN_ALL = 1 << 32
+"""Numbers in all tensors of a run."""
+
+
 class TensorShape(Record):
     """One shared tensor: dtype as safetensors names it, and shape."""
 
     dtype: Literal["F32"]
-    shape: Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(max_length=8)]
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=MOST_NUMBERS)]], Field(max_length=MOST_DIMENSIONS)]
+
+    @field_validator("shape")
+    @classmethod
+    def _fits(cls, shape: list[int]) -> list[int]:
+        if count_of(shape) > MOST_NUMBERS:
+            raise ValueError(f"has more than {MOST_NUMBERS} numbers")
+        return shape
 
 
 class TensorList(Record):
@@ -507,6 +502,14 @@ class Sharing(Record):
     measured: Groups = {}
     trained: Groups = {}
     with_final: Groups = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sharing:
+        besides = (self.to_site, self.measured, self.trained, self.with_final)
+        parts = [self.tensors, self.start, *(listed for groups in besides for listed in groups.values())]
+        if sum(count_of(tensor.shape) for part in parts for tensor in part.values()) > MOST_IN_ALL:
+            raise ValueError(f"tensors: have more than {MOST_IN_ALL} numbers in all")
+        return self
 
     def groups(self, kind: Kind, *, trains: bool = True) -> Groups:
         """The groups that a message of a kind brings, in a round that trains or in the closing one."""
@@ -566,7 +569,7 @@ class Consent(Record):
     def training_images(self) -> int:
         """How many images a site that agrees says it trains on; of "fewer than 5" the most that can be, 4."""
         text = self.images["train"]
-        return int(text) if text.isdecimal() else int(text.removeprefix("fewer than ")) - 1
+        return whole(text.removeprefix("fewer than ")) - text.startswith("fewer than ")
 
 
 class Withdrawal(Record):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from shared.doors.numbers import whole
 from shared.exchange.names import Place
 
 KEEP_PATTERN = r"^(all|best|last [1-9][0-9]{0,3})$"
@@ -36,4 +37,4 @@ def may_be_removed(
     if keep == "best":
         needed = ("update", "round") if difference else ("update",)
         return chosen is not None and (place.round_no != chosen or place.kind not in needed)
-    return place.round_no in settled and place.round_no <= max(settled) - int(keep.removeprefix("last "))
+    return place.round_no in settled and place.round_no <= max(settled) - whole(keep.removeprefix("last "))

@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Self
 
-import rfc8785
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from shared.doors import Refusal
+from shared.doors.json_text import Json, canonical, parse_canonical
+from shared.doors.keys import demand_signed
 from shared.errors import StandingError
+from shared.exchange.names import MAX_RECORD_BYTES
 from shared.folder.durable import read_private, write_file
 
-Json = dict[str, Any]
-
-_GREATEST = 2**53 - 1  # that RFC 8785 has, either way
-_LONGEST_INTEGER = 17  # characters
-_SHOWN_DIGITS = 20
+__all__ = [
+    "Json",
+    "KeptKey",
+    "SigningKey",
+    "canonical",
+    "digest_of",
+    "enrolment_code",
+    "fingerprint",
+    "in_groups",
+    "open_signed",
+]
 
 
 class KeptKey(ABC):
@@ -76,44 +83,17 @@ class SigningKey(KeptKey):
         return canonical({"body": body, "key": self.public, "signature": signature})
 
 
-def canonical(value: Json) -> bytes:
-    """RFC 8785 bytes of a JSON object whose numbers are all integers (floats travel as text)."""
-    return rfc8785.dumps(value)
-
-
-def parse_canonical(content: bytes) -> Json:
-    """Parse JSON that must be exactly canonical.
-
-    Raises:
-        ValueError: not JSON, not an object, or not the canonical bytes of what it says.
-    """
-    if not content:
-        raise ValueError("is empty")
-    try:
-        value = json.loads(content, parse_int=_integer, parse_float=_refuse_number, parse_constant=_refuse_number)
-        if not isinstance(value, dict) or canonical(value) != content:
-            raise ValueError("is not canonical JSON")
-    except (RecursionError, rfc8785.CanonicalizationError, UnicodeDecodeError, json.JSONDecodeError):
-        raise ValueError("is not canonical JSON") from None
-    return value
-
-
 def open_signed(content: bytes) -> tuple[Json, str]:
     """Return the body of a signed record and the public key that signed it.
 
     Raises:
-        ValueError: not canonical, not of this form, or the signature does not hold.
+        Refusal: too large, not canonical, not of this form, or the signature does not hold.
     """
-    record = parse_canonical(content)
+    record = parse_canonical(content, MAX_RECORD_BYTES)
     if set(record) != {"body", "key", "signature"} or not isinstance(record["body"], dict):
-        raise ValueError("is not a signed record")
-    body, key, signature = record["body"], record["key"], record["signature"]
-    if not _is_hex(key, 64) or not _is_hex(signature, 128):
-        raise ValueError("has no well-formed key and signature")
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), canonical(body))
-    except (InvalidSignature, ValueError):
-        raise ValueError("its signature does not hold") from None
+        raise Refusal("is not a signed record")
+    body, key = record["body"], record["key"]
+    demand_signed(canonical(body), key, record["signature"])
     return body, key
 
 
@@ -136,18 +116,3 @@ def fingerprint(key: str) -> str:
 def in_groups(digits: str) -> str:
     """Hex digits as they are read aloud or compared on paper: in groups of four."""
     return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
-
-
-def _is_hex(value: object, length: int) -> bool:
-    return isinstance(value, str) and len(value) == length and all(char in "0123456789abcdef" for char in value)
-
-
-def _integer(text: str) -> int:
-    if len(text) > _LONGEST_INTEGER or abs(int(text)) > _GREATEST:
-        _refuse_number(text)
-    return int(text)
-
-
-def _refuse_number(text: str) -> NoReturn:
-    shown = text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}…"
-    raise ValueError(f"holds the number {shown}; only integers of at most 2^53 - 1 are allowed")

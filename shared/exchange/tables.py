@@ -10,16 +10,16 @@ image, whoever made the model; what may not leave the site is an empty cell.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from dataclasses import dataclass
 from typing import Literal
 
+from shared.doors import Refusal, csv_text
+from shared.doors.numbers import finite, whole
 from shared.errors import PoisonError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.exchange.records import COUNT_TEXT, decimal_text, number_in
+from shared.exchange.records import COUNT_TEXT, decimal_text
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -31,7 +31,6 @@ LARGEST_LOSS = 10.0
 """Losses beyond it, either way, are told as this."""
 _FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
 _SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,47}")
-_MAX_ROWS = 10_000
 _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
@@ -58,13 +57,7 @@ class MetricsRow:
 def write_metrics(rows: list[MetricsRow]) -> bytes:
     """CSV bytes of at least one row, all with the same score columns."""
     names = sorted(rows[0].scores)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_FIXED, *names])
-    for row in rows:
-        numbers = [_cell(row.loss), *(_cell(row.scores[name]) for name in names)]
-        writer.writerow([row.round_no, row.epoch, row.split, row.images, decimal_text(row.learning_rate), *numbers])
-    return text.getvalue().encode()
+    return csv_text.write([[*_FIXED, *names], *(_cells(row, names) for row in rows)])
 
 
 def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[MetricsRow]:
@@ -83,8 +76,8 @@ def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[
             for row in rows:
                 _demand_rounded(row)
         return rows
-    except (ValueError, csv.Error) as error:
-        raise PoisonError(path, f"is not a metrics table ({error})") from None
+    except Refusal as refusal:
+        raise PoisonError(path, f"is not a metrics table ({refusal})") from None
 
 
 def epsilon_in(table: list[MetricsRow]) -> float | None:
@@ -99,19 +92,18 @@ def undeclared(rows: list[MetricsRow]) -> list[str]:
 
 
 def _read(content: bytes) -> list[MetricsRow]:
-    if len(content) > MAX_RECORD_BYTES:
-        raise ValueError(f"{len(content)} bytes are too many")
-    lines = list(csv.reader(io.StringIO(content.decode("ascii"), newline=""), strict=True))
-    if not 1 < len(lines) <= _MAX_ROWS or tuple(lines[0][: len(_FIXED)]) != _FIXED:
-        raise ValueError("the header or the number of rows is wrong")
-    names = lines[0][len(_FIXED) :]
+    header, *lines = csv_text.parse(content, MAX_RECORD_BYTES)
+    if not lines or tuple(header[: len(_FIXED)]) != _FIXED:
+        raise Refusal("the header or the number of rows is wrong")
+    names = header[len(_FIXED) :]
     if names != sorted(set(names)) or not all(_SCORE_COLUMN.fullmatch(name) for name in names):
-        raise ValueError("a score column has an unknown name")
-    rows = [_row(line, names) for line in lines[1:]]
+        raise Refusal("a score column has an unknown name")
+    ranges = [(name, *_range(name)) for name in names]
+    rows = [_row(line, ranges) for line in lines]
     if len({(row.round_no, row.epoch, row.split) for row in rows}) != len(rows):
-        raise ValueError("two rows are of the same epoch and split")
+        raise Refusal("two rows are of the same epoch and split")
     if write_metrics(rows) != content:
-        raise ValueError("it is not written as the protocol writes these rows")
+        raise Refusal("it is not written as the protocol writes these rows")
     return rows
 
 
@@ -119,36 +111,39 @@ def _demand_rounded(row: MetricsRow) -> None:
     losses = {"loss": row.loss} | {name: value for name, value in row.scores.items() if name.startswith("loss_")}
     for name, value in {**row.scores, **losses}.items():
         if value is not None and decimal_text(round(value, DECIMALS) + 0.0) != decimal_text(value):
-            raise ValueError(f"{name} is {value}, which is not rounded to {DECIMALS} decimals")
+            raise Refusal(f"{name} is {value}, which is not rounded to {DECIMALS} decimals")
     for name, value in losses.items():
         if value is not None and abs(value) > LARGEST_LOSS:
-            raise ValueError(f"{name} is {value}, which is beyond {LARGEST_LOSS:g}")
+            raise Refusal(f"{name} is {value}, which is beyond {LARGEST_LOSS:g}")
 
 
-def _row(line: list[str], names: list[str]) -> MetricsRow:
-    if len(line) != len(_FIXED) + len(names):
-        raise ValueError("a row has another number of cells than the header")
+def _row(line: list[str], ranges: list[tuple[str, float, float]]) -> MetricsRow:
+    if len(line) != len(_FIXED) + len(ranges):
+        raise Refusal("a row has another number of cells than the header")
     round_text, epoch_text, split, images, learning_rate, loss, *scores = line
     if split not in SPLITS or not re.fullmatch(COUNT_TEXT, images):
-        raise ValueError(f"the row of split {split[:20]!r} has a wrong split or count")
-    if not re.fullmatch(r"[0-9]{1,5}", round_text) or not re.fullmatch(r"[0-9]{1,5}", epoch_text):
-        raise ValueError("round and epoch must be whole numbers")
-    values = {name: _score(name, cell) for name, cell in zip(names, scores, strict=True)}
+        raise Refusal(f"the row of split {split[:20]!r} has a wrong split or count")
+    round_no, epoch = whole(round_text, digits=5), whole(epoch_text, digits=5)
     rate = _number(learning_rate)
     if rate is None:
-        raise ValueError("a learning rate is missing")
-    return MetricsRow(int(round_text), int(epoch_text), split, images, rate, _number(loss), values)
+        raise Refusal("a learning rate is missing")
+    values = {name: _score(name, cell, *bounds) for (name, *bounds), cell in zip(ranges, scores, strict=True)}
+    return MetricsRow(round_no, epoch, split, images, rate, _number(loss), values)
+
+
+def _cells(row: MetricsRow, names: list[str]) -> list[str]:
+    fixed = [str(row.round_no), str(row.epoch), row.split, row.images, decimal_text(row.learning_rate)]
+    return [*fixed, _cell(row.loss), *(_cell(row.scores[name]) for name in names)]
 
 
 def _cell(value: float | None) -> str:
     return "" if value is None else decimal_text(value)
 
 
-def _score(column: str, cell: str) -> float | None:
+def _score(column: str, cell: str, lowest: float, highest: float) -> float | None:
     value = _number(cell)
-    lowest, highest = _range(column)
     if value is not None and not lowest - _ROUNDING <= value <= highest + _ROUNDING:
-        raise ValueError(f"{column} is {cell}, which is not in its range")
+        raise Refusal(f"{column} is {cell}, which is not in its range")
     return value
 
 
@@ -161,4 +156,4 @@ def _range(column: str) -> tuple[float, float]:
 
 
 def _number(cell: str) -> float | None:
-    return number_in(cell) if cell else None
+    return finite(cell) if cell else None

@@ -31,8 +31,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from pydantic import ValidationError
-
+from shared.doors import Refusal
+from shared.doors.json_text import parse_canonical
+from shared.doors.schema import AnyRecord, fill
 from shared.errors import ConfigurationError, DoubtfulError, PoisonError, ProtocolError
 from shared.exchange.names import (
     AGGREGATOR,
@@ -46,7 +47,7 @@ from shared.exchange.names import (
     handover_path,
     may_hold,
 )
-from shared.exchange.reading import AnyRecord, beside_values, fault_in, parse_yaml
+from shared.exchange.reading import dump_yaml, fault_in, parse_yaml
 from shared.exchange.records import (
     PROTOCOL,
     PROTOCOLS,
@@ -61,7 +62,7 @@ from shared.exchange.records import (
     Wire,
     encrypts,
 )
-from shared.exchange.signing import digest_of, enrolment_code, open_signed, parse_canonical
+from shared.exchange.signing import digest_of, enrolment_code, open_signed
 
 
 @dataclass(frozen=True)
@@ -261,26 +262,27 @@ def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     Raises:
         PoisonError: not canonical JSON, or not this record.
     """
-    _check_size(content, path)
     try:
-        return _record(parse_canonical(content), kind, path)
-    except ValueError as error:
-        _refuse(path, str(error))
+        return _record(parse_canonical(content, MAX_RECORD_BYTES), kind, path)
+    except Refusal as refusal:
+        _refuse(path, str(refusal))
 
 
 def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
-    """Read a YAML payload whose hash was checked.
+    """Read a YAML payload whose hash was checked: one that has the very bytes that ``dump_yaml`` makes of its record.
 
     Raises:
-        PoisonError: not plain YAML, or not this record.
+        PoisonError: not plain YAML, not this record, or another text of it.
     """
-    _check_size(content, path)
-    if (beside := beside_values(content)) is not None:
-        _refuse(path, f"holds {beside}, which no record may")
     try:
-        return parse_yaml(content, kind, path)
+        record = parse_yaml(content, kind, path)
+        if dump_yaml(record) != content:
+            raise Refusal("is not written as the protocol writes this record")
     except ConfigurationError as error:
         _refuse(path, "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems))
+    except Refusal as refusal:
+        _refuse(path, str(refusal))
+    return record
 
 
 def open_site_card(
@@ -330,12 +332,10 @@ def _open_signed_by(content: bytes, path: str, key: str) -> dict[str, object]:
 
 
 def _open_signed(content: bytes, path: str) -> tuple[dict[str, object], str]:
-    if len(content) > MAX_RECORD_BYTES:
-        _doubt(path, f"has {len(content)} bytes, more than {MAX_RECORD_BYTES}")
     try:
         return open_signed(content)
-    except ValueError as error:
-        _doubt(path, str(error))
+    except Refusal as refusal:
+        _doubt(path, str(refusal))
 
 
 def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, protocol: Protocol | None) -> AnyRecord:
@@ -359,14 +359,9 @@ def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, prot
 
 def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRecord:
     try:
-        return kind.model_validate(body)
-    except (ValidationError, RecursionError) as error:
-        _refuse(path, f"is not a well-formed {kind.__name__} record: {fault_in(error, kind)}")
-
-
-def _check_size(content: bytes, path: str) -> None:
-    if len(content) > MAX_RECORD_BYTES:
-        _refuse(path, f"has {len(content)} bytes, more than {MAX_RECORD_BYTES}")
+        return fill(kind, body)
+    except Refusal as refusal:
+        _refuse(path, f"is not a well-formed {kind.__name__} record: {fault_in(refusal, kind)}")
 
 
 def _refuse(path: str, reason: str) -> NoReturn:

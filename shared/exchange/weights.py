@@ -7,30 +7,25 @@ what of it is refused before anything computes with it, is here.
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
+from shared.doors import Refusal, tensor_file
+from shared.doors.tensor_file import Shape, count_of
 from shared.errors import PoisonError
 from shared.exchange.records import FileEntry, TensorList
 from shared.folder.durable import hash_file, writing
 
 Array = NDArray[np.float32]
 AnyArray = NDArray[Any]
-Shape = list[int]
 Layout = dict[str, tuple[str, Shape]]
 """A file's tensors by name: dtype, as safetensors names it, and shape."""
-MAX_HEADER_BYTES = 1 << 20
 
-_METADATA = "__metadata__"
-_PARTS = {"dtype", "shape", "data_offsets"}
-"""Of an array's entry in the header."""
 _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u2", "U8": "u1"}
 """What numpy holds a file's dtype as: numbers of 16 bits as their bit patterns, because it knows no bfloat16."""
 
@@ -88,7 +83,7 @@ def write_arrays(path: Path, dtype: str, largest: Mapping[str, Shape], array: Ca
         size = file.tell()
         if shapes != largest:
             file.seek(len(begin))
-            file.write(_header(dtype, shapes).ljust(len(header)))
+            file.write(_header(dtype, shapes, room=len(header)))
     return FileEntry(size=size, sha256=digest.hexdigest()) if shapes == largest else entry_of(path)
 
 
@@ -104,13 +99,8 @@ def layout_of(path: Path, shown_as: str) -> Layout:
     Raises:
         PoisonError: it is not a safetensors file.
     """
-    try:
-        _check_header(path, shown_as)
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
-            return {name: (part.get_dtype(), part.get_shape()) for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
-        raise PoisonError(shown_as, f"is not a safetensors file ({error})") from None
+    arrays = _opened(path, shown_as).arrays
+    return {name: (arrays[name].dtype, arrays[name].shape) for name in sorted(arrays)}
 
 
 class TensorFile:
@@ -121,17 +111,21 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with path.open("rb") as file:
-            self._begin, self._entries = _read_header(file)
+        self._arrays = _opened(path, str(path)).arrays
 
     @property
     def names(self) -> list[str]:
         """Of its tensors, sorted."""
-        return sorted(self._entries)
+        return sorted(self._arrays)
+
+    def place(self, name: str) -> tuple[Path, int, int]:
+        """Where the bytes of an array lie: the file, where they begin in it, and how many they are."""
+        array = self._arrays[name]
+        return self._path, array.start, count_of(array.shape) * tensor_file.WIDTHS[array.dtype]
 
     def array(self, name: str) -> AnyArray:
         """One array, as it is laid out."""
-        shape = self._entries[name]["shape"]
+        shape = self._arrays[name].shape
         return self._read(name, 0, count_of(shape)).reshape(shape)
 
     def tensor(self, name: str) -> Array:
@@ -143,16 +137,9 @@ class TensorFile:
         return self._read(name, start, count).astype(np.float32, copy=False)
 
     def _read(self, name: str, start: int, count: int) -> AnyArray:
-        entry = self._entries[name]
-        layout = np.dtype(_LAID_OUT[entry["dtype"]])
-        begin = self._begin + entry["data_offsets"][0] + start * layout.itemsize
-        return np.fromfile(self._path, layout, count, offset=begin)
-
-
-def _read_header(file: BinaryIO) -> tuple[int, dict[str, Any]]:
-    """Where a checked file's arrays begin, and each array's dtype, shape and offsets from there."""
-    room = struct.unpack("<Q", file.read(8))[0]
-    return 8 + room, json.loads(file.read(room))
+        array = self._arrays[name]
+        layout = np.dtype(_LAID_OUT[array.dtype])
+        return np.fromfile(self._path, layout, count, offset=array.start + start * layout.itemsize)
 
 
 def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
@@ -174,7 +161,7 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
 def check_arrays(
     path: Path, dtype: str, shapes: Mapping[str, Shape], shown_as: str, *, are_largest: bool = False
 ) -> None:
-    """Demand exactly these arrays, and nothing but arrays.
+    """Demand exactly these arrays, nothing but arrays, and the header that ``write_arrays`` writes for them.
 
     Args:
         are_largest: they are vectors of any length up to their shapes'.
@@ -182,24 +169,19 @@ def check_arrays(
     Raises:
         PoisonError: saying what is different.
     """
-    try:
-        _check_header(path, shown_as)
-        with safe_open(path, framework="numpy") as file:
-            names = set(file.keys())
-            if names != set(shapes):
-                odd = sorted(names ^ set(shapes))
-                raise PoisonError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
-            for name, expected in shapes.items():
-                part = file.get_slice(name)
-                found = part.get_shape()
-                fits = len(found) == 1 and found[0] <= expected[0] if are_largest else found == expected
-                if part.get_dtype() != dtype or not fits:
-                    at_most = "at most " if are_largest else ""
-                    raise PoisonError(
-                        shown_as, f"{name} is {part.get_dtype()}{found}, not {at_most}{dtype}{list(expected)}"
-                    )
-    except (SafetensorError, OSError) as error:
-        raise PoisonError(shown_as, f"is not a safetensors file ({error})") from None
+    found = _opened(path, shown_as)
+    if found.arrays.keys() != shapes.keys():
+        odd = sorted(found.arrays.keys() ^ shapes.keys())
+        raise PoisonError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
+    for name, expected in shapes.items():
+        array = found.arrays[name]
+        fits = len(array.shape) == 1 and array.shape[0] <= expected[0] if are_largest else array.shape == expected
+        if array.dtype != dtype or not fits:
+            at_most = "at most " if are_largest else ""
+            raise PoisonError(shown_as, f"{name} is {array.dtype}{array.shape}, not {at_most}{dtype}{list(expected)}")
+    room = len(_header(dtype, shapes))
+    if found.header != _header(dtype, {name: array.shape for name, array in found.arrays.items()}, room=room):
+        raise PoisonError(shown_as, "has another header than the protocol writes for its tensors")
 
 
 def shapes_of(tensors: TensorList) -> dict[str, Shape]:
@@ -207,42 +189,14 @@ def shapes_of(tensors: TensorList) -> dict[str, Shape]:
     return {name: tensor.shape for name, tensor in tensors.tensors.items()}
 
 
-def count_of(shape: Shape) -> int:
-    """How many numbers an array of this shape has."""
-    return int(np.prod(shape, dtype=np.int64))
+def _header(dtype: str, shapes: Mapping[str, Shape], *, room: int = 0) -> bytes:
+    """The header of arrays of one dtype, in so many bytes, or as few as can be."""
+    return tensor_file.header({name: (dtype, shape) for name, shape in shapes.items()}, room)
 
 
-def _header(dtype: str, shapes: Mapping[str, Shape]) -> bytes:
-    """The header of arrays one after another in sorted order, padded so that they begin at a multiple of 8."""
-    width = np.dtype(_LAID_OUT[dtype]).itemsize
-    header: dict[str, object] = {}
-    offset = 0
-    for name in sorted(shapes):
-        end = offset + count_of(shapes[name]) * width
-        header[name] = {"dtype": dtype, "shape": shapes[name], "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return text + b" " * (-len(text) % 8)
-
-
-def _check_header(path: Path, shown_as: str) -> None:
-    with path.open("rb") as file:
-        start = file.read(8)
-        size = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 0 < size <= MAX_HEADER_BYTES:
-            raise PoisonError(shown_as, "is not a safetensors file (no header of a reasonable size)")
-        header = file.read(size)
+def _opened(path: Path, shown_as: str) -> tensor_file.Layout:
     try:
-        entries = json.loads(header, object_pairs_hook=_without_repeats)
-        # Whatever its keys: what metadata holds is text, and named as a tensor's parts it is text all the same.
-        has_more = _METADATA in entries or any(set(entry) != _PARTS for entry in entries.values())
-    except (ValueError, RecursionError, AttributeError, TypeError):
-        raise PoisonError(shown_as, "is not a safetensors file (its header is not one)") from None
-    if has_more or json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode() != header.rstrip(b" "):
-        raise PoisonError(shown_as, "carries free text beside its tensors")
-
-
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key stands twice")
-    return dict(pairs)
+        with path.open("rb") as file:
+            return tensor_file.layout(file, path.stat().st_size)
+    except Refusal as refusal:
+        raise PoisonError(shown_as, f"is not a safetensors file ({refusal})") from None

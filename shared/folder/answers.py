@@ -10,18 +10,20 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import requests
 from urllib3.exceptions import HTTPError
 
+from shared.doors.http_answer import delay_of, seconds_of
 from shared.errors import DropfedError, NotFoundError, PassingError, StandingError
+from shared.folder.sockets import LEAST_BYTES
 
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
 _PASSING = (408, 409, 412, 423, 425, 429)
 _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
+_NETWORK = (OSError, requests.RequestException, HTTPError)
 _DISABLED = b"user disabled"  # likewise, of an account that nobody may enter
 
 
@@ -67,7 +69,7 @@ def drain(response: requests.Response) -> bytes | None:
     A long one costs the connection, and is not returned.
     """
     received = b""
-    with suppress(HTTPError):  # the status has arrived and counts; a cut remark after it changes nothing
+    with suppress(Exception):  # the status has arrived and counts; a cut remark after it changes nothing
         for block in response.raw.stream(MAX_REMARK_BYTES, decode_content=False):
             received += block
             if len(received) > MAX_REMARK_BYTES:
@@ -126,7 +128,7 @@ def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError 
     """Translate a failure without a whole answer.
 
     Args:
-        error: what requests or urllib3 raised.
+        error: what requests, urllib3 or http.client raised, whatever it is.
         stall_s: seconds of standstill that were allowed.
     """
     causes = list(_causes(error))
@@ -139,22 +141,16 @@ def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError 
         if type(cause) is OSError and "407" in str(cause):
             return StandingError(f"The proxy on the way to {url} wants a login: correct HTTPS_PROXY.")
         if isinstance(cause, TimeoutError | requests.Timeout):
-            return PassingError(f"{url} did not move a byte for {stall_s:g} s.")
+            return PassingError(f"{url} stood still: fewer than {LEAST_BYTES} bytes moved in {stall_s:g} s.")
     # only the operating system's own words are fit to be shown; libraries wrap objects and addresses around them
     reasons = [
         cause.strerror or str(cause)
         for cause in causes
         if isinstance(cause, OSError) and (cause.strerror or type(cause) is OSError)
     ]
+    if not reasons and not any(isinstance(cause, _NETWORK) for cause in causes):
+        return PassingError(f"{url} sent an answer that is no HTTP: check what stands before the server.")
     return PassingError(f"The connection to {url} failed: {reasons[-1] if reasons else 'it was cut'}.")
-
-
-def seconds_of(date: str) -> float | None:
-    """Return an HTTP date in seconds since 1970, None if it is none."""
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _seconds(retry_after: str, date: str) -> float | None:
@@ -163,10 +159,9 @@ def _seconds(retry_after: str, date: str) -> float | None:
     Args:
         date: of the answer, by the same clock as an HTTP date in ``retry_after``; ours may be wrong.
     """
-    text = retry_after.strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    then, now = seconds_of(text), seconds_of(date)
+    if (delay := delay_of(retry_after)) is not None:
+        return delay
+    then, now = seconds_of(retry_after.strip()), seconds_of(date)
     return None if then is None else max(0.0, then - (time.time() if now is None else now))
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Literal
 
+from shared.doors.http_answer import seconds_of
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
-from shared.folder.answers import Answer, seconds_of
+from shared.folder.answers import Answer
 from shared.folder.chunks import ChunkedUploads
 from shared.folder.connection import Connection
 
@@ -147,15 +148,18 @@ class _Probe:
 
     def _replaces_at_once(self) -> bool:
         """Replace a file some times while a second connection reads it."""
-        is_over = Event()
+        is_over, second = Event(), self._connection.another()
         with ThreadPoolExecutor(1) as executor:
-            reading = executor.submit(self._is_always_whole, self._connection.another(), is_over)
+            reading = executor.submit(self._is_always_whole, second, is_over)
             try:
                 for number in range(REPLACEMENTS):
                     self._write("one", TEXTS[number % 2])
                     self._relocate("MOVE", "one", "two", overwrite=True)
-            finally:
+            except BaseException:  # Ctrl-C does not wait for what the second connection waits for
                 is_over.set()
+                second.interrupt()
+                raise
+            is_over.set()
             return reading.result()
 
     def _is_always_whole(self, connection: Connection, is_over: Event) -> bool:

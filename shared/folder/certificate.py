@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from shared.doors.certificates import parse
 from shared.errors import StandingError
 from shared.visible import visible
 
@@ -46,23 +44,15 @@ class Certificate:
 
     @classmethod
     def of(cls, content: bytes) -> Certificate:
-        """Read a certificate (DER)."""
-        parsed = x509.load_der_x509_certificate(content)
-        of_kinds = (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)
-        issuer = [str(each.value) for kind in of_kinds for each in parsed.issuer.get_attributes_for_oid(kind)]
-        try:
-            shown = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            names = [str(name.value) for name in shown]
-        except (x509.ExtensionNotFound, ValueError):
-            names = []
-        called = visible(", ".join(dict.fromkeys(issuer)) or parsed.issuer.rfc4514_string())[:200]
-        return cls(
-            called,
-            parsed.not_valid_before_utc,
-            parsed.not_valid_after_utc,
-            tuple(visible(name)[:100] for name in names[:3]),
-            _WATCHERS.search(called) is not None,
-        )
+        """Read a certificate (DER).
+
+        Raises:
+            Refusal: it is none.
+        """
+        found = parse(content)
+        called = visible(", ".join(found.issuers))[:200]
+        names = tuple(visible(name)[:100] for name in found.names[:3])
+        return cls(called, found.begins, found.ends, names, _WATCHERS.search(called) is not None)
 
 
 def invalid(

@@ -7,31 +7,32 @@ Paths are relative to the folder; one that begins with '/' is the server's own.
 * What arrives is bounded, and a body that ends early is an error.
 * Every answer is read to its end, so that the connection is used again.
 * The time limit is on standstill, never on the whole transfer.
-* Every failure becomes one sentence without secrets, of one of the kinds in ``shared.errors``.
+* Whatever the libraries below raise becomes one sentence without secrets, of one of the kinds in ``shared.errors``.
+  What is raised inside a block that reads an answer is not theirs, and passes as it is.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import requests
-from urllib3.exceptions import HTTPError
 from webdav3.client import Client
-from webdav3.exceptions import WebDavException
 
+from shared.doors import Refusal, multistatus
+from shared.doors.http_answer import length_of, start_of
 from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.address import checked_url, shown, shown_user
 from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.durable import BLOCK
 from shared.folder.login import Password, PasswordLogin
-from shared.folder.multistatus import QUESTION, Listing, parse
+from shared.folder.multistatus import QUESTION, Listing, listing_of
+from shared.folder.sockets import CONNECT_S, Adapter, Sockets
 from shared.folder.way import proxies_to
 
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
@@ -45,6 +46,9 @@ class FileBody:
 
     Args:
         moved: told the size of each block that is about to go out; it may take its time.
+
+    Attributes:
+        error: what ended it, if it was neither its end nor the network.
     """
 
     def __init__(
@@ -54,11 +58,19 @@ class FileBody:
         self._size = size
         self._moved = moved
         self._start = start
+        self.error: Exception | None = None
 
     def __len__(self) -> int:  # requests sends it as Content-Length
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._blocks()
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _blocks(self) -> Iterator[bytes]:
         self._file.seek(self._start)
         remaining = self._size
         while block := self._file.read(min(BLOCK, remaining)):
@@ -78,14 +90,14 @@ class Incoming:
         etag: the server's tag of the file, or None.
     """
 
-    def __init__(self, response: requests.Response, path: str) -> None:
-        announced = response.headers.get("Content-Length", "")
-        self.length = int(announced) if announced.isascii() and announced.isdigit() else None
-        part = re.match(r"bytes ([0-9]+)-", response.headers.get("Content-Range", ""))
-        self.start = int(part[1]) if part and response.status_code == 206 else 0
+    def __init__(self, response: requests.Response, path: str, explained: Callable[[Exception], DropfedError]) -> None:
+        self.length = length_of(response.headers.get("Content-Length", ""))
+        start = start_of(response.headers.get("Content-Range", ""))
+        self.start = start if start is not None and response.status_code == 206 else 0
         self.etag = response.headers.get("ETag")
         self._response = response
         self._path = path
+        self._explained = explained
 
     def blocks(self, limit: int) -> Iterator[bytes]:
         """Yield the whole body.
@@ -97,13 +109,21 @@ class Incoming:
         if self.length is not None and self.length > limit:
             raise PoisonError(self._path, f"has {self.length} bytes where {limit} are allowed")
         received = 0
-        for block in self._response.raw.stream(BLOCK, decode_content=False):
+        blocks = self._response.raw.stream(BLOCK, decode_content=False)
+        while block := self._next(blocks):
             received += len(block)
             if received > limit:
                 raise PoisonError(self._path, f"has more than the {limit} bytes allowed")
             yield block
         if self.length is not None and received < self.length:
             raise PassingError(f"{self._path} was cut off after {received} of {self.length} bytes.")
+
+    def _next(self, blocks: Iterator[bytes]) -> bytes:
+        """The next block, empty at the end."""
+        try:
+            return next(filter(None, blocks), b"")
+        except Exception as error:
+            raise self._explained(error) from error
 
 
 class Connection:
@@ -134,9 +154,11 @@ class Connection:
         client = Client({"webdav_hostname": self._origin, "disable_check": True})
         client.requests = {method: method for method in METHODS}
         client.http_header = {}
-        client.timeout = (stall_s, stall_s)  # to connect; for each wait on the socket
+        client.timeout = (min(stall_s, CONNECT_S), stall_s)  # to connect; for each wait on the socket
         client.verify = True if ca_file is None else str(ca_file)
-        session = client.session
+        session, self._sockets = client.session, Sockets(stall_s)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, Adapter(self._sockets))
         self._login = PasswordLogin(user, password)
         session.auth = None if user == NOBODY else self._login
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
@@ -145,6 +167,10 @@ class Connection:
         session.headers.update({"Accept-Encoding": "identity", "User-Agent": "dropfed"})
         session.hooks["response"].append(_stop_at_refusal)
         self._client = client
+
+    def interrupt(self) -> None:
+        """Have what another thread waits for here end at once; it fails as when the server hangs up."""
+        self._sockets.cut()
 
     @property
     def account(self) -> tuple[str, str]:
@@ -195,7 +221,8 @@ class Connection:
             if small.status == 401:
                 return small
         try:
-            with self._answered(method, path, body, headers or {}, query) as response:
+            response = self._answer(method, path, body, headers or {}, query)
+            with _let_go(response):
                 return Answer.of(response, drain(response))
         except _RefusalError as refusal:
             return refusal.answer
@@ -216,9 +243,19 @@ class Connection:
             DropfedError: no answer, or one that is no whole listing; NotFoundError if nothing is there.
         """
         headers = {"Depth": str(depth), "Content-Type": "application/xml; charset=utf-8"}
+        reader, where = multistatus.Reader(MAX_ENTRIES), self.where(path)
         with self.open("PROPFIND", path, status=207, body=QUESTION, headers=headers) as body:
-            document = b"".join(body.blocks(MAX_LISTING_BYTES))
-        return parse(document, self.on_server(path).rstrip("/"), self.where(path))
+            try:
+                for block in body.blocks(MAX_LISTING_BYTES):
+                    reader.feed(block)
+                responses = reader.close()
+            except multistatus.TooLong as refusal:
+                raise PoisonError(path or ".", str(refusal)) from None
+            except multistatus.NotWhole as refusal:
+                raise PassingError(f"{where} {refusal}.") from None
+            except Refusal as refusal:
+                raise StandingError(f"{where} {refusal}.") from None
+        return listing_of(responses, self.on_server(path).rstrip("/"), where)
 
     @contextmanager
     def open(
@@ -239,42 +276,64 @@ class Connection:
             DropfedError: no answer, another answer (see ``error``), or a web page in place of a file.
         """
         try:
-            with self._answered(method, path, body, headers or {}) as response:
-                answer = Answer.of(response)
-                is_page = answer.is_page and not path.lower().endswith((".html", ".htm"))
-                if answer.status not in (status if isinstance(status, tuple) else (status,)) or is_page:
-                    raise self.error(answer, method, path)
-                if response.headers.get("Content-Encoding", "identity") not in ("", "identity"):
-                    raise StandingError(
-                        f"{self.where(path)} arrived compressed although it was asked for as it is: "
-                        "switch off compression in the server or the proxy before it."
-                    )
-                yield Incoming(response, path)
+            response = self._answer(method, path, body, headers or {})
         except _RefusalError as refusal:
             raise self.error(refusal.answer, method, path) from None
+        with _let_go(response):
+            answer = Answer.of(response)
+            is_page = answer.is_page and not path.lower().endswith((".html", ".htm"))
+            if answer.status not in (status if isinstance(status, tuple) else (status,)) or is_page:
+                raise self.error(answer, method, path)
+            if response.headers.get("Content-Encoding", "identity") not in ("", "identity"):
+                raise StandingError(
+                    f"{self.where(path)} arrived compressed although it was asked for as it is: "
+                    "switch off compression in the server or the proxy before it."
+                )
+            yield Incoming(response, path, self._explained)
 
-    @contextmanager
-    def _answered(
+    def _answer(
         self, method: str, path: str, body: bytes | FileBody | None, headers: Mapping[str, str], query: str = ""
-    ) -> Iterator[requests.Response]:
-        """Yield the open answer of a request; whatever goes wrong on the network becomes an error of ours."""
+    ) -> requests.Response:
+        """Make a request; return the answer, whose body is still to be read.
+
+        Raises:
+            PassingError, StandingError: there was none.
+            _RefusalError: it is not of success.
+        """
         lines = [f"{name}: {text}" for name, text in headers.items()]
         if isinstance(body, FileBody) and len(body) == 0:
             body = b""  # requests would send an empty iterable chunked, and some servers then store nothing
         try:
-            with closing(self._client.execute_request(method, self.quoted(path) + query, body, lines)) as response:
-                yield response
+            response: requests.Response = self._client.execute_request(method, self.quoted(path) + query, body, lines)
+            return response
         except _RefusalError as refusal:
             self._login.is_refused |= refusal.answer.status == 401
             raise
-        except (requests.RequestException, HTTPError, WebDavException) as error:
-            raise explain_silence(error, shown(self.url), self._stall_s) from error
+        except DropfedError:
+            raise
+        except Exception as error:
+            if isinstance(body, FileBody) and body.error is not None:
+                raise body.error from None
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> DropfedError:
+        return explain_silence(error, shown(self.url), self._stall_s)
 
     def error(self, answer: Answer, method: str, path: str) -> DropfedError:
         """Translate an answer that is not the wished-for one."""
         if method == "GET" and 300 <= answer.status < 400 and f"/{quote(path)}/" in (answer.location or ""):
             return NotFoundError(f"{self.where(path)} is a folder, not a file.")
         return explain(answer, method, self.where(path), self.shown_user, self._remedy)
+
+
+@contextmanager
+def _let_go(response: requests.Response) -> Iterator[None]:
+    """Close an answer when the block ends, whatever the libraries say to that."""
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            response.close()
 
 
 class _RefusalError(Exception):
@@ -288,5 +347,5 @@ class _RefusalError(Exception):
 def _stop_at_refusal(response: requests.Response, **_: object) -> None:
     """Raise before requests follows a redirect and before webdavclient3 drops the headers and the body."""
     if not 200 <= response.status_code < 300:
-        with closing(response):
+        with _let_go(response):
             raise _RefusalError(Answer.of(response, drain(response)))

@@ -89,6 +89,10 @@ class Folder(ABC):
         """
 
     @abstractmethod
+    def interrupt(self) -> None:
+        """Have what another thread waits for on the network end at once, with ``PassingError``."""
+
+    @abstractmethod
     def check(self) -> None:
         """Prove that the folder can be reached and is a folder.
 

@@ -110,6 +110,9 @@ class LocalFolder(Folder):
                     entries[item.name] = Entry(item.name, item.is_dir(follow_symlinks=False), size)
         return [entries[name] for name in sorted(entries)]
 
+    def interrupt(self) -> None:
+        """Nothing waits for a network here."""
+
     def check(self) -> None:
         if not self.root.is_dir():
             raise StandingError(f"{self.root} is not a folder: create it, or correct the path in the configuration.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +9,8 @@ from typing import Any, Literal
 from requests import PreparedRequest, Response
 from requests.auth import AuthBase, HTTPBasicAuth, HTTPDigestAuth
 
+from shared.doors import Refusal, door
+from shared.doors.http_answer import offers
 from shared.folder.answers import drain
 
 
@@ -73,7 +74,7 @@ class PasswordLogin(AuthBase):
 
     def _perhaps_by_digest(self, response: Response, **options: Any) -> Response:
         offered = response.headers.get("WWW-Authenticate", "")
-        if response.status_code != 401 or not _offers(offered, "Digest") or _offers(offered, "Basic"):
+        if response.status_code != 401 or not offers(offered, "Digest") or offers(offered, "Basic"):
             return response
         self.kind = "Digest"
         self._digest(response.request)
@@ -91,10 +92,10 @@ class _Digest(HTTPDigestAuth):
         return response
 
     def build_digest_header(self, method: str, url: str) -> str | None:
-        """Return the header as HTTP carries it: bytes of UTF-8, each as one character."""
-        header: str | None = super().build_digest_header(method, url)  # type: ignore[no-untyped-call]  # likewise
+        """Return the header as HTTP carries it, bytes of UTF-8 as one character each; None for what is no challenge."""
+        try:
+            with door("asks for something else"):
+                header: str | None = super().build_digest_header(method, url)  # type: ignore[no-untyped-call]  # likewise
+        except Refusal:
+            return None
         return header and header.encode().decode("latin-1")
-
-
-def _offers(challenges: str, kind: str) -> bool:
-    return re.search(rf"(?:^|,)\s*{kind}\b(?!=)", challenges, re.IGNORECASE) is not None

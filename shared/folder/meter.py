@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,7 +73,7 @@ class Meter:
         if size <= SMALL_BYTES:  # over before anybody could look
             yield lambda _: None
             return
-        began, told_at, start = time.monotonic(), float("-inf"), moved
+        began, told_at, start = time.monotonic(), -math.inf, moved
         limit = self._limits.get(direction)
 
         def note(count: int) -> None:

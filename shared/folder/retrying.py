@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ class RetryingFolder(Folder):
         self._standing_wait_s = standing_wait_s
         self._jitter = full_jitter(multiplier=first_wait_s, max=longest_wait_s)
         self._trouble = Trouble(logger, name, "the folder can be used again.")
-        self._root_seen_at = float("-inf")
+        self._root_seen_at = -math.inf
         self._retrying = Retrying(
             retry=retry_if_exception_type((PassingError, StandingError)),
             wait=self._wait_s,
@@ -103,6 +104,9 @@ class RetryingFolder(Folder):
 
     def list(self, path: str) -> list[Entry]:
         return self._call(lambda: self._folder.list(path))
+
+    def interrupt(self) -> None:
+        self._folder.interrupt()
 
     def check(self) -> None:
         self._call(self._folder.check)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from urllib.request import getproxies, getproxies_environment
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, select_proxy
 from urllib3.util.ssl_ import create_urllib3_context
 
+from shared.doors import Refusal
+from shared.doors.numbers import whole
 from shared.errors import DropfedError, PassingError, StandingError
 from shared.folder.address import is_loopback
 from shared.folder.certificate import Certificate, invalid
@@ -109,6 +112,10 @@ class Way:
             ) from None
         except OSError as error:
             raise PassingError(f"TLS: {self.server} cut the connection ({error.strerror or error}).") from None
+        except Refusal as refusal:
+            raise StandingError(
+                f"TLS: what {self.server} shows {refusal}: ask the server's people what answers there"
+            ) from None
 
     def connect(self) -> None:
         """See whether the server, or its proxy, takes a connection, and let it go.
@@ -150,22 +157,24 @@ class Way:
         if user is not None:
             login = f"{unquote(user)}:{unquote(password or '')}".encode()
             lines.append(f"Proxy-Authorization: Basic {b64encode(login).decode()}")
-        answer = b""
+        answer, deadline = bytearray(), time.monotonic() + PATIENCE_S
         try:
             sock.sendall("\r\n".join([*lines, "", ""]).encode())
-            while b"\r\n\r\n" not in answer and len(answer) < MAX_REMARK_BYTES and (block := sock.recv(1)):
+            while not answer.endswith(b"\r\n\r\n") and len(answer) < MAX_REMARK_BYTES and (block := sock.recv(1)):
                 answer += block  # not a byte more, for what follows is the server's
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
+            sock.settimeout(PATIENCE_S)
         except OSError as error:
             raise PassingError(f"proxy: {self.shown_proxy} says nothing ({error.strerror or error}).") from None
         if (problem := self._refusal(answer.decode("latin-1"), has_login=user is not None)) is not None:
             raise problem
 
     def _refusal(self, answer: str, *, has_login: bool) -> DropfedError | None:
-        match = re.match(r"HTTP/\d\.\d (\d{3})", answer)
+        match = re.match(r"HTTP/[0-9]\.[0-9] ([0-9]{3})", answer)
         who = f"proxy: {self.shown_proxy}"
         if match is None:
             return StandingError(f"{who} does not answer as a proxy does: correct HTTPS_PROXY")
-        status = int(match[1])
+        status = whole(match[1])
         if status < 300:
             return None
         if status == 407:

@@ -19,7 +19,7 @@ from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
 from shared.folder.chunks import CHUNK, ChunkedUploads
 from shared.folder.connection import Connection, FileBody
-from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES, UNFINISHED, Entry, Folder, check_path
+from shared.folder.contract import SMALL_BYTES, UNFINISHED, Entry, Folder, check_path
 from shared.folder.copies import Copies
 from shared.folder.download import download
 from shared.folder.durable import disk_trouble
@@ -102,6 +102,9 @@ class WebDavFolder(Folder):
         except OSError as error:
             raise disk_trouble(error, source) from error
 
+    def interrupt(self) -> None:
+        self._connection.interrupt()
+
     def remove(self, path: str) -> None:
         answer = self._connection.send("DELETE", check_path(path))
         if answer.status not in (404, 410):
@@ -139,8 +142,6 @@ class WebDavFolder(Folder):
         listing = self._ask(path and check_path(path), depth=1)
         if not listing.itself.is_folder:
             raise NotFoundError(f"{self._connection.where(path)} is a file, not a folder.")
-        if len(listing.entries) > MAX_ENTRIES:
-            raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
         self._folders.update((path, *_parents(path)))
         return sorted(listing.entries, key=lambda entry: entry.name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from shared.doors.schema import fill
 from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.records import (
@@ -153,7 +154,8 @@ def _verdict(
         status, reason = "accepted", "models are not scored in this run" if run.tolerance is None else exceeds
         if not weight:
             reason += f", but {why_left_out}"
-    return Verdict.model_validate(
+    return fill(
+        Verdict,
         {
             "run": run.run,
             "round": round_no,
@@ -165,5 +167,5 @@ def _verdict(
             "weight": None if weight is None else decimal_text(weight),
             "epsilon": scored.epsilon if scored else None,
             "reason": reason,
-        }
+        },
     )

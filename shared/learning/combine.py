@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from shared.doors.tensor_file import count_of
 from shared.exchange.encoding import rounded
 from shared.exchange.records import FileEntry, Numbers, TensorList
-from shared.exchange.weights import Array, TensorFile, count_of, write_tensors
+from shared.exchange.weights import Array, TensorFile, write_tensors
 from shared.learning.combinations.contract import Rule
 from shared.learning.methods.contract import MODEL, Method
 

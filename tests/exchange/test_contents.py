@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from safetensors.numpy import load_file, save
 
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import is_name
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import RunConfiguration, TensorList, TensorShape
+from shared.exchange.records import RunConfiguration, Sharing, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
-from shared.exchange.weights import TensorFile, check_tensors, write_tensors
+from shared.exchange.weights import TensorFile, check_tensors, layout_of, write_tensors
 from shared.folder.durable import hash_file
 from tests.federation.running import run_configuration
 from tests.learning.fixtures_file import cases
@@ -62,9 +63,12 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         ("run: a\nrun: b\n", "twice"),
         ("run: !!python/object/apply:os.system [ls]\n", "plain YAML"),
         ("- 1\n", "key: value"),
-        ("run: [", "RUN.yaml: line 1, column 7: is not plain YAML: "),
+        ("run: [", "RUN.yaml: line 2, column 1: is not plain YAML: did not find expected node content"),
         ("run: a\nseed: 1\nrun: b\n", "RUN.yaml: line 3, column 1: is not plain YAML: says run twice; keep one"),
-        ("run: a\n  b: c\n", "RUN.yaml: line 2, column 4: is not plain YAML: mapping values are not allowed here"),
+        (
+            "run: a\n  b: c\n",
+            "RUN.yaml: line 2, column 4: is not plain YAML: mapping values are not allowed in this context",
+        ),
         ("\x00", "plain YAML"),
         (
             f"run: a\nseed: {'1' * 5000}",
@@ -78,7 +82,7 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         (RUN.replace("tolerance: 0.01", "tolerance: .nan"), "tolerance"),
         (RUN.replace("tolerance: 0.01", "tolerance: .inf"), "tolerance"),
         (RUN.replace("rounds: 1", "rounds: '1'"), "rounds"),
-        (RUN.replace("- south", "- north"), "named twice"),
+        (RUN.replace("[north, south]", "[north, north]"), "named twice"),
         (RUN.replace("quorum: 2", "quorum: 3"), "quorum"),
         (RUN.replace("sites_per_round: null", "sites_per_round: 1"), "must be between the quorum, 2, and the 2 sites"),
         (RUN.replace("sites_per_round: null", "sites_per_round: 3"), "must be between the quorum, 2, and the 2 sites"),
@@ -86,8 +90,11 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         (RUN.replace("run: test-run", "run: Octa 1"), "run: must be lower-case letters, digits, "),
         (RUN.replace("run: test-run", "run: 2026"), "put it in quotes, or YAML misreads it (found 2026)"),
         (RUN.replace("keep: all", "keep: last"), "keep: must be all, best, or last and a number, as in last 3 (found"),
-        (RUN.replace("- south", "- South"), "sites.1: must be lower-case letters"),
-        (RUN.replace("sites:", "sites: north\nx:"), "sites: must be a list, as in [one, two] (found 'north')"),
+        (RUN.replace("[north, south]", "[north, South]"), "sites.1: must be lower-case letters"),
+        (
+            RUN.replace("sites: [north, south]", "sites: north"),
+            "sites: must be a list, as in [one, two] (found 'north')",
+        ),
         ("wire: float16\n", "wire: must hold `key: value` pairs (found 'float16'); its keys are numbers, difference, "),
         ("task_options: 5\n", "task_options: must hold `name: value` pairs, as in {name: value} (found 5)"),
     ],
@@ -112,7 +119,6 @@ DEEP = 1_000_000  # bytes, of which a parser that reads them all makes minutes
         "a: " + "[" * (DEEP // 2) + "]" * (DEEP // 2),
         "{a: " * (DEEP // 4),
         "- " * (DEEP // 2),
-        "? " * (DEEP // 2),
         "\n".join(" " * depth + "a:" for depth in range(1400)),
     ],
     ids=lambda text: text[:6],
@@ -221,6 +227,54 @@ def test_free_text_cannot_hide_in_a_tensors_entry_or_behind_a_repeated_key(tmp_p
     text = json.dumps(ENTRIES).replace('"b":', '"b": {"patient": "x"}, "b":')
     with pytest.raises(PoisonError):
         check(tmp_path / "x", struct.pack("<Q", len(text)) + text.encode() + b"\x00" * 52)
+
+
+@pytest.mark.parametrize(
+    "name", ["\\ud800", "\\udfff\\ud800", "\\u0000", "a\\nb", "é", "x" * 201, "", " ", "__metadata__"], ids=ascii
+)
+def test_a_tensor_named_with_half_a_character_or_worse_is_poison(tmp_path: Path, name: str) -> None:
+    """Half a character cannot be written down again: whoever tries to is ended by that."""
+    text = json.dumps(ENTRIES, separators=(",", ":")).replace('"a.weight"', f'"{name}"').encode()
+    content = struct.pack("<Q", len(text)) + text + b"\x00" * 52
+    with pytest.raises(PoisonError, match="carries free text beside its tensors") as caught:
+        check(tmp_path / "x", content)
+    assert str(caught.value).isprintable()
+    with pytest.raises(PoisonError):
+        layout_of(tmp_path / "x", "model.safetensors")
+
+
+def test_a_header_is_not_a_megabyte_of_blanks(tmp_path: Path) -> None:
+    """Nor has it any blank more than it needs: how many there are would tell something."""
+    text = json.dumps(ENTRIES, separators=(",", ":")).encode()
+    for room in (1 << 20, len(text) + 8, -(-len(text) // 8) * 8):
+        (tmp_path / "x").write_bytes(struct.pack("<Q", room) + text.ljust(room) + b"\x00" * 52)
+        if room % 8 == 0 and room < len(text) + 8:
+            check_tensors(tmp_path / "x", TENSORS, "model.safetensors")
+        else:
+            with pytest.raises(PoisonError):
+                check_tensors(tmp_path / "x", TENSORS, "model.safetensors")
+    with pytest.raises(PoisonError, match="is blank for the most part"):
+        (tmp_path / "x").write_bytes(struct.pack("<Q", 1 << 20) + text.ljust(1 << 20) + b"\x00" * 52)
+        layout_of(tmp_path / "x", "model.safetensors")
+
+
+SHAPES = [[2**31], [2**16, 2**16], [2**30, 2], [2] * 9, [-1], [2**64], [True], [1.5], "3", None, {"a": 1}, [[3]]]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_tensor_of_more_numbers_than_any_layer_has_is_refused(tmp_path: Path, shape: object) -> None:
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 48]}
+    with pytest.raises(PoisonError, match="is not a safetensors file"):
+        check(tmp_path / "x", header_of({"a.weight": entry}, b"\x00" * 48))
+    with pytest.raises(ValidationError):
+        TensorShape.model_validate({"dtype": "F32", "shape": shape})
+
+
+def test_tensors_of_a_run_have_a_bound_together() -> None:
+    layer = TensorShape(dtype="F32", shape=[2**15, 2**15])
+    Sharing(tensors={f"a{number}": layer for number in range(4)}, start={}, personal=[])
+    with pytest.raises(ValidationError, match="more than 4294967296 numbers in all"):
+        Sharing(tensors={f"a{number}": layer for number in range(4)}, start={"b": layer}, personal=[])
 
 
 @given(position=st.integers(0, 11), value=st.sampled_from([np.nan, np.inf, -np.inf]))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import struct
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,14 @@ from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save
 from safetensors.torch import load_file as load_torch
 
+from shared.doors import Refusal
+from shared.doors.zstd_frame import compress, expand
 from shared.errors import PoisonError
-from shared.exchange.encoding import decode, encode, max_file_bytes, rounded
+from shared.exchange.encoding import check_encoded, decode, encode, max_file_bytes, rounded
 from shared.exchange.records import PLAIN, TensorList, TensorShape, Wire
 from shared.exchange.weights import check_tensors, write_tensors
 from shared.folder.durable import hash_file
+from tests.memory import peak_memory
 
 NUMBERS = ("float32", "bfloat16", "float16")
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -95,18 +97,6 @@ def random_model(seed: int) -> Arrays:
 
 
 # --- what is lost, and what is not ------------------------------------------------------------------------------
-
-
-@contextmanager
-def peak_memory() -> Iterator[Callable[[], int]]:
-    """Bytes that Python and numpy held at most inside the block, beyond what they held before."""
-    tracemalloc.start()
-    try:
-        peaks: list[int] = []
-        yield lambda: peaks[0]
-        peaks.append(tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
@@ -255,8 +245,17 @@ def frame_of(array: np.ndarray, **settings: Any) -> np.ndarray:
 FRAMES = {name: frame_of(array) for name, array in MODEL.items()}
 
 
+def in_room(frames: dict[str, np.ndarray], listed: TensorList = LISTED) -> bytes:
+    """A tensor file whose header leaves room for the longest frames that there may be."""
+    sizes = {name: 4 * int(np.prod(tensor.shape)) for name, tensor in listed.tensors.items()}
+    longest = save({name: np.zeros(size + size // 256 + 64, np.uint8) for name, size in sizes.items()})
+    content, room = save(frames), struct.unpack("<Q", longest[:8])[0]
+    size = struct.unpack("<Q", content[:8])[0]
+    return struct.pack("<Q", room) + content[8 : 8 + size].ljust(room) + content[8 + size :]
+
+
 def with_frame(frame: bytes) -> bytes:
-    return save(FRAMES | {"a.weight": np.frombuffer(frame, np.uint8)})
+    return in_room(FRAMES | {"a.weight": np.frombuffer(frame, np.uint8)})
 
 
 def refusal(home: Path, content: bytes, wire: Wire) -> PoisonError:
@@ -288,6 +287,7 @@ UNKNOWN_SIZE = zstandard.ZstdCompressor(write_content_size=False).compress(MODEL
         (save(FRAMES | {"a.weight": FRAMES["a.weight"].reshape(1, -1)}), "not at most U8"),
         (save(FRAMES | {"a.weight": np.zeros(48 + 65, np.uint8)}), "not at most U8[112]"),
         (save(FRAMES, {"patient": "x"}), "free text"),
+        (save(FRAMES), "has another header than the protocol writes for its tensors"),
         (with_frame(b""), "one zstd frame"),
         (with_frame(b"\x80\x04\x95pickled"), "one zstd frame"),
         (with_frame(GOOD_FRAME[:-1]), "one zstd frame"),
@@ -322,7 +322,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
     compressor = zstandard.ZstdCompressor().compressobj(size=1 << 30)
     bomb = b"".join([*(compressor.compress(chunk) for _ in range(1 << 10)), compressor.flush()])
     path = tmp_path / "encoded"
-    path.write_bytes(save({"w": np.frombuffer(bomb, np.uint8)}))
+    path.write_bytes(in_room({"w": np.frombuffer(bomb, np.uint8)}, tensors))
     assert path.stat().st_size <= max_file_bytes(tensors, ZSTD)
     with peak_memory() as peak, pytest.raises(PoisonError, match="one zstd frame"):
         decode(path, tmp_path / "decoded", tensors, ZSTD, shown_as=SHOWN)
@@ -394,3 +394,58 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
             encode(tmp_path / "plain", tmp_path / "encoded", tensors, wire, tmp_path / "plain")
             decode(tmp_path / "encoded", tmp_path / "decoded", tensors, wire, tmp_path / "plain", shown_as=SHOWN)
         assert peak() < 12_000_000, wire
+
+
+# --- bombs ------------------------------------------------------------------------------------------------------
+
+
+def bomb_of(size: int) -> bytes:
+    """A frame of a few kilobytes that says that it holds ``size`` bytes, and does."""
+    chunk, compressor = bytes(1 << 20), zstandard.ZstdCompressor(level=19).compressobj(size=size)
+    return b"".join([*(compressor.compress(chunk) for _ in range(size >> 20)), compressor.flush()])
+
+
+def test_an_audit_holds_nothing_of_what_a_small_file_becomes(tmp_path: Path) -> None:
+    """Thirty-two megabytes, in a tensor that may have so many bytes, from a file of a few kilobytes."""
+    tensors = TensorList(tensors={"w": TensorShape(dtype="F32", shape=[1 << 23])})
+    path = tmp_path / "encoded"
+    path.write_bytes(in_room({"w": np.frombuffer(bomb_of(1 << 25), np.uint8)}, tensors))
+    assert path.stat().st_size < 40_000
+    with peak_memory() as peak:
+        check_encoded(path, tensors, ZSTD, shown_as=SHOWN)
+    assert peak() < 5_000_000
+
+
+def blocks(content: bytes, count: int) -> bytes:
+    """A frame of so many bytes, each block of which holds nothing, but for the last."""
+    head = b"\x28\xb5\x2f\xfd\x20" + bytes([len(content)])
+    return head + b"\x00\x00\x00" * count + (len(content) << 3 | 1).to_bytes(3, "little") + content
+
+
+def test_a_frame_of_a_million_empty_blocks_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    shuffled = b"".join(MODEL["a.weight"].tobytes()[byte::4] for byte in range(4))
+    write_tensors(tmp_path / "plain", LISTED, MODEL.__getitem__)
+    (tmp_path / "few").write_bytes(with_frame(blocks(shuffled, 16)))
+    decode(tmp_path / "few", tmp_path / "decoded", LISTED, ZSTD, shown_as=SHOWN)
+    assert (tmp_path / "decoded").read_bytes() == (tmp_path / "plain").read_bytes()
+    with pytest.raises(Refusal, match="it is cut into more blocks than it needs"):
+        frame = blocks(shuffled, 1_000_000)
+        list(expand(io.BytesIO(frame), len(frame), len(shuffled)))
+
+
+def test_a_frame_that_wants_a_large_window_is_refused() -> None:
+    size = 64 << 20
+    parameters = zstandard.ZstdCompressionParameters(window_log=26, compression_level=1)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compress(bytes(size + 1))
+    with pytest.raises(Refusal, match="it needs a window of more than 8388608 bytes"):
+        list(expand(io.BytesIO(frame), len(frame), size + 1))
+
+
+@given(data=st.binary(max_size=2000), extra=st.binary(max_size=20), cut=st.integers(0, 20))
+def test_a_frame_is_one_frame_to_its_last_byte(data: bytes, extra: bytes, cut: int) -> None:
+    frame = compress(data)
+    assert b"".join(expand(io.BytesIO(frame + extra), len(frame), len(data))) == data
+    other = (frame + extra)[: max(0, len(frame + extra) - cut)]
+    if other != frame:
+        with pytest.raises(Refusal):
+            list(expand(io.BytesIO(other), len(other), len(data)))

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from aggregator.configuration import AggregatorConfiguration
 from aggregator.studies.configuration import StudyConfiguration
 from aggregator.studies.matrix import CellConfiguration
+from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError
 from shared.exchange.reading import OTHERWISE, PLAIN_WORDS, check_record, parse_json, problems_in
 from shared.exchange.records import Invite, Record, RunConfiguration
@@ -39,7 +40,7 @@ def kinds(of: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
 
 
 @pytest.fixture(scope="module")
-def refusals() -> list[tuple[type[BaseModel], ValidationError]]:
+def refusals() -> list[tuple[type[BaseModel], Faults]]:
     """Each setting of each kind with each wrong value."""
     _, _ = [task_named(task) for task in TASK_NAMES], [open_method(method, {}) for method in method_names()]
     found = []
@@ -47,25 +48,25 @@ def refusals() -> list[tuple[type[BaseModel], ValidationError]]:
         for name in kind.model_fields:
             for value in WRONG:
                 try:
-                    kind.model_validate({name: value})
-                except ValidationError as error:
-                    found.append((kind, error))
+                    fill(kind, {name: value})
+                except Faults as faults:
+                    found.append((kind, faults))
     return found
 
 
-def test_no_word_of_the_library_gets_through(refusals: list[tuple[type[BaseModel], ValidationError]]) -> None:
+def test_no_word_of_the_library_gets_through(refusals: list[tuple[type[BaseModel], Faults]]) -> None:
     met = {kind for kind, _ in refusals}
     assert len(met) > 50
     assert met >= {AggregatorConfiguration, SiteConfiguration, RunConfiguration, Invite, SplitPlan}
     assert met >= {StudyConfiguration, CellConfiguration}
-    sentences = {sentence for kind, error in refusals for sentence in problems_in(error, kind, "RUN.yaml")}
+    sentences = {sentence for kind, faults in refusals for sentence in problems_in(faults, kind, "RUN.yaml")}
     assert not [sentence for sentence in sentences if FOREIGN.search(sentence) or OTHERWISE in sentence]
     keys = {sentence.split(": ")[1] for sentence in sentences}
     assert not [key for key in keys if re.search(r"constrained|literal\[|function-|\[.*\]", key)]
 
 
-def test_every_word_of_the_table_is_needed(refusals: list[tuple[type[BaseModel], ValidationError]]) -> None:
-    met = {problem["type"] for _, error in refusals for problem in error.errors()}
+def test_every_word_of_the_table_is_needed(refusals: list[tuple[type[BaseModel], Faults]]) -> None:
+    met = {problem["type"] for _, faults in refusals for problem in faults.found}
     assert set(PLAIN_WORDS) - met == {"json_invalid"}  # of invites, which are no YAML
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import load_file, save
 
 from shared.audit.verify import lines, verify
@@ -18,6 +17,7 @@ from shared.exchange.names import Place
 from shared.exchange.signing import SigningKey
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
+from tests.yaml_texts import in_yaml
 
 Files = dict[str, bytes | Path]
 
@@ -107,7 +107,7 @@ def test_bad_answers_are_omitted_with_the_reason_and_never_reach_the_mean(tmp_pa
 def doubt(**changes: object) -> bytes:
     """A ``reliability.yaml``."""
     sound = {"theta": 0.8, "status": "measured", "n": "40", "n_wrong": "9", "auroc": 0.7, "quantiles": None}
-    return yaml.safe_dump(sound | changes).encode()
+    return in_yaml(sound | changes)
 
 
 BAD_DOUBT: dict[str, tuple[Files, str]] = {

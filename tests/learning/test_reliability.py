@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from torch import nn
@@ -34,6 +33,7 @@ from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.disclosure import reliability
 from site_client.train import Files, Trainer
+from tests.yaml_texts import in_yaml
 
 GRADING, SEGMENTING = task_named("dr_staging"), task_named("octa_segmentation")
 EVIDENTIAL = Evidential(temperature=0.05, kl_weight=0.0)
@@ -360,7 +360,7 @@ GOOD = {
 
 def opened(**changes):
     content = {key: value for key, value in (GOOD | changes).items() if value != "missing"}
-    return open_yaml(yaml.safe_dump(content).encode(), Reliability, RELIABILITY)
+    return open_yaml(in_yaml(content), Reliability, RELIABILITY)
 
 
 def test_a_well_formed_record_is_taken():

@@ -14,6 +14,7 @@ from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.steps import Step
 from shared.counted import counted
+from shared.doors.numbers import finite
 from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.encoding import decode
@@ -192,7 +193,7 @@ class Replayer:
             score = self._heldout.score(model, shown_as) or 0.0
             if decimal_text(score) == told:
                 yield Step(found.number, what, "same", told)
-            elif abs(score - float(told)) <= SCORES_AGREE:
+            elif abs(score - finite(told)) <= SCORES_AGREE:
                 detail = f"{told} was told, {decimal_text(score)} measured here: within {SCORES_AGREE}"
                 yield Step(found.number, what, "same", f"{detail}, as another platform may round")
             else:
@@ -217,7 +218,7 @@ class Replayer:
             files[MODEL] = paths[names.SITE_MODEL]
         consent = self._consent(site)
         images = consent.training_images if consent and consent.agrees else 0
-        return Answer(files, images, None if theta is None else float(theta))
+        return Answer(files, images, None if theta is None else finite(theta))
 
     def _verdicts(
         self, found: Round, scored: Mapping[str, Scored | None], answers: Mapping[str, Answer]
@@ -274,7 +275,7 @@ class Replayer:
     def _aggregate(self, found: Round, answers: Mapping[str, Answer]) -> Iterator[Step]:
         number, what = found.number, f"aggregate {found.number}"
         weights = {
-            site: float(verdict.weight) for site, verdict in found.verdicts.items() if verdict.weight is not None
+            site: finite(verdict.weight) for site, verdict in found.verdicts.items() if verdict.weight is not None
         }
         weights = {site: weight for site, weight in weights.items() if weight > 0}
         if (why := self._why_not(found, weights, answers)) is not None:
@@ -321,7 +322,7 @@ class Replayer:
             if self._consent(site) is None:
                 return f"the consent of {site} cannot be read here"
         absent = sorted(set(self._run.sites) - self._readings.keys())
-        total = sum(float(verdict.weight or 0) for verdict in found.verdicts.values())
+        total = sum(finite(verdict.weight or "0.0") for verdict in found.verdicts.values())
         if not absent or (abs(total - 1) < _ROUNDING and self._run.combination.rule != "krum"):
             return None
         return f"what {', '.join(absent)} sent cannot be read here, and may have had a share"

@@ -82,7 +82,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
 
     def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
         asked = check_record({**AS_THEY_ARE, **raw}, Augmentation, "augmentation")
-        if asked != Augmentation.model_validate(AS_THEY_ARE):
+        if asked != check_record(AS_THEY_ARE, Augmentation, "augmentation"):
             raise ConfigurationError([f"augmentation: {self.name} takes recordings as they are; leave it out"])
         return asked
 

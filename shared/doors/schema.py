@@ -1,0 +1,64 @@
+"""Parsed values become records: everything that pydantic finds wrong, up to a number that people can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from shared.doors import Refusal, demand_size, door
+
+AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
+Kind = TypeVar("Kind")
+MOST_FAULTS = 20
+
+
+class Faults(Refusal):
+    """What is wrong, by pydantic's names for it.
+
+    Args:
+        found: the first ``MOST_FAULTS``, in the record's order.
+    """
+
+    def __init__(self, found: list[ErrorDetails]) -> None:
+        super().__init__("is not well-formed")
+        self.found = found
+
+
+@door("is nested too deeply; write it flat")
+def fill(kind: type[AnyRecord], values: Mapping[str, Any]) -> AnyRecord:
+    """Check parsed values against a record.
+
+    Raises:
+        Faults, Refusal: they are not of its form.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise Faults(error.errors(include_url=False)[:MOST_FAULTS]) from None
+
+
+@door("is not JSON")
+def fill_json(kind: type[AnyRecord], content: bytes, max_bytes: int) -> AnyRecord:
+    """Read a record from JSON that need not be canonical.
+
+    Raises:
+        Faults, Refusal: it is none, too large, or not of the record's form.
+    """
+    demand_size(content, max_bytes)
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        raise Faults(error.errors(include_url=False)[:MOST_FAULTS]) from None
+
+
+@door("has a form that is not known here")
+def fill_loosely(kind: type[Kind], value: Any) -> Kind:
+    """Take parsed values for a kind of thing.
+
+    Raises:
+        Refusal: they cannot be taken for it.
+    """
+    return TypeAdapter(kind).validate_python(value)
