@@ -17,7 +17,8 @@ from aggregator import rounds
 from aggregator.results import best_so_far, choose_final
 from aggregator.site import Site
 from aggregator.store import RunStore, consent_of, training_images, withdrawal_of
-from shared.errors import PoisonError
+from shared.doors.numbers import finite
+from shared.errors import DropfedError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
@@ -35,13 +36,14 @@ from shared.exchange.records import (
 from shared.exchange.signing import canonical
 from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
+from shared.folder.stopping import cut_after
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import UNANSWERED, check_answer, decide
+from shared.learning.answers import UNANSWERED, check_answer, decide, together
 from shared.learning.methods.contract import MODEL, Method
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.tolerance import HeldOutSet
-from shared.trouble import Trouble
+from shared.trouble import Trouble, UnforeseenError, held_against
 
 logger = logging.getLogger(__name__)
 
@@ -89,34 +91,51 @@ class Daemon:
         self._entries: dict[Path, FileEntry] = {}
         self._ciphertexts: dict[Path, Ciphertext] = {}
         self._left_out: set[str] = set()
+        self._put_off: dict[rounds.Action, float] = {}  # until when, of what has failed
         self._looks_at_stop: dict[str, int] | None = None
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
         """Work until the run has ended and everything is in the folders, or until asked to stop."""
-        with self._beside:
+        with self._beside, cut_after(self._stop, self._interrupt):
             self._run_to_the_end()
 
     def _run_to_the_end(self) -> None:
         for site in self._sites.values():
             site.start()
         try:
-            while not self._stop.is_set() and not self._is_over():
-                self._news.clear()
-                actions = rounds.decide(self._facts())
-                for action in actions:
-                    self._act_or_wait(action)
-                for site in self._sites.values():
-                    if site.failure is not None:
-                        raise site.failure
-                    site.attend(self._awaited(site))
-                if not actions:
-                    self._news.wait(LONGEST_WAIT_S)
+            while not self._stop.is_set() and self._goes_on():
+                pass
         finally:
             self._stop.set()
             for site in self._sites.values():
                 site.join()
             self._forget_ciphertexts()
+
+    def _goes_on(self) -> bool:
+        """Do what can be done now, or wait for news; return whether there is more to come.
+
+        What nobody expected, and no action of its own can be put off for, is waited out longer and longer.
+        """
+        try:
+            if self._is_over():
+                return False
+            self._news.clear()
+            has_acted = [self._act_or_put_off(action) for action in rounds.decide(self._facts())]
+            for site in self._sites.values():
+                site.attend(self._awaited(site))
+            if not any(has_acted):
+                self._news.wait(LONGEST_WAIT_S)
+        except (DropfedError, OSError):
+            raise
+        except Exception as error:
+            self._trouble.begins(UnforeseenError(error))
+            self._stop.wait(self._trouble.pause_s(LONGEST_WAIT_S))
+        return True
+
+    def _interrupt(self) -> None:
+        for site in self._sites.values():
+            site.interrupt()
 
     def look_soon(self, site: str) -> None:
         """Have a site's folder looked into at once, by whoever knows that there is something new."""
@@ -219,15 +238,28 @@ class Daemon:
 
     # --- actions -------------------------------------------------------------------------------------------
 
-    def _act_or_wait(self, action: rounds.Action) -> None:
-        """Do an action; a full disk is told once and waited out, the daemon lives on."""
+    def _act_or_put_off(self, action: rounds.Action) -> bool:
+        """Do an action; return whether it was tried. A full disk is told once and waited out, the daemon lives on.
+
+        What nobody expected puts off this action alone, longer and longer, while others are done.
+        """
+        if time.monotonic() < self._put_off.get(action, 0.0):
+            return False
         try:
             self._act(action)
         except OSError as error:
             self._trouble.begins(disk_trouble(error, self._store.home))
             self._stop.wait(DISK_TROUBLE_PAUSE_S)
+        except DropfedError:
+            raise
+        except Exception as error:
+            self._trouble.begins(UnforeseenError(error))
+            self._put_off[action] = time.monotonic() + self._trouble.pause_s(LONGEST_WAIT_S)
         else:
-            self._trouble.ends()
+            self._put_off.pop(action, None)
+            if not self._put_off:
+                self._trouble.ends()
+        return True
 
     def _act(self, action: rounds.Action) -> None:
         store, run = self._store, self._run
@@ -252,8 +284,6 @@ class Daemon:
             case rounds.Score(site, round_no):
                 store.write_score(round_no, site, self._check(site, round_no))
             case rounds.CloseRound(round_no):
-                answers = {site: self._answer(round_no, site) for site in self._sound(round_no)}
-                self._aggregation.settle(round_no, answers)
                 store.close_round(round_no, self._verdicts(round_no))
             case rounds.Aggregate(round_no):
                 self._aggregate(round_no)
@@ -368,11 +398,14 @@ class Daemon:
             raise ValueError(f"{place.path} was not answered")
         trains = round_no <= self._run.rounds
         try:
-            theta, spent = check_answer(
-                message, lambda name: channel.path(place, name), self._run, self._sharing, self._method
-            )
-            model = f"{place.path}/{names.SITE_MODEL}"
-            score = self._heldout.score(self._received(site, round_no), model) if trains else None
+            with held_against(place.path):
+                theta, spent = check_answer(
+                    message, lambda name: channel.path(place, name), self._run, self._sharing, self._method
+                )
+                model = f"{place.path}/{names.SITE_MODEL}"
+                score = self._heldout.score(self._received(site, round_no), model) if trains else None
+                if trains:
+                    self._aggregation.demand_plausible(place, site, self._files(round_no, site))
         except PoisonError as error:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason="")
@@ -382,7 +415,13 @@ class Daemon:
         return decide(
             self._run,
             round_no,
-            {site: self._store.score(round_no, site) for site in participants},
+            together(
+                self._run,
+                round_no,
+                {site: self._store.score(round_no, site) for site in participants},
+                answer=lambda site: self._answer(round_no, site),
+                aggregation=self._aggregation,
+            ),
             answer=lambda site: self._answer(round_no, site),
             withdrawn={site for site in participants if withdrawal_of(self._channels[site], self._run.run) is not None},
             aggregation=self._aggregation,
@@ -390,23 +429,21 @@ class Daemon:
 
     def _answer(self, round_no: int, site: str) -> Answer:
         """A site's answer that passed the checks."""
-        channel, place = self._channels[site], Place("update", self._run.run, round_no)
-        trains = round_no <= self._run.rounds
+        scored = self._store.score(round_no, site)
+        theta = finite(scored.theta) if scored and scored.theta else None
+        return Answer(self._files(round_no, site), training_images(self._channels[site], self._run.run), theta)
+
+    def _files(self, round_no: int, site: str) -> dict[str, Path]:
+        """A site's tensor files of a round in the plain form, by group."""
+        place, trains = Place("update", self._run.run, round_no), round_no <= self._run.rounds
         files = {MODEL: self._received(site, round_no)} if trains else {}
         for group in self._sharing.groups(place.kind, trains=trains):
-            files[group] = channel.path(place, names.state_file(group))
-        scored = self._store.score(round_no, site)
-        theta = float(scored.theta) if scored and scored.theta else None
-        return Answer(files, training_images(channel, self._run.run), theta)
-
-    def _sound(self, round_no: int) -> list[str]:
-        """The sites whose answers were checked, with nothing found wrong."""
-        scores = {site: self._store.score(round_no, site) for site in self._store.participants(round_no)}
-        return [site for site, scored in scores.items() if scored and not scored.reason]
+            files[group] = self._channels[site].path(place, names.state_file(group))
+        return files
 
     def _aggregate(self, round_no: int) -> None:
         verdicts = self._store.verdicts(round_no) or {}
-        weights = {site: float(verdict.weight) for site, verdict in verdicts.items() if verdict.weight is not None}
+        weights = {site: finite(verdict.weight) for site, verdict in verdicts.items() if verdict.weight is not None}
         weights = {site: weight for site, weight in weights.items() if weight > 0}
         if weights:
             answers = {site: self._answer(round_no, site) for site in weights}

@@ -34,7 +34,7 @@ from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
 from shared.polling import Polling
-from shared.trouble import Trouble
+from shared.trouble import Trouble, UnforeseenError
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ class Site:
     ) -> None:
         self.name = invite.site
         self.channel: Channel | None = None
-        self.failure: BaseException | None = None
         self.looks = 0
         """How often the folder was looked into for what is awaited."""
         self._home = home
@@ -97,6 +96,10 @@ class Site:
         """Wait for the courier to end after the stop event was set."""
         self._wake.set()
         self._thread.join()
+
+    def interrupt(self) -> None:
+        """Have a request that the courier waits for end at once."""
+        self._folder.interrupt()
 
     def attend(self, awaited: Place | None) -> None:
         """Tell the courier what to wait for first of all, and that something may have been sealed."""
@@ -137,9 +140,6 @@ class Site:
                     self._wake.clear()
         except Stopped:
             pass
-        except BaseException as error:
-            self.failure = error  # the daemon's thread raises it; a courier never dies unseen
-            self._on_news()
 
     def _work(self) -> bool:
         """Do what can be done now; return whether anything happened. One site's trouble is told and waited out."""
@@ -147,15 +147,20 @@ class Site:
             happened = self._step()
         except Stopped:
             raise
-        except (DropfedError, OSError) as error:
-            trouble = disk_trouble(error, self._home) if isinstance(error, OSError) else error
+        except Exception as error:  # the last resort: whatever it is, it is this site's trouble, and no other's
+            trouble = self._as_trouble(error)
             self._trouble.begins(trouble)
             self._note_trouble(trouble)
-            self._stop.wait(self._longest_pause_s)
+            self._stop.wait(self._trouble.pause_s(self._longest_pause_s))
             return False
         if self._trouble.ends():
             self._note_trouble(None)
         return happened
+
+    def _as_trouble(self, error: Exception) -> DropfedError:
+        if isinstance(error, OSError):
+            return disk_trouble(error, self._home)
+        return error if isinstance(error, DropfedError) else UnforeseenError(error)
 
     def _step(self) -> bool:
         if self.channel is None:
@@ -304,7 +309,7 @@ class Site:
         )
         path = self._home / "mirror" / names.FEDERATION
         if not path.exists():
-            write_file(path, self._key.sign(federation.model_dump(exclude_none=True)))
+            write_file(path, self._key.sign(federation.model_dump()))
         self._folder.create(names.README, readme)
         self._folder.create(names.FEDERATION, path.read_bytes())
         write_file(path.with_name(names.README), readme)

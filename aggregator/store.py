@@ -53,6 +53,7 @@ from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import open_record
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.run_files import RunFiles, Scored
+from shared.trouble import held_against
 from shared.visible import typed
 
 MOST_NAMED = 3  # settings that differ
@@ -369,7 +370,8 @@ def consent_of(channel: Channel, run: str) -> Consent | None:
     if message is None:
         return None
     try:
-        return open_record(channel.content(place, names.CONSENT), Consent, f"{place.path}/{names.CONSENT}")
+        with held_against(place.path):
+            return open_record(channel.content(place, names.CONSENT), Consent, f"{place.path}/{names.CONSENT}")
     except PoisonError as error:
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
@@ -386,8 +388,9 @@ def withdrawal_of(channel: Channel, run: str) -> str | None:
     if channel.message(place) is None:
         return None
     try:
-        content = channel.content(place, names.WITHDRAWAL)
-        return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
+        with held_against(place.path):
+            content = channel.content(place, names.WITHDRAWAL)
+            return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
     except PoisonError as error:
         return sentence(str(error))
 
@@ -410,4 +413,5 @@ def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:
     place = Place("update", run, round_no)
     if channel.message(place) is None:
         return []
-    return read_metrics(channel.content(place, names.METRICS), f"{place.path}/{names.METRICS}")
+    with held_against(place.path):
+        return read_metrics(channel.content(place, names.METRICS), f"{place.path}/{names.METRICS}")

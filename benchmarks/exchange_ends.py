@@ -38,7 +38,7 @@ from shared.exchange import names
 from shared.exchange.records import FileEntry, RoundConfiguration
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
-from shared.learning.combine import Answers, combine
+from shared.learning.combine import Answers, Combined
 from shared.learning.data.sets import Members
 from shared.learning.tasks.contract import Collection, Dataset, Options
 from shared.learning.tasks.octa_segmentation import OctaSegmentation
@@ -145,10 +145,10 @@ def images(*_: object) -> Dataset:
     return Dataset(range(10), range(10), range(10), ("any",))
 
 
-def combine_half(*arguments: Any, answers: Answers, **settings: Any) -> FileEntry:
+def half_of(*arguments: Any, answers: Answers, **settings: Any) -> Combined:
     """Half the mean: as in training, no round's model is that of the round before."""
     halves = {site: weight / 2 for site, weight in answers.weights.items()}
-    return combine(*arguments, answers=replace(answers, weights=halves), **settings)
+    return Combined(*arguments, answers=replace(answers, weights=halves), **settings)
 
 
 def aggregate(home: Home, rounds: int) -> None:
@@ -160,7 +160,7 @@ def aggregate(home: Home, rounds: int) -> None:
     vars(aggregator.preparation).update(
         task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop)
     )
-    vars(shared.learning.aggregation).update(combine=combine_half)
+    vars(shared.learning.aggregation).update(Combined=half_of)
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
 

@@ -1,10 +1,23 @@
-"""What stands in a daemon's way, told to its log: each sentence once, and once that it is over."""
+"""What stands in a daemon's way, told to its log: each sentence once, and once that it is over.
+
+What no code expected is told with its traceback, and is no end of anything: the site, the file or the step that it came
+with is in trouble, or at fault, and all else goes on.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 
-from shared.errors import DropfedError, PassingError
+from shared.errors import DropfedError, PassingError, PoisonError, StandingError
+from shared.visible import visible
+
+LONGEST_PAUSE_S = 300.0
+_SHOWN = 200  # characters of what a library says
+
+logger = logging.getLogger(__name__)
 
 
 class Trouble:
@@ -21,17 +34,25 @@ class Trouble:
         self._over = over
         self._present: str | None = None
         self._told: set[str] = set()  # since it began
+        self._unforeseen = 0  # times, since it began
 
     def begins(self, error: DropfedError) -> bool:
         """Note an error; return whether it is another than the present one."""
         # Passing failures are one trouble whatever their words; every other needs its own remedy.
         kind = "passing" if isinstance(error, PassingError) else str(error)
+        self._unforeseen += isinstance(error, UnforeseenError)
         if kind not in self._told:
             self._told.add(kind)
             level = logging.WARNING if isinstance(error, PassingError) else logging.ERROR
-            self._logger.log(level, "%s: %s. Trying again until it works.", self._name, str(error).rstrip("."))
+            cause = error.__cause__ if isinstance(error, UnforeseenError) else None
+            text = str(error).rstrip(".")
+            self._logger.log(level, "%s: %s. Trying again until it works.", self._name, text, exc_info=cause)
         is_new, self._present = kind != self._present, kind
         return is_new
+
+    def pause_s(self, usual_s: float) -> float:
+        """How long to wait before the next try: the more often what nobody expected has happened, the longer."""
+        return max(usual_s, min(usual_s * 2.0 ** min(self._unforeseen, 30), LONGEST_PAUSE_S))
 
     def ends(self) -> bool:
         """Note that all is well; return whether there was trouble."""
@@ -39,5 +60,44 @@ class Trouble:
             return False
         self._present = None
         self._told.clear()
+        self._unforeseen = 0
         self._logger.info("%s: %s", self._name, self._over)
         return True
+
+
+class UnforeseenError(StandingError):
+    """What no code expected: a mistake in dropfed, or in a library."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"an error that nobody expected, {_named(cause)}; please report it, with the lines of the log")
+        self.__cause__ = cause
+
+
+@contextmanager
+def held_against(path: str) -> Iterator[None]:
+    """Hold what is raised while something of another's is looked at against that, and log it with its traceback.
+
+    Args:
+        path: of what is looked at, in its folder.
+
+    Raises:
+        PoisonError: something was raised that no code expected.
+    """
+    try:
+        yield
+    except (DropfedError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        what = f"could not be looked at: {_named(error)}"
+        _log(path, what)
+        raise PoisonError(path, what) from error
+
+
+@lru_cache(maxsize=1000)
+def _log(path: str, what: str) -> None:
+    """Log what was just raised: once, for the same is looked at again and again."""
+    logger.exception("%s: %s", visible(path), what)
+
+
+def _named(error: Exception) -> str:
+    return visible(f"{type(error).__name__} ({error})")[:_SHOWN]

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +46,7 @@ from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.meter import Direction
 from shared.folder.retrying import RetryingFolder
+from shared.folder.stopping import cut_after
 from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
@@ -65,7 +67,7 @@ from site_client.received import received_state
 from site_client.rotation import first_key, own_key
 from site_client.torchrun import IsTime, work_together
 from site_client.train import Files, OnProgress, Trainer, Worked, trainer_at
-from site_client.trouble import TROUBLES, as_trouble
+from site_client.trouble import as_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -135,24 +137,21 @@ class Daemon:
         is_enrolled = (self._channel.mirror / names.FEDERATION).exists()
         waits = "" if is_enrolled else "; it waits for the aggregator, to accept this site's card"
         logger.info("site %s of %s started%s", self._configuration.site, self._configuration.federation, waits)
-        try:
-            if once:
-                self.step()
-                if not self._stop.is_set():
-                    self._tell_rest(self._rest())
-            while not (once or self._stop.is_set()):
-                if self._act_or_tell(rounds.decide(self._facts()), must_succeed=False):
-                    if not self._looked:
+        with cut_after(self._stop, self._folder.interrupt):
+            with suppress(Stopped):
+                if once:
+                    self.step()
+                    if not self._stop.is_set():
+                        self._tell_rest(self._rest())
+                while not (once or self._stop.is_set()):
+                    if not self._act_or_tell(must_succeed=False):
+                        self._heartbeat.beat(self._rest_or_trouble(), self._channel)
+                        service.wait(self._stop, self._trouble.pause_s(polling.pause_s()))
+                        self._looked = False
+                    elif not self._looked:
                         polling.restart()
-                else:
-                    resting = self._rest()
-                    self._heartbeat.beat(resting, self._channel)
-                    service.wait(self._stop, polling.pause_s())
-                    self._looked = False
-        except Stopped:
-            pass
-        service.stopping()
-        self._heartbeat.beat("stopped", self._channel, now=True)
+            service.stopping()
+            self._heartbeat.beat("stopped", self._channel, now=True)
         logger.info("stopped; the next start goes on from here")
 
     def step(self) -> bool:
@@ -165,7 +164,7 @@ class Daemon:
             DropfedError: what stands in the way.
         """
         self._looked, has_acted = False, False
-        while not self._stop.is_set() and self._act_or_tell(rounds.decide(self._facts()), must_succeed=True):
+        while not self._stop.is_set() and self._act_or_tell(must_succeed=True):
             has_acted |= not self._looked
         return has_acted
 
@@ -189,6 +188,13 @@ class Daemon:
             resume = f"`dropfed-site resume --work {typed(self._work)}`"
             logger.info("paused: nothing is read or answered, and only the heartbeat sent, until %s", resume)
         return "paused"
+
+    def _rest_or_trouble(self) -> Phase:
+        """As ``_rest``, also where what stands in the way, and was told, keeps it from being known."""
+        try:
+            return self._rest()
+        except Exception:
+            return "trouble"
 
     def _tell_rest(self, resting: Phase) -> None:
         """Have who asked for one look know why it is over."""
@@ -251,20 +257,22 @@ class Daemon:
 
     # --- actions -------------------------------------------------------------------------------------------
 
-    def _act_or_tell(self, action: rounds.Action, *, must_succeed: bool) -> bool:
-        """Do an action and return whether to go on at once; what stands in the way is told, not fatal."""
+    def _act_or_tell(self, *, must_succeed: bool) -> bool:
+        """Do what is to be done now and return whether to go on at once; what stands in the way is told, not fatal."""
         service.alive()
         try:
-            goes_on = self._act(action)
+            goes_on = self._act(rounds.decide(self._facts()))
         except Stopped as reason:
             if self._stop.is_set():
                 raise
             logger.info("what was on its way is %s", reason)
             self._looked = False
             return True
-        except TROUBLES as error:
+        except Exception as error:  # the last resort: whatever it is, this daemon lives
             trouble = as_trouble(error, self._work)
             if must_succeed:
+                if trouble.__cause__ is error:  # nobody expected it
+                    logger.error("%s", trouble, exc_info=error)
                 raise trouble from None
             self._trouble.begins(trouble)
             self._heartbeat.note_trouble(trouble)

@@ -7,6 +7,7 @@ encoder belong together; θ is measured once more, with this very model.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,7 @@ def open_final(folder: Path) -> SiteModel:
     listed = sharing(task, method, model)
     tensors = _all_tensors(listed, staying(listed, model))
     try:
-        check_tensors(home / names.FINAL_MODEL, tensors, str(home / names.FINAL_MODEL))
+        check_tensors(home / names.FINAL_MODEL, tensors, str(home / names.FINAL_MODEL), largest=math.inf)
     except PoisonError as error:
         raise ConfigurationError([f"{error}; take the folder from the site's work directory again"]) from None
     load_tensors(model, tensors, home / names.FINAL_MODEL)

@@ -8,6 +8,7 @@ import torch
 
 from shared.errors import DataError, DoubtfulError, DropfedError, PoisonError, StandingError
 from shared.folder.durable import disk_trouble
+from shared.trouble import UnforeseenError
 from shared.visible import typed
 
 TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
@@ -15,11 +16,13 @@ TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
 
 
 def as_trouble(error: Exception, work: Path) -> DropfedError:
-    """One of ``TROUBLES`` as people are told it."""
+    """What was raised as people are told it."""
     if isinstance(error, OSError):
         return disk_trouble(error, work)
-    if not isinstance(error, DropfedError):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return StandingError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
+    if not isinstance(error, DropfedError):
+        return UnforeseenError(error)
     if isinstance(error, DataError):
         count = len(error.problems)
         more = f" (and {count - 1} more; `dropfed-site check --work {typed(work)}` lists them)" if count > 1 else ""

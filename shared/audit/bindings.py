@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from shared.audit.reading import HiddenError, Reading
 from shared.audit.show import metrics_of
+from shared.doors.numbers import finite, whole
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import Place
@@ -38,6 +39,7 @@ from shared.exchange.tables import MetricsRow, epsilon_in
 from shared.exchange.trust import Message
 from shared.learning.answers import SOUND, UNANSWERED
 from shared.learning.methods import method_class
+from shared.learning.spoilers import TOGETHER
 from shared.learning.tasks import SELECTION_SCORES
 
 
@@ -57,8 +59,9 @@ def loose_records(reading: Reading) -> Iterator[Loose]:
         if run is None:
             continue
         check = _CHECKS.get(message.place.kind)
-        for name, what in check(reading, message, run) if check else ():
-            yield Loose(f"{message.place.path}/{name}", what, message.manifest.created)
+        with reading.looking_at(message.place.path, message.manifest.created):
+            for name, what in check(reading, message, run) if check else ():
+                yield Loose(f"{message.place.path}/{name}", what, message.manifest.created)
 
 
 def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
@@ -142,7 +145,10 @@ def _by_score(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
         return
     if run.tolerance is None or verdict.round > run.rounds or verdict.status not in ("accepted", "omitted"):
         yield f"tells a score, {verdict.score}, where no model is scored"
-    elif (float(verdict.score) > run.tolerance) != (verdict.status == "accepted"):
+    # What passes by itself may be left out for what comes of it with the others': only ``replay`` can tell.
+    elif not verdict.reason.startswith(TOGETHER) and (
+        (finite(verdict.score) > run.tolerance) != (verdict.status == "accepted")
+    ):
         yield f"says {verdict.status} at score {verdict.score} and tolerance {wanted}"
 
 
@@ -184,9 +190,9 @@ def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
         if (told := getattr(card, key)) != wanted:
             yield f"tells the {key} {told}, the run's is {wanted}"
     last = run.rounds
-    if card.chosen_round > last or any(int(number) > last for number in card.validation):
+    if card.chosen_round > last or any(whole(number) > last for number in card.validation):
         yield f"speaks of an aggregate after the last, {last}"
-    if any(not 0 < int(number) <= last + 1 for number in card.took_part):
+    if any(not 0 < whole(number) <= last + 1 for number in card.took_part):
         yield f"speaks of a round that is none of 1 to {last + 1}"
     named = {site for sites in card.took_part.values() for site in sites} | card.epsilon.keys()
     if strangers := sorted(named - set(run.sites)):
@@ -197,7 +203,7 @@ def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
 
 def _of_its_choice(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
     """The chosen aggregate has the best mean; where rounds' files were removed, it is the best of those left."""
-    means = {int(number): float(mean) for number, mean in card.validation.items()}
+    means = {whole(number): finite(mean) for number, mean in card.validation.items()}
     if not means or run.keep.startswith("last ") or _is_in_turn(run):
         return
     best = min(means, key=lambda number: (-means[number], number))
@@ -219,7 +225,7 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
         place = Place("verdict", run.run, number)
         verdict = reading.record_or_none(place, names.VERDICT, Verdict)
         if verdict is not None or place not in reading.messages:
-            had_share = verdict is not None and float(verdict.weight or 0) > 0
+            had_share = verdict is not None and finite(verdict.weight or "0.0") > 0
             if had_share != (site in card.took_part.get(str(number), ())):
                 yield f"says of {site} that it {'took no' if had_share else 'took'} part in round {number}"
         told = epsilon_in(_table(reading, Place("update", run.run, number)))

@@ -15,18 +15,22 @@ from shared.folder.capabilities import BELOW, FILES, TEXTS
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
 from shared.folder.round_trip import LARGE, large_text
+from shared.trouble import held_against
 
 
 @contextmanager
 def blamed(folder: Folder, path: str) -> Iterator[None]:
     """Take what hinders the reading of one thing as that thing's fault, as long as its folder can be reached.
 
+    What no code expected is its fault, too.
+
     Raises:
         PoisonError: it cannot be read.
         PassingError, StandingError: nothing can.
     """
     try:
-        yield
+        with held_against(path or "."):
+            yield
     except (PassingError, StandingError) as error:
         folder.check()
         raise PoisonError(path or ".", f"cannot be read: {_words_of(error, folder)}") from None

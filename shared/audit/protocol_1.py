@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from shared.doors import Refusal, patterns
-from shared.doors.schema import AnyRecord
+from shared.doors.json_text import parse_canonical
+from shared.doors.schema import AnyRecord, Faults, fill
 from shared.doors.yaml_text import places
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names, records
 from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND
-from shared.exchange.reading import parse_yaml
+from shared.exchange.reading import fault_in, parse_yaml
 from shared.exchange.records import Count, Record, RunConfiguration, Share
 from shared.learning.schedules import learning_rate
 from shared.learning.seeds import seed_for, split_seed
@@ -88,6 +89,20 @@ def as_today(run: RunConfiguration) -> RunConfiguration:
 def is_scratch(path: str) -> bool:
     """Whether ``path`` is that of a folder in which somebody checked what the server can do."""
     return re.fullmatch(r"check-[0-9a-f]{16}", path) is not None
+
+
+def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
+    """Read an unsigned JSON payload whose hash was checked. What it has nothing to say of it may leave out, or not.
+
+    Raises:
+        PoisonError: not canonical JSON, or not this record.
+    """
+    try:
+        return fill(kind, parse_canonical(content, MAX_RECORD_BYTES))
+    except Refusal as refusal:
+        reason = fault_in(refusal, kind)
+        what = f"is not a well-formed {kind.__name__} record: " if isinstance(refusal, Faults) else ""
+        raise PoisonError(path, f"{what}{reason}") from None
 
 
 def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:

@@ -55,6 +55,7 @@ from shared.exchange.trust import (
 )
 from shared.folder.contract import UNFINISHED, Folder
 from shared.folder.local import LocalFolder
+from shared.trouble import held_against
 
 UNKNOWN = "unknown"
 NOT_OPENED = "encrypted, not opened"
@@ -108,7 +109,7 @@ class Reading:
         if self.federation is not None:
             self.card = self._read_card(self.federation)
             self.site = self._read_handovers(self.federation)
-            self.status = self._read_status(self.federation)
+            self._read_status(self.federation)
             listing.strangers -= self._unfinished()
             self._read_messages(self.federation)
         for path in listing.strangers:
@@ -125,6 +126,15 @@ class Reading:
     def find(self, file: str, what: str, since: str = UNKNOWN) -> None:
         """Note what does not hold."""
         self.findings.append(Finding(file, what, since))
+
+    @contextmanager
+    def looking_at(self, path: str, since: str = UNKNOWN) -> Iterator[None]:
+        """Note what does not hold of what is looked at inside, whatever is raised for it."""
+        try:
+            with held_against(path):
+                yield
+        except PoisonError as error:
+            self.find(error.file, error.reason, since)
 
     @cached_property
     def runs(self) -> dict[str, str]:
@@ -229,15 +239,16 @@ class Reading:
         Raises:
             PoisonError: it is not well-formed.
         """
-        if not path.endswith(".yaml"):
-            return open_record(content, kind, path)
-        reader = protocol_1.open_yaml if self.opened.protocol == 1 else open_yaml
-        return reader(content, kind, path)
+        in_json, in_yaml = open_record, open_yaml
+        if self.opened.protocol == 1:
+            in_json, in_yaml = protocol_1.open_record, protocol_1.open_yaml
+        return (in_yaml if path.endswith(".yaml") else in_json)(content, kind, path)
 
     def record_or_none(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
         """A record of a message; None where there is none that holds, which ``verify`` finds."""
         try:
-            return self.record(place, name, kind)
+            with held_against(f"{place.path}/{name}"):
+                return self.record(place, name, kind)
         except (NotFoundError, PoisonError):
             return None
 
@@ -405,7 +416,8 @@ class Reading:
         if content is None:
             return None
         try:
-            federation = open_federation(content, aggregator_key=aggregator_key, protocol=None)
+            with held_against(names.FEDERATION):
+                federation = open_federation(content, aggregator_key=aggregator_key, protocol=None)
         except PoisonError as error:
             self.find(error.file, f"{error.reason}; without it nothing else can be checked")
             return None
@@ -420,7 +432,7 @@ class Reading:
     def _read_card(self, federation: Federation) -> bytes | None:
         content = self._read(names.SITE_CARD, federation.created)
         if content is not None:
-            try:
+            with self.looking_at(names.SITE_CARD, federation.created):
                 card = open_site_card(
                     content,
                     federation=federation.federation,
@@ -431,8 +443,6 @@ class Reading:
                 self.site_card = card
                 if card.key != federation.site_key:
                     self.find(names.SITE_CARD, "shows another key than federation.json", federation.created)
-            except PoisonError as error:
-                self.find(error.file, error.reason, federation.created)
         return content
 
     def _read_handovers(self, federation: Federation) -> Correspondent:
@@ -450,24 +460,18 @@ class Reading:
                 continue
             if (content := self._read(path)) is None:
                 continue
-            try:
+            with self.looking_at(path):
                 site = site.hand_over(content)
                 self.handovers.append(path)
-            except PoisonError as error:
-                self.find(error.file, error.reason)
         return site
 
-    def _read_status(self, federation: Federation) -> Status | None:
+    def _read_status(self, federation: Federation) -> None:
         if isinstance(self.folder, Mirror) and names.STATUS not in self.sizes:
-            return None  # the aggregator never needed it
+            return  # the aggregator never needed it
         content = self._read(names.STATUS, federation.created)
-        if content is None:
-            return None
-        try:
-            return self.site.open_status(content)
-        except PoisonError as error:
-            self.find(error.file, error.reason, federation.created)
-            return None
+        if content is not None:
+            with self.looking_at(names.STATUS, federation.created):
+                self.status = self.site.open_status(content)
 
     def _unfinished(self) -> set[str]:
         """What a write has left that was cut off before its MOVE, or is on its way just now: no notice is taken of it.
@@ -518,15 +522,12 @@ class Reading:
                 continue
             if (content := self._read(place.manifest)) is None:
                 continue
-            try:
+            with self.looking_at(place.manifest):
                 sender = self.site if place.is_from_site else aggregator
                 message = sender.open_out_of_order(content, place)
-            except PoisonError as error:
-                self.find(error.file, error.reason)
-                continue
-            self.messages[place] = message
-            for name in found - message.manifest.files.keys() - {MANIFEST}:
-                self.find(f"{place.path}/{name}", "is not named by its manifest")
+                self.messages[place] = message
+                for name in found - message.manifest.files.keys() - {MANIFEST}:
+                    self.find(f"{place.path}/{name}", "is not named by its manifest")
 
     def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
         """A record's bytes; one that is missing, oversized or unreadable becomes a finding, if it is none yet."""

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from shared.audit.bindings import loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
 from shared.counted import counted
-from shared.errors import NotFoundError, PoisonError
+from shared.errors import NotFoundError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MANIFEST, Place
@@ -145,37 +144,30 @@ class _Verification:
             else:
                 self._find(path, "is missing", created)
             return
-        is_encrypted = message.manifest.files[name].encrypted is not None
-        self._audit.encrypted += is_encrypted
+        self._audit.encrypted += message.manifest.files[name].encrypted is not None
         try:
-            try:
-                with self._reading.file(message, name) as local:
-                    self._check_contents(message, name, local)
-                self._audit.opened += is_encrypted
-            except HiddenError:
-                with self._reading.as_it_lies(message, name):
-                    pass
-        except PoisonError as error:
-            self._find(error.file, error.reason, created)
+            with self._reading.looking_at(path, created):
+                self._check_as_it_lies(message, name)
         except NotFoundError:
             self._find(path, "vanished while it was read", created)
 
-    def _check_contents(self, message: Message, name: str, local: Path) -> None:
-        """What was signed though it may not be there never was right."""
+    def _check_as_it_lies(self, message: Message, name: str) -> None:
+        is_encrypted = message.manifest.files[name].encrypted is not None
         try:
-            check_contents(self._reading, message, name, local)
-        except PoisonError as error:
-            self._find(error.file, error.reason)
+            with self._reading.file(message, name) as local, self._reading.looking_at(f"{message.place.path}/{name}"):
+                check_contents(self._reading, message, name, local)  # what was signed and is not right never was
+            self._audit.opened += is_encrypted
+        except HiddenError:
+            with self._reading.as_it_lies(message, name):
+                pass
 
     def _check_form(self, message: Message) -> None:
         run = self._reading.configuration(message.place.run)
         if run is not None or self._reading.hides_rules(message.place.run):
-            try:
+            with self._reading.looking_at(message.place.manifest, message.manifest.created):
                 check_encrypted(message, run.encrypt if run else "all")
                 if run is not None:
                     check_form(message, run.wire)
-            except PoisonError as error:
-                self._find(error.file, error.reason, message.manifest.created)
 
     # --- chains and replies --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ There is one door for each kind of input, and each holds to the same three rules
                 a part of a sentence what is wrong
     no meaning  what the values stand for, which file they came in and what to do about it is said in the rooms above
 
-Nothing here opens a file or a socket, and nothing of ours is imported but ``shared.errors``.
+Nothing here opens a file or a socket, and nothing of ours is imported but ``shared.visible``.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from shared.doors import Refusal, door
+from shared.visible import visible
 
 LONGEST = 200  # characters
 
@@ -21,4 +22,4 @@ def parse(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise Refusal(f"is not a regular expression ({error})") from None
+        raise Refusal(f"is not a regular expression ({visible(str(error))})") from None

@@ -35,6 +35,7 @@ from shared.exchange.weights import (
     Array,
     TensorFile,
     check_arrays,
+    demand_bounded,
     shapes_of,
     write_arrays,
     write_tensors,
@@ -97,7 +98,7 @@ def decode(
         shown_as: the encoded file's path inside the folder, for the error.
 
     Raises:
-        PoisonError: it does not hold exactly ``tensors`` in this form, all finite.
+        PoisonError: it does not hold exactly ``tensors`` in this form, all finite and none beyond ``LARGEST``.
     """
     is_compressed = wire.compression == "zstd"
     check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
@@ -115,6 +116,7 @@ def decode(
         array = _numbers_of(bits, wire.numbers).reshape(shape)
         if not np.isfinite(array).all():
             raise PoisonError(shown_as, f"{name} holds a value that is not finite{_ENDS[wire.numbers]}")
+        demand_bounded(array, name, shown_as)
         return array
 
     write_tensors(target, tensors, tensor)

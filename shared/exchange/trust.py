@@ -257,10 +257,10 @@ def check_encrypted(message: Message, encrypt: Encrypt) -> None:
 
 
 def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
-    """Read an unsigned JSON payload whose hash was checked.
+    """Read an unsigned JSON payload whose hash was checked: one that says all that such a record says.
 
     Raises:
-        PoisonError: not canonical JSON, or not this record.
+        PoisonError: not canonical JSON, not this record, or a key is left out.
     """
     try:
         return _record(parse_canonical(content, MAX_RECORD_BYTES), kind, path)
@@ -359,9 +359,13 @@ def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, prot
 
 def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRecord:
     try:
-        return fill(kind, body)
+        record = fill(kind, body)
     except Refusal as refusal:
         _refuse(path, f"is not a well-formed {kind.__name__} record: {fault_in(refusal, kind)}")
+    # Signed records of protocol 1 leave out what they have nothing to say of, or do not.
+    if body.get("protocol") != 1 and record.model_dump(mode="json") != body:
+        _refuse(path, "is not written as the protocol writes this record")
+    return record
 
 
 def _refuse(path: str, reason: str) -> NoReturn:

@@ -26,6 +26,11 @@ AnyArray = NDArray[Any]
 Layout = dict[str, tuple[str, Shape]]
 """A file's tensors by name: dtype, as safetensors names it, and shape."""
 
+LARGEST = 2.0**24
+"""The greatest magnitude of a number that travels: far beyond what any network has that was not spoilt, and far below
+what its sums with others could not hold.
+"""
+
 _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u2", "U8": "u1"}
 """What numpy holds a file's dtype as: numbers of 16 bits as their bit patterns, because it knows no bfloat16."""
 
@@ -142,11 +147,12 @@ class TensorFile:
         return np.fromfile(self._path, layout, count, offset=array.start + start * layout.itemsize)
 
 
-def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
-    """Demand a plain file of exactly the list's tensors: names, dtypes, shapes, and nothing but finite numbers.
+def check_tensors(path: Path, tensors: TensorList, shown_as: str, *, largest: float = LARGEST) -> None:
+    """Demand a plain file of exactly the list's tensors: names, dtypes, shapes, and no number that nobody honest has.
 
     Args:
         shown_as: the file's path inside the folder, for the error.
+        largest: the greatest magnitude; infinity where any finite number will do.
 
     Raises:
         PoisonError: saying what is different.
@@ -154,8 +160,25 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str) -> None:
     check_arrays(path, "F32", shapes_of(tensors), shown_as)
     file = TensorFile(path)
     for name in tensors.tensors:
-        if not np.isfinite(file.tensor(name)).all():
-            raise PoisonError(shown_as, f"{name} holds a value that is not finite")
+        demand_bounded(file.tensor(name), name, shown_as, largest)
+
+
+def demand_bounded(array: Array, name: str, shown_as: str, largest: float = LARGEST) -> None:
+    """Demand of a tensor's numbers that they are finite, and none greater in magnitude than ``largest``.
+
+    Raises:
+        PoisonError: one is.
+    """
+    greatest = magnitude_of(array)
+    if not np.isfinite(greatest):
+        raise PoisonError(shown_as, f"{name} holds a value that is not finite")
+    if greatest > largest:
+        raise PoisonError(shown_as, f"{name} holds {greatest:.3g}, and no number may be beyond {largest:.9g}")
+
+
+def magnitude_of(array: AnyArray) -> float:
+    """The greatest magnitude among an array's numbers, 0 of none; not a number if one is none."""
+    return 0.0 if array.size == 0 else max(array.max().item(), -array.min().item())
 
 
 def check_arrays(

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from shared.errors import StandingError
+from shared.errors import PoisonError, StandingError
+from shared.exchange.names import Place, state_file
 from shared.exchange.records import FileEntry, TensorList
-from shared.exchange.weights import TensorFile, write_tensors, write_zeros
+from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.combinations import open_rule
-from shared.learning.combine import Answers, combine, distances
+from shared.learning.combine import Answers, Combined, distances, implausible
 from shared.learning.methods.contract import MODEL, Contribution, Groups, Method
 from shared.learning.model_files import save_tensors
 from shared.learning.run_files import RunFiles
+from shared.learning.schedules import round_configuration
 from shared.visible import visible
 
 
@@ -114,37 +116,80 @@ class Aggregation:
             OverflowError: something of it would not be finite; ``leave`` has the round end as it began.
         """
         store = self._store
-        before = {MODEL: store.aggregate_path(round_no - 1)}
         targets = {MODEL: store.aggregate_path(round_no)}
         for group in self._made:
-            before[group], targets[group] = store.state_path(round_no - 1, group), store.state_path(round_no, group)
+            targets[group] = store.state_path(round_no, group)
         entries: dict[Path, FileEntry] = {}
-        rows = self._method.rows(round_no, {site: answer.contribution() for site, answer in accepted.items()})
-        for site, row in rows.items():
+        for site, row in self._rows(round_no, accepted).items():
             own = store.own_aggregate_path(round_no, site)
-            entries[own] = self._combine(round_no, accepted, row, before, {MODEL: own})
-        entries[targets[MODEL]] = self._combine(round_no, accepted, weights, before, targets)
+            entries[own] = self._combination(round_no, accepted, row).write({MODEL: own})
+        entries[targets[MODEL]] = self._combination(round_no, accepted, weights).write(targets)
         return entries
 
-    def _combine(
-        self,
-        round_no: int,
-        accepted: Mapping[str, Answer],
-        weights: Mapping[str, float],
-        before: Mapping[str, Path],
-        targets: Mapping[str, Path],
-    ) -> FileEntry:
+    def try_out(self, round_no: int, accepted: Mapping[str, Answer]) -> None:
+        """See whether the next global model can be made of these answers; nothing is written.
+
+        An average cannot lead out of where the answers lie; only what a method adds to it can.
+
+        Raises:
+            OverflowError: something of it would be too great to be sent, or not finite.
+        """
+        weights = {site: weight for site, weight in self.weights(accepted).items() if weight > 0}
+        if not weights:
+            return
+        counted = {site: accepted[site] for site in weights}
+        self._rows(round_no, counted)
+        if type(self._method).combine is not Method.combine:
+            self._combination(round_no, counted, weights).try_out()
+
+    def _rows(self, round_no: int, accepted: Mapping[str, Answer]) -> dict[str, dict[str, float]]:
+        return self._method.rows(round_no, {site: answer.contribution() for site, answer in accepted.items()})
+
+    def _combination(self, round_no: int, accepted: Mapping[str, Answer], weights: Mapping[str, float]) -> Combined:
         files = {site: answer.files for site, answer in accepted.items()}
-        return combine(
+        return Combined(
             self._method,
-            targets,
             {MODEL: self._sharing.shared, **self._made},
-            before=before,
+            before=self._before(round_no, self._store.aggregate_path(round_no - 1)),
             answers=Answers(files, weights, agreed=self._store.agreed(round_no)),
             buffers=frozenset(self._sharing.buffers),
             rule=self._rule,
             numbers=self._run.wire.numbers,
+            travel=frozenset({MODEL, *self._sharing.to_site}),
         )
+
+    def _before(self, round_no: int, aggregate: Path) -> dict[str, Path]:
+        """Each group as a round began with it."""
+        return {MODEL: aggregate, **{group: self._store.state_path(round_no - 1, group) for group in self._made}}
+
+    def can_compare(self, round_no: int, site: str) -> bool:
+        """Whether what a site received in a round is here, where its answer is compared with that."""
+        before = self._before(round_no, self._store.aggregate_for(round_no - 1, site))
+        is_here = all(before[group].exists() for group in (MODEL, *self._sharing.to_site))
+        return is_here or type(self._method).implausible is Method.implausible
+
+    def demand_plausible(self, place: Place, site: str, files: Mapping[str, Path]) -> None:
+        """Demand of what a site sent beside its trained model that it can follow from that.
+
+        Args:
+            place: where the answer lies.
+            files: by group, in the plain form, checked.
+
+        Raises:
+            PoisonError: it cannot.
+        """
+        found = implausible(
+            self._method,
+            self._sharing.parameters,
+            before=self._before(place.round_no, self._store.aggregate_for(place.round_no - 1, site)),
+            sent=files,
+            rate=round_configuration(self._run, place.round_no, site).learning_rate,
+            numbers=self._run.wire.numbers,
+        )
+        if found is not None:
+            group, name = found
+            what = f"{name} holds numbers that cannot follow from how far training has moved the model"
+            raise PoisonError(f"{place.path}/{state_file(group)}", what)
 
     def leave(self, round_no: int) -> None:
         """Have a round whose answers all were left out end as it began."""
@@ -157,11 +202,18 @@ class Aggregation:
         link_file(store.aggregate_path(round_no - 1), store.aggregate_path(round_no))
 
     def settle(self, round_no: int, sound: Mapping[str, Answer]) -> None:
-        """Make what goes with the aggregate that a round's answers were measured with."""
+        """Make what goes with the aggregate that a round's answers were measured with.
+
+        Raises:
+            OverflowError: something of it would be too great to be sent, or not finite.
+        """
         if not self._sharing.with_final or not sound:
             return
         settled = self._method.settle({site: answer.contribution() for site, answer in sound.items()})
         for group, tensors in settled.items():
+            for name, tensor in tensors.items():
+                if not magnitude_of(tensor) <= LARGEST:
+                    raise OverflowError(f"{name} of {group} would hold NaN, or what is too great to be sent")
             path = self._store.settled_path(round_no, group)
             listed = TensorList(tensors=self._sharing.with_final[group])
             write_tensors(path, listed, lambda name, tensors=tensors: tensors[name].astype(np.float32))  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from shared.doors.schema import fill
@@ -18,10 +18,11 @@ from shared.exchange.records import (
 )
 from shared.exchange.tables import EPSILON, epsilon_in, read_metrics
 from shared.exchange.trust import Message, check_form, open_yaml
-from shared.exchange.weights import check_tensors
+from shared.exchange.weights import LARGEST, check_tensors
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.methods.contract import Method
 from shared.learning.run_files import Scored
+from shared.learning.spoilers import spoilers
 
 UNANSWERED = ("late", "withdrawn")
 """What the verdict on a site is that did not answer."""
@@ -82,7 +83,41 @@ def _check_files(
         name = names.state_file(group)
         if name not in found:
             raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
-        check_tensors(file(name), TensorList(tensors=listed), f"{place.path}/{name}")
+        largest = method.largest.get(group, LARGEST)
+        check_tensors(file(name), TensorList(tensors=listed), f"{place.path}/{name}", largest=largest)
+
+
+def together(
+    run: RunConfiguration,
+    round_no: int,
+    scored: Mapping[str, Scored | None],
+    *,
+    answer: Callable[[str], Answer],
+    aggregation: Aggregation,
+) -> dict[str, Scored | None]:
+    """What the checks of a round's answers gave, and why those do not count that cannot be worked on with the others.
+
+    What goes with the aggregate that the answers were measured with is made on the way.
+
+    Args:
+        scored, answer: as for ``decide``.
+    """
+
+    def answers(sites: Iterable[str]) -> dict[str, Answer]:
+        return {site: answer(site) for site in sites}
+
+    sound = sorted(site for site, each in scored.items() if each and not each.reason)
+    spoilt = spoilers(sound, lambda tried: aggregation.settle(round_no, answers(tried)))
+    if spoilt:
+        aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
+    accepted = sorted(
+        site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no)
+    )
+    spoilt |= spoilers(accepted, lambda tried: aggregation.try_out(round_no, answers(tried)))
+    return {
+        site: each.model_copy(update={"reason": spoilt[site]}) if each and site in spoilt else each
+        for site, each in scored.items()
+    }
 
 
 def decide(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -13,11 +13,18 @@ import numpy as np
 from shared.doors.tensor_file import count_of
 from shared.exchange.encoding import rounded
 from shared.exchange.records import FileEntry, Numbers, TensorList
-from shared.exchange.weights import Array, TensorFile, write_tensors
+from shared.exchange.weights import LARGEST, Array, TensorFile, magnitude_of, write_tensors
 from shared.learning.combinations.contract import Rule
 from shared.learning.methods.contract import MODEL, Method
 
 PART = 1 << 20  # numbers looked at at a time
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+_HIDDEN: Mapping[Numbers, tuple[float, float]] = {
+    "float32": (0.0, 0.0),
+    "bfloat16": (2.0**-8, 0.0),
+    "float16": (2.0**-11, 2.0**-25),
+}
+"""How far a number can be from what it is rounded to: of itself, and of its subnormal neighbours."""
 Files = Mapping[str, Path]
 
 
@@ -68,53 +75,118 @@ class _Part:
         return self.opened(path).part(self.name, self.start, self.count).astype(np.float64)
 
 
-def combine(
-    method: Method,
-    targets: Files,
-    tensors: Mapping[str, TensorList],
-    *,
-    before: Files,
-    answers: Answers,
-    buffers: frozenset[str] = frozenset(),
-    rule: Rule | None = None,
-    numbers: Numbers = "float32",
-) -> FileEntry:
-    """Write what a method makes of a round's answers, the model last; computed in float64, stored as float32.
+@dataclass(frozen=True)
+class Combined:
+    """What a method makes of a round's answers, tensor by tensor; computed in float64, stored as float32.
 
     Args:
-        targets: where each group goes; the model's is ``MODEL``.
-        tensors: what each of them holds.
+        tensors: what comes out, by group; the model's is ``MODEL``.
         before: each group as it was before the round.
         buffers: tensors of the model that are averaged whatever the method.
         numbers: what the run sends: the model is rounded to them, so that sites receive exactly what is stored.
-
-    Returns:
-        What a manifest says of the model.
-
-    Raises:
-        OverflowError: something of it would not be finite, though all that was sent is.
+        travel: groups that sites are sent.
     """
-    rule = rule or Rule()
-    most = max(1, PART // len(answers.weights)) if rule.compares_all else PART
-    opened = cache(TensorFile)
 
-    def combined(group: str, name: str) -> Array:
-        shape = tensors[group].tensors[name].shape
+    method: Method
+    tensors: Mapping[str, TensorList]
+    before: Files
+    answers: Answers
+    buffers: frozenset[str] = frozenset()
+    rule: Rule = field(default_factory=Rule)
+    numbers: Numbers = "float32"
+    travel: frozenset[str] = frozenset({MODEL})
+
+    def write(self, targets: Files) -> FileEntry:
+        """Write the groups of ``targets``, the model last.
+
+        Returns:
+            What a manifest says of the model.
+
+        Raises:
+            OverflowError: something of it could not be sent, though all that was sent could.
+        """
+        for group in targets:
+            if group != MODEL:
+                write_tensors(targets[group], self.tensors[group], lambda name, group=group: self._whole(group, name))  # type: ignore[misc]
+        return write_tensors(targets[MODEL], self.tensors[MODEL], lambda name: self._whole(MODEL, name))
+
+    def try_out(self) -> None:
+        """Compute all of it, and keep nothing.
+
+        Raises:
+            OverflowError: as ``write``.
+        """
+        for group, listed in self.tensors.items():
+            for name in listed.tensors:
+                self._whole(group, name)
+
+    def _whole(self, group: str, name: str) -> Array:
+        shape = self.tensors[group].tensors[name].shape
         total = np.empty(count_of(shape), dtype=np.float32)
+        most = max(1, PART // len(self.answers.weights)) if self.rule.compares_all else PART
         for start in range(0, len(total), most):
             count = min(most, len(total) - start)
-            part = _Part(name, start, count, before, answers, rule, opened)
+            part = _Part(name, start, count, self.before, self.answers, self.rule, self._opened)
             with np.errstate(over="ignore"):
-                total[start : start + count] = part.mean() if name in buffers else method.combine(part)[group]
-        whole = rounded(total.reshape(shape), numbers) if group == MODEL else total.reshape(shape)
-        if not np.isfinite(whole).all():
+                is_averaged = name in self.buffers
+                total[start : start + count] = part.mean() if is_averaged else self.method.combine(part)[group]
+        whole = rounded(total.reshape(shape), self.numbers) if group == MODEL else total.reshape(shape)
+        if not magnitude_of(whole) <= (LARGEST if group in self.travel else FLOAT32_MAX):
             raise OverflowError(f"{name} of what goes on as {group} would hold NaN, or what is too great to be sent")
         return whole
 
-    for group in targets:
-        if group != MODEL:
-            write_tensors(targets[group], tensors[group], lambda name, group=group: combined(group, name))  # type: ignore[misc]
-    return write_tensors(targets[MODEL], tensors[MODEL], lambda name: combined(MODEL, name))
+    @cached_property
+    def _opened(self) -> Callable[[Path], TensorFile]:
+        return cache(TensorFile)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A stretch of one parameter of what one site received and sent; see ``contract.Sent``."""
+
+    name: str
+    start: int
+    count: int
+    before_files: Files
+    files: Files
+    opened: Callable[[Path], TensorFile]
+    rate: float
+    numbers: Numbers
+
+    def before(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self._read(self.before_files[group])
+
+    def sent(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self._read(self.files[group])
+
+    def moved(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        x, (relative, absolute) = self.sent(), _HIDDEN[self.numbers]
+        return np.abs(self.before() - x) + relative * np.abs(x) + absolute
+
+    def _read(self, path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self.opened(path).part(self.name, self.start, self.count).astype(np.float64)
+
+
+def implausible(
+    method: Method, parameters: TensorList, *, before: Files, sent: Files, rate: float, numbers: Numbers
+) -> tuple[str, str] | None:
+    """What one site sent beside its model that cannot follow from that: the group and the parameter, or None.
+
+    Args:
+        before: what it received, by group.
+        sent: checked files in the plain form, likewise.
+        rate: the round's learning rate.
+    """
+    if type(method).implausible is Method.implausible:
+        return None
+    opened = cache(TensorFile)
+    for name, tensor in parameters.tensors.items():
+        size = count_of(tensor.shape)
+        for start in range(0, size, PART):
+            part = _Sent(name, start, min(PART, size - start), before, sent, opened, rate, numbers)
+            if (group := method.implausible(part)) is not None:
+                return group, name
+    return None
 
 
 def distances(answers: Mapping[str, Files], tensors: Mapping[str, TensorList]) -> dict[tuple[str, str], float]:

@@ -34,10 +34,11 @@ from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import Message
 from shared.exchange.weights import TensorFile, entry_of, write_tensors
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import decide
+from shared.learning.answers import decide, together
 from shared.learning.choice import choose
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
+from shared.learning.methods.scaffold import CONTROL
 from shared.learning.model_files import round_tensors
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
@@ -179,8 +180,8 @@ class Recorded:
         for site in asked:
             answers[site], told = self._exchange(site, number, trains=trains)
             scored[site] = told
-        self._aggregation.settle(number, answers)
-        decided = decide(run, number, scored, answer=answers.__getitem__, withdrawn=(), aggregation=self._aggregation)
+        found = together(run, number, scored, answer=answers.__getitem__, aggregation=self._aggregation)
+        decided = decide(run, number, found, answer=answers.__getitem__, withdrawn=(), aggregation=self._aggregation)
         self._verdicts[number] = {site: self._verdict(verdict) for site, verdict in decided.items()}
         weights = {site: float(verdict.weight or 0) for site, verdict in self._verdicts[number].items()}
         weights = {site: weight for site, weight in weights.items() if weight > 0}
@@ -216,13 +217,23 @@ class Recorded:
         for group, tensors in self._listed.groups("update", trains=trains).items():
             listed = TensorList(tensors=tensors)
             path = files[group] = self.home / "made" / f"{number}-{site}-{group}.safetensors"
-            random = np.random.default_rng([number, run.sites.index(site), 7])
-            write_tensors(path, listed, lambda name, listed=listed, random=random: _drawn(listed, name, random))  # type: ignore[misc]
+            if group == CONTROL:
+                control = self.store.state_path(number - 1, group)
+                self._write_control(path, listed, before=aggregate, control=control, trained=files[MODEL])
+            else:
+                random = np.random.default_rng([number, run.sites.index(site), 7])
+                write_tensors(path, listed, lambda name, listed=listed, random=random: _drawn(listed, name, random))  # type: ignore[misc]
             from_site[names.state_file(group)] = path
         self._send(site, Place("update", run.run, number), from_site)
         self._tables.setdefault(number, {})[site] = read_metrics(table, names.METRICS)
         score = str(SCORE) if trains else None
         return Answer(files, 20 + 10 * run.sites.index(site)), Scored(score=score, theta=None, reason="")
+
+    def _write_control(self, path: Path, listed: TensorList, *, before: Path, control: Path, trained: Path) -> None:
+        """How a control variate has changed, as after four steps of SGD."""
+        w, x, c = TensorFile(before), TensorFile(trained), TensorFile(control)
+        steps = 4 * self.run.learning_rate.initial
+        write_tensors(path, listed, lambda name: (w.tensor(name) - x.tensor(name)) / np.float32(steps) - c.tensor(name))
 
     def _encoded(self, plain: Path, kind: Kind, name: str, received: Path | None) -> Path:
         wire = self.run.wire.of(kind, name)

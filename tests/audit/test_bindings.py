@@ -16,6 +16,7 @@ from shared.exchange.records import FinalCard, Verdict, Withdrawal, decimal_text
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.local import LocalFolder
+from shared.learning.spoilers import TOGETHER
 from tests.played import RUN, Played
 
 VERDICT = {
@@ -55,6 +56,8 @@ def with_card(home: Path, changes: dict[str, object], model: float = 0.25) -> Pl
 def test_what_follows_holds(tmp_path: Path) -> None:
     assert found(with_verdict(tmp_path / "verdict", {})) == []
     assert found(with_card(tmp_path / "card", {})) == []
+    left_out = {"status": "omitted", "weight": None, "reason": f"{TOGETHER}: w would hold NaN"}
+    assert found(with_verdict(tmp_path / "together", left_out)) == []
 
 
 def test_a_verdict_that_accepts_nothing_is_found(tmp_path: Path) -> None:

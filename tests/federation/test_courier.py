@@ -240,7 +240,7 @@ def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: p
         assert not work_after_a_while(run)
     assert caplog.text.count("it is not believed") == 1
     assert kept.read_bytes() == good
-    assert not (kept.parent / "trouble.txt").exists() and courier.failure is None
+    assert not (kept.parent / "trouble.txt").exists() and not courier.is_in_trouble
     caplog.set_level(logging.INFO, "aggregator.site")
     for _ in range(2):
         status.write_bytes(good)

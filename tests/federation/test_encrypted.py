@@ -102,7 +102,7 @@ def test_who_dies_with_ciphertext_on_its_way_goes_on(
 
 
 def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
-    """Its card was written by an earlier version; the run is refused before anything is offered."""
+    """Its card shows none; the run is refused before anything is offered."""
     federation = FederationInProcess(tmp_path, run_configuration(encrypt="weights"))
     with federation:
         federation.set_up(own_logins(federation.run.sites, f"http://127.0.0.1:{federation.server.port}"))
@@ -111,11 +111,11 @@ def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
             own = SigningKey.at(federation.site(site) / "signing.key")
             mirror = federation.aggregator / "sites" / site / "mirror"
             card = json.loads((federation.site(site) / "mirror" / names.SITE_CARD).read_bytes())["body"]
-            del card["encryption_key"]
-            write_file(mirror / names.SITE_CARD, own.sign(card))
+            write_file(mirror / names.SITE_CARD, own.sign(card | {"encryption_key": None}))
             body = {"federation": "retina", "site": site, "aggregator_key": key.public, "site_key": own.public}
             files = {names.README: {"size": 1, "sha256": "aa" * 32}}
             more = {"protocol": 2, "kind": "federation", "created": card["created"], "files": files}
+            more["aggregator_encryption_key"] = None
             write_file(mirror / names.FEDERATION, key.sign(body | more))
         with pytest.raises(ConfigurationError) as refusal:
             prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load as load_bytes
 from safetensors.numpy import load_file, save
 
 from shared.audit.verify import lines, verify
@@ -42,6 +44,24 @@ def with_statistics(tensors: Tensors) -> None:
     tensors[f"{name}.running_mean"] = tensors.pop(name)
 
 
+def with_the_greatest(tensors: Tensors) -> None:
+    """Finite, and what any sum with it is spoilt by."""
+    for tensor in tensors.values():
+        tensor[...] = np.finfo(np.float32).max
+
+
+def with_made_up(tensors: Tensors) -> None:
+    """What no training that moves the model so far can come to."""
+    next(iter(tensors.values())).flat[0] = 1e5
+
+
+def named_by_half_a_character(control: Path) -> Files:
+    content = control.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = content[8 : 8 + size].replace(b'{"', b'{"\\ud800', 1)
+    return {CONTROL: struct.pack("<Q", len(header)) + header + content[8 + size :]}
+
+
 def only(change: Callable[[Tensors], None]) -> Callable[[Path], Files]:
     return lambda control: {CONTROL: changed(control, change)}
 
@@ -55,6 +75,8 @@ HOSTILE: dict[str, tuple[Callable[[Path], Files], str]] = {
     "incomplete": (only(without_one), "does not hold the run's tensors"),
     "one-more": (only(with_one_more), "does not hold the run's tensors"),
     "statistics": (only(with_statistics), "does not hold the run's tensors"),
+    "greatest": (only(with_the_greatest), "holds 3.4e+38, and no number may be beyond 16777216"),
+    "half-a-character": (named_by_half_a_character, "carries free text beside its tensors"),
     "garbage": (lambda _: {CONTROL: b"\x80\x04\x95pickled" * 20}, "is not a safetensors file"),
     "unasked": (
         lambda control: {CONTROL: control.read_bytes(), names.state_file("patients"): control.read_bytes()},
@@ -63,11 +85,14 @@ HOSTILE: dict[str, tuple[Callable[[Path], Files], str]] = {
     "oversized": (lambda control: {CONTROL: control.read_bytes() + bytes(2 << 20)}, "bytes, at most"),
 }
 """What is sent instead of a control variate, and what is said of it."""
+MADE_UP = {"made-up": (only(with_made_up), "cannot follow from how far training has moved the model")}
+"""What only whoever has the model that it came with can tell."""
 
 
 def test_an_answer_with_wrong_state_is_omitted_with_the_reason(tmp_path: Path) -> None:
     """Each site but one sends another kind of poison beside a sound model; w and c are of that one alone."""
-    run = run_configuration(method="scaffold", sites=["good", *HOSTILE], quorum=1)
+    hostile = HOSTILE | MADE_UP
+    run = run_configuration(method="scaffold", sites=["good", *hostile], quorum=1)
     with Federation(tmp_path, run, images=5) as federation:
         aggregator = federation.start_aggregator()
         sites = {name: ScriptedSite(federation, name) for name in run.sites}
@@ -75,20 +100,22 @@ def test_an_answer_with_wrong_state_is_omitted_with_the_reason(tmp_path: Path) -
             site.consent()
         models = {name: site.receive_round(1) for name, site in sites.items()}
         controls = {name: model.with_name(CONTROL) for name, model in models.items()}
-        change = save({name: np.full_like(zeros, 0.25) for name, zeros in load_file(controls["good"]).items()})
+        w = load_file(models["good"])
+        x = load_bytes(changed(models["good"], shifted))
+        change = {name: (w[name] - x[name]) / np.float32(4 * 0.1) for name in load_file(controls["good"])}  # in 4 steps
         for name, site in sites.items():
             sound = {names.SITE_MODEL: changed(models[name], shifted), names.METRICS: metrics(1)}
-            site.answer(1, sound | ({CONTROL: change} if name == "good" else HOSTILE[name][0](controls[name])))
+            site.answer(1, sound | ({CONTROL: save(change)} if name == "good" else hostile[name][0](controls[name])))
         assert (sites["good"].verdict(1).status, sites["good"].verdict(1).weight) == ("accepted", "1.0")
-        for name, (_, reason) in HOSTILE.items():
+        for name, (_, reason) in hostile.items():
             verdict = sites[name].verdict(1)
             assert (verdict.status, verdict.weight, verdict.score) == ("omitted", None, None)
             assert reason in verdict.reason, (name, verdict.reason)
         received = sites["good"].receive_round(2)
         sent = load_file(federation.folder("good") / Place("update", RUN, 1).path / names.SITE_MODEL)
         assert all(np.array_equal(tensor, sent[name]) for name, tensor in load_file(received).items())
-        share = np.float32(0.25 / len(run.sites))  # of c, which is of all that have agreed
-        assert all((tensor == share).all() for tensor in load_file(received.with_name(CONTROL)).values())
+        for name, tensor in load_file(received.with_name(CONTROL)).items():  # c is of all that have agreed
+            assert np.array_equal(tensor, (change[name].astype(np.float64) / len(run.sites)).astype(np.float32))
         for name, site in sites.items():
             if name != "good":
                 site.receive_round(2)

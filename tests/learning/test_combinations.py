@@ -22,7 +22,7 @@ from shared.exchange.records import Combination, TensorList, TensorShape
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.learning import combine as combine_module
 from shared.learning.combinations import open_rule
-from shared.learning.combine import Answers, combine, distances
+from shared.learning.combine import Answers, Combined, distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.run_checks import check_together
@@ -71,7 +71,8 @@ def combined(combination: Combination, sent: np.ndarray, weights: list[float] | 
         total = sum(given[site] for site in chosen)
         made = Path(folder) / "made"
         answers = Answers({site: files[site] for site in chosen}, {site: given[site] / total for site in chosen})
-        combine(method, {MODEL: made}, LISTED, before={}, answers=answers, rule=rule)
+        combined = Combined(method, LISTED, before={}, answers=answers, rule=rule, travel=frozenset())  # of any size
+        combined.write({MODEL: made})
         return np.stack([TensorFile(made).tensor(name) for name in "vw"])
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from shared.errors import ConfigurationError
 from shared.exchange.records import TensorList, TensorShape, decimal_text
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
-from shared.learning.combine import Answers, combine
+from shared.learning.combine import Answers, Combined
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL, Contribution
 from shared.learning.objectives import CrossEntropy, Evidential
@@ -44,13 +44,9 @@ def aggregate(folder: Path, params, weights):
         path = folder / f"{site}.safetensors"
         write_tensors(path, listed, lambda name, site=site: np.array(params[int(site)], dtype=np.float32))
         models[site] = path
-    combine(
-        open_method("mean", {}),
-        {MODEL: folder / "mean.safetensors"},
-        {MODEL: listed},
-        before={},
-        answers=Answers({site: {MODEL: path} for site, path in models.items()}, weights),
-    )
+    answers = Answers({site: {MODEL: path} for site, path in models.items()}, weights)
+    combination = Combined(open_method("mean", {}), {MODEL: listed}, before={}, answers=answers)
+    combination.write({MODEL: folder / "mean.safetensors"})
     check_tensors(folder / "mean.safetensors", listed, "mean")
     return TensorFile(folder / "mean.safetensors").tensor("w").tolist()
 
@@ -228,12 +224,14 @@ def test_finite_numbers_whose_sum_is_not_are_not_sent_on(tmp_path):
     for name, value in (("model", 1.0), ("control", 3e38), ("before", 3e38)):
         files[name] = tmp_path / name
         write_tensors(files[name], listed, lambda _, value=value: np.full(2, value, dtype=np.float32))
-    with pytest.raises(OverflowError, match="w of what goes on as"):
-        combine(
-            open_method("scaffold", {}),
-            {MODEL: tmp_path / "next", "control": tmp_path / "next-control", "total-control": tmp_path / "next-total"},
-            dict.fromkeys((MODEL, "control", "total-control"), listed),
-            before={MODEL: files["model"], "control": files["before"], "total-control": files["before"]},
-            answers=Answers({"north": {MODEL: files["model"], "control": files["control"]}}, {"north": 1.0}, agreed=1),
-        )
+    combination = Combined(
+        open_method("scaffold", {}),
+        dict.fromkeys((MODEL, "control", "total-control"), listed),
+        before={MODEL: files["model"], "control": files["before"], "total-control": files["before"]},
+        answers=Answers({"north": {MODEL: files["model"], "control": files["control"]}}, {"north": 1.0}, agreed=1),
+    )
+    targets = {MODEL: tmp_path / "next", "control": tmp_path / "next-control", "total-control": tmp_path / "next-total"}
+    for make in (combination.try_out, lambda: combination.write(targets)):
+        with pytest.raises(OverflowError, match="w of what goes on as"):
+            make()
     assert not (tmp_path / "next").exists()

@@ -20,7 +20,7 @@ from aggregator.store import RunStore
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.weights import TensorFile, write_tensors
-from shared.learning.combine import Answers, combine
+from shared.learning.combine import Answers, Combined
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.methods import method_names, open_method
 from shared.learning.methods.contract import MODEL, Contribution, Local
@@ -346,14 +346,14 @@ def test_batchnorms_statistics_are_averaged_plainly(name, tmp_path):
         }
         for site, value in (("north", 1.0), ("south", 3.0))
     }
-    combine(
+    combination = Combined(
         method,
-        {group: tmp_path / f"after-{group}" for group in (MODEL, *made)},
         {MODEL: listed.shared, **made},
         before=before,
         answers=Answers(files, {"north": 0.5, "south": 0.5}, agreed=4),
         buffers=frozenset(listed.buffers),
     )
+    combination.write({group: tmp_path / f"after-{group}" for group in (MODEL, *made)})
     after = {of: float(TensorFile(tmp_path / f"after-{MODEL}").tensor(of).flat[0]) for of in listed.tensors}
     assert {of: after[of] for of in listed.buffers} == {"1.running_mean": 2.0, "1.running_var": 2.0}
     # H = 2 − α · 2 · (2 − 0) of FedDyn, w ← 2 − H / (α · 4); H = 2 + 2 · (2 − 0) of FedDC, w ← 2 + H / 4

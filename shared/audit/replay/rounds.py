@@ -23,10 +23,11 @@ from shared.exchange.records import PLAIN, Consent, Reliability, Verdict, decima
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import SOUND, UNANSWERED, check_answer, decide
+from shared.learning.answers import SOUND, UNANSWERED, check_answer, decide, passes, together
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.run_files import Scored
 from shared.learning.tolerance import HeldOutSet, load_checked
+from shared.trouble import held_against
 
 SCORES_AGREE = 0.001
 """By how much a score may differ that was measured on another platform."""
@@ -118,7 +119,8 @@ class Replayer:
                 scored[site] = self._unanswered(verdict)
                 continue
             scored[site] = yield from self._check(site, found, paths[site], answers)
-        yield from self._verdicts(found, scored, answers)
+        scored, untried = self._together(found, scored, answers)
+        yield from self._verdicts(found, scored, answers, untried)
         sound = {site: answers[site] for site in answers if (each := scored[site]) is not None and not each.reason}
         yield from self._settle(found, sound)
         if number <= run.rounds:
@@ -158,17 +160,21 @@ class Replayer:
         shown_as = f"{message.place.path}/{names.SITE_MODEL}"
         if self._run.wire.difference and trains and not self._models.aggregate_for(number - 1, site).exists():
             found.gone.setdefault(site, f"it is the difference to aggregate {number - 1}, which is not here")
+        if trains and not self._aggregation.can_compare(number, site):
+            found.gone.setdefault(site, f"what it received in round {number} is not here")
         if site in found.gone:
             yield Step(number, f"answer of {site}", "not replayable", f"because {found.gone[site]}")
             answers[site] = self._answer(site, paths, told.theta)
             return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
+        files = dict(paths)
         try:
-            form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
-            theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method, form=form)
-            files = dict(paths)
-            if trains:
-                files[names.SITE_MODEL] = self._plain(site, number, paths[names.SITE_MODEL], shown_as)
-                load_checked(self._network, self._sharing.shared, files[names.SITE_MODEL], shown_as)
+            with held_against(message.place.path):
+                form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
+                theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method, form=form)
+                if trains:
+                    files[names.SITE_MODEL] = self._plain(site, number, paths[names.SITE_MODEL], shown_as)
+                    load_checked(self._network, self._sharing.shared, files[names.SITE_MODEL], shown_as)
+                    self._aggregation.demand_plausible(message.place, site, self._answer(site, files, None).files)
         except PoisonError as error:
             yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", str(error))
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
@@ -220,10 +226,30 @@ class Replayer:
         images = consent.training_images if consent and consent.agrees else 0
         return Answer(files, images, None if theta is None else finite(theta))
 
+    def _together(
+        self, found: Round, scored: dict[str, Scored | None], answers: Mapping[str, Answer]
+    ) -> tuple[dict[str, Scored | None], str | None]:
+        """What came out, once all answers were tried together; and why they could not be."""
+        accepted = {site: 1.0 for site, each in scored.items() if each and passes(each, self._run, found.number)}
+        lacking = {site for site in scored if site in found.gone}
+        if why := found.gone[min(lacking)] if lacking else self._why_not(found, accepted, answers):
+            return scored, why
+        tried = together(self._run, found.number, scored, answer=answers.__getitem__, aggregation=self._aggregation)
+        return tried, None
+
     def _verdicts(
-        self, found: Round, scored: Mapping[str, Scored | None], answers: Mapping[str, Answer]
+        self,
+        found: Round,
+        scored: Mapping[str, Scored | None],
+        answers: Mapping[str, Answer],
+        untried: str | None,
     ) -> Iterator[Step]:
-        """What was decided about each site, and its weight."""
+        """What was decided about each site, and its weight.
+
+        Args:
+            untried: why the answers could not be tried together, if they could not: one that was left out for what
+                comes of it with the others then cannot be told from one that should have counted.
+        """
         number, run = found.number, self._run
         yield from self._by_the_clock(found)
         needed = sorted(found.gone.keys() & answers.keys())
@@ -235,6 +261,10 @@ class Replayer:
             return
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
         decided = decide(run, number, scored, answer=answers.__getitem__, withdrawn=left, aggregation=self._aggregation)
+        left_out = [site for site, verdict in decided.items() if _is_left_out(found.verdicts[site], verdict)]
+        if untried is not None and left_out:
+            yield Step(number, "weights", "not replayable", f"because {untried}")
+            return
         for site, verdict in decided.items():
             told = found.verdicts[site]
             if site not in found.answers:
@@ -375,6 +405,11 @@ def _reason_of(told: Verdict) -> str:
     """Why an answer that cannot be looked at was refused, as far as its verdict tells: it then has no score."""
     is_refused = told.status == "omitted" and told.score is None
     return told.reason or "refused" if is_refused else ""
+
+
+def _is_left_out(told: Verdict, computed: Verdict) -> bool:
+    """Whether a verdict has omitted what counts by itself, though its score was told."""
+    return told.status == "omitted" and told.score is not None and computed.status in SOUND
 
 
 def _shown(verdict: Verdict) -> str:

@@ -18,6 +18,7 @@ archived is taken in its place, so that what follows can be looked at.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -29,7 +30,7 @@ from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.counted import counted
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, DropfedError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, RunConfiguration, Sharing
@@ -44,6 +45,9 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet
+from shared.trouble import UnforeseenError
+
+logger = logging.getLogger(__name__)
 
 _BINARY = 2  # classes of the network where no images say how many; what travels does not depend on it
 
@@ -111,7 +115,7 @@ class _Replay:
         yield travels
         if travels.outcome != "same":
             return
-        yield from self._initial()
+        yield from _or_why_not(0, "first global model", self._initial())
         numbers = rounds_of(self._readings, self._run.run)
         found = {number: find_round(self._readings, self._run.run, number) for number in numbers}
         replayer = Replayer(
@@ -123,8 +127,8 @@ class _Replay:
             heldout=self._heldout,
         )
         for of_round in found.values():
-            yield from replayer.steps(of_round)
-        yield from self._final(found)
+            yield from _or_why_not(of_round.number, "round", replayer.steps(of_round))
+        yield from _or_why_not(0, "final model", self._final(found))
 
     def _offers(self) -> Iterator[Step]:
         if missing := sorted(set(self._run.sites) - self._readings.keys()):
@@ -278,6 +282,17 @@ class _Replay:
         if made == said:
             return Step(0, what, "same", made)
         return Step(0, what, "differs", f"it is {said}, computed here is {made}")
+
+
+def _or_why_not(number: int, what: str, steps: Iterator[Step]) -> Iterator[Step]:
+    """The steps; one more, where an error that nobody expected ends them."""
+    try:
+        yield from steps
+    except (DropfedError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        logger.exception("%s of round %d cannot be computed again", what, number)
+        yield Step(number, what, "not replayable", f"because of {UnforeseenError(error)}")
 
 
 def _agree(computed: FinalCard, card: FinalCard) -> bool:

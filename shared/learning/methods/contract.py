@@ -15,6 +15,7 @@ order in which a round meets them:
     correction   site            what is added to its gradients
     finish       site            what is sent beside the model, and what stays for the next round
     weights      aggregator      each accepted site's weight in the aggregate
+    implausible  aggregator      whether what was sent beside the model can follow from the model that was sent
     combine      aggregator      the next global model, and the aggregator's other tensors
     rows         aggregator      where each site has an aggregate of its own, whom it is made of
     settle       aggregator      what goes with the chosen model
@@ -202,6 +203,27 @@ class Part(Protocol):
         ...
 
 
+class Sent(Protocol):
+    """The same stretch of one parameter of everything that one site received and sent: (n,) float64 each."""
+
+    @property
+    def rate(self) -> float:
+        """η: the round's learning rate, > 0."""
+        ...
+
+    def before(self, group: str = MODEL) -> Array:
+        """What the site had received."""
+        ...
+
+    def sent(self, group: str = MODEL) -> Array:
+        """What it sent."""
+        ...
+
+    def moved(self) -> Array:
+        """The most that training can have moved the model: |w − x|, and what rounding to the run's numbers hides."""
+        ...
+
+
 class Method:
     """One federated algorithm, both halves. As it stands here: the plain mean of networks that are trained plainly."""
 
@@ -216,6 +238,8 @@ class Method:
     """Whether it computes with step sizes, which SGD alone has."""
     networks_beside: ClassVar[int] = 0
     """How many networks like the one in training ``begin`` puts beside it."""
+    largest: ClassVar[Mapping[str, float]] = {}
+    """The greatest magnitude of a number that a site may send, by group, where it is not that of a model's."""
     in_turn: ClassVar[bool] = False
     """Whether a round asks one site, each in its turn."""
     reference: ClassVar[Literal["", "alone", "pooled"]] = ""
@@ -292,6 +316,10 @@ class Method:
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
         """Each accepted site's weight in the aggregate, in [0, 1], summing to 1."""
         return {site: 1 / len(accepted) for site in accepted}
+
+    def implausible(self, sent: Sent) -> str | None:
+        """The group of what a site sent that cannot follow from the model that it sent, or None."""
+        return None
 
     def combine(self, part: Part) -> dict[str, Array]:
         """A stretch of the next global model and of what goes with it, by group.

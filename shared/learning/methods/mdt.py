@@ -16,7 +16,7 @@ else be its images' features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class Mdt(FedAvg):
 
     name = "mdt"
     sends_features = True
+    largest: ClassVar[Mapping[str, float]] = {EQUATIONS: 2.0**64}
+    """Sums over all images of products of two features."""
 
     class Options(MethodOptions):
         """What a run may choose."""

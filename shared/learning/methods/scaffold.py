@@ -11,20 +11,27 @@ While N stays the same, the last two are the paper's c ← c + |S| / N · mean(c
 its c_k = 0, and c is the mean of all c_k again. K η is the sum of the step sizes really taken: with momentum or a
 schedule it is another than K times the rate. Momentum is of one round, or past rounds' steps would count as this one's.
 Control variates are of parameters alone; BatchNorm's statistics have none.
+
+A control variate of any size would go to all sites, and stay in C for ever. But c_k⁺ − c_k + c is (w − x) / (K η), and
+K η is no less than one step of the round's rate η. So of each number |c_k⁺ − c_k + c| ≤ |w − x| / η, or the site has
+not sent what it computed. Whoever lies must then send a model that is as far off, and which the tolerance check sees.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 from torch import nn
 
 from shared.exchange.records import Sharing
-from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, MethodOptions, Part, Tensors
+from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, MethodOptions, Part, Sent, Tensors
 
 CONTROL = "control"
 TOTAL = "total-control"
+ROUNDING, OF_WIDEST = 1e-3, 1e-5
+"""What is left to float32 where terms cancel each other: of 1 and c, and of the stretch's widest bound."""
 
 
 class Scaffold(Method):
@@ -55,6 +62,13 @@ class Scaffold(Method):
         c, c_k, moved = local.state[CONTROL], local.kept[CONTROL], local.moved()
         local.kept[CONTROL] = {name: c_k[name] - c[name] + moved[name] / local.step_sizes for name in c}
         local.sent[CONTROL] = {name: local.kept[CONTROL][name] - c_k[name] for name in c}
+
+    def implausible(self, sent: Sent) -> str | None:
+        """Whether |d_k + c| exceeds |w − x| / η somewhere, beyond what rounding can do."""
+        c, bound = sent.before(CONTROL), sent.moved() / sent.rate
+        slack = ROUNDING * (1 + np.abs(c)) + OF_WIDEST * bound.max(initial=0)
+        is_possible = np.abs(sent.sent(CONTROL) + c) <= (1 + ROUNDING) * bound + slack
+        return None if is_possible.all() else CONTROL
 
     def combine(self, part: Part) -> dict[str, Array]:
         """w, C and c."""

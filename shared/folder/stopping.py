@@ -1,0 +1,33 @@
+"""A daemon that was asked to stop does not wait for a server that lets it wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+GRACE_S = 5.0  # that a request still has
+LOOK_EVERY_S = 1.0
+
+
+@contextmanager
+def cut_after(stop: Event, interrupt: Callable[[], None]) -> Iterator[None]:
+    """Once ``stop`` is set, call ``interrupt`` again and again, until the block ends.
+
+    Args:
+        interrupt: has all that waits for a server in other threads end at once, as ``Folder.interrupt`` does.
+    """
+    is_over = Event()
+
+    def watch() -> None:
+        while not stop.wait(LOOK_EVERY_S):
+            if is_over.is_set():
+                return
+        while not is_over.wait(GRACE_S):
+            interrupt()
+
+    Thread(target=watch, name="cut-after-stop", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()

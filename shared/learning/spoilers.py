@@ -1,0 +1,46 @@
+"""Who keeps a round's answers from being worked on together, though each is sound by itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from shared.errors import DropfedError, PoisonError
+from shared.exchange.records import sentence
+
+TOGETHER = "the answers cannot be worked on together with this one"
+
+logger = logging.getLogger(__name__)
+
+
+def spoilers(sites: Sequence[str], work: Callable[[Sequence[str]], object]) -> dict[str, str]:
+    """The sites without which the others' answers can be worked on, with what goes wrong with them.
+
+    Those that cannot be worked on even alone are it; else one without whom it goes, the first by name; else all.
+
+    Args:
+        work: works on the answers of some of the sites; raises where that cannot be done.
+    """
+
+    def fault(tried: Sequence[str]) -> str | None:
+        try:
+            if tried:
+                work(tried)
+        except Exception as error:
+            is_ours = isinstance(error, DropfedError | OSError | MemoryError) and not isinstance(error, PoisonError)
+            if is_ours:
+                raise
+            logger.warning("the answers of %s cannot be worked on together", ", ".join(tried), exc_info=error)
+            return sentence(f"{TOGETHER}: {error or type(error).__name__}")
+        return None
+
+    if (reason := fault(sites)) is None:
+        return {}
+    alone = {site: why for site in sites if (why := fault([site])) is not None}
+    rest = [site for site in sites if site not in alone]
+    if fault(rest) is None:
+        return alone
+    for site in rest:
+        if fault([other for other in rest if other != site]) is None:
+            return alone | {site: reason}
+    return dict.fromkeys(sites, reason)

@@ -1,0 +1,247 @@
+"""What no code expected ends no daemon: whose message, folder or action it comes with is in trouble, or at fault."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shared.folder.stopping
+from aggregator.daemon import Daemon as Aggregator
+from aggregator.setup import initialise
+from aggregator.site import Site, read_invite
+from aggregator.store import RunStore
+from shared.audit.verify import verify
+from shared.errors import StandingError
+from shared.exchange import names
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.records import Sharing
+from shared.exchange.signing import SigningKey
+from shared.folder.contract import Entry
+from shared.folder.local import LocalFolder
+from shared.learning.aggregation import Aggregation
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Groups
+from shared.trouble import LONGEST_PAUSE_S, Trouble, UnforeseenError
+from site_client.configuration import open_folder, read_configuration
+from site_client.daemon import Daemon
+from site_client.setup import join
+from site_client.setup import read_invite as read_invite_file
+from tests.federation.running import WAIT_S, run_configuration
+from tests.folder.raw_server import RawServer
+from tests.played import RUN, TENSORS, Played, ended_run
+
+
+class Broken(LocalFolder):
+    """A folder in which a mistake of ours lies at one path."""
+
+    at = "nowhere"
+
+    def _pass(self, path: str) -> None:
+        if path == self.at:
+            raise ZeroDivisionError("nobody expected it")
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        self._pass(path)
+        return super().read(path, max_bytes=max_bytes)
+
+    def list(self, path: str) -> list[Entry]:
+        self._pass(path)
+        return super().list(path)
+
+    def hash(self, path: str) -> tuple[int, str]:
+        self._pass(path)
+        return super().hash(path)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def joined(home: Path, url: str = "http://127.0.0.1/north/") -> None:
+    """An aggregator's work directory below ``home``, and that of its site."""
+    initialise(home / "aggregator", "retina", {"north": url}, AGGREGATOR)
+    invite = read_invite_file(home / "aggregator" / "invites" / "north.json")
+    join(home / "north", invite, data={}, url=None, password="secret-word")
+
+
+# --- the aggregator ---------------------------------------------------------------------------------------------
+
+
+def test_a_courier_outlives_what_nobody_expected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    joined(tmp_path)
+    drop, work = tmp_path / "drop", tmp_path / "aggregator"
+    drop.mkdir()
+    folder = Broken(drop)
+    folder.create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
+    folder.at = names.SITE_CARD
+    site = Site(
+        work / "sites" / "north",
+        folder,
+        invite=read_invite(work, "north"),
+        key=SigningKey.at(work / "signing.key"),
+        stop=threading.Event(),
+        longest_pause_s=0.001,
+        on_news=lambda: None,
+    )
+    for _ in range(3):
+        assert not site._work()
+    told = (work / "sites" / "north" / "trouble.txt").read_text()
+    assert "an error that nobody expected, ZeroDivisionError (nobody expected it)" in told
+    assert site.is_in_trouble
+    assert caplog.text.count("Traceback") == 1
+    folder.at = "nowhere"
+    assert site._work()
+    assert not site.is_in_trouble and site.channel is not None
+
+
+def test_pauses_grow_with_what_nobody_expected_and_with_nothing_else() -> None:
+    trouble = Trouble(logging.getLogger("test"), "north", "goes on.")
+    trouble.begins(StandingError("the folder is full"))
+    assert trouble.pause_s(2.0) == 2.0
+    pauses = []
+    for _ in range(12):
+        trouble.begins(UnforeseenError(ZeroDivisionError()))
+        pauses.append(trouble.pause_s(2.0))
+    assert pauses[:4] == [4.0, 8.0, 16.0, 32.0] and pauses[-1] == LONGEST_PAUSE_S
+    assert trouble.pause_s(900.0) == 900.0
+    trouble.ends()
+    assert trouble.pause_s(2.0) == 2.0
+
+
+class Restless(RunStore):
+    """A store that raises what nobody expected the first times it is asked whether the run is paused."""
+
+    mistakes = 2
+
+    @property
+    def paused(self) -> bool:
+        if self.mistakes:
+            self.mistakes -= 1
+            raise ZeroDivisionError("nobody expected it")
+        return super().paused
+
+
+class Unscored:
+    """What no model can be scored with."""
+
+    def score(self, *_: object) -> float:
+        raise ZeroDivisionError("of this model")
+
+
+def test_a_model_that_cannot_be_scored_is_omitted_with_the_reason_and_the_daemon_lives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is raised before an answer is looked at, and is nobody's fault, is waited out."""
+    monkeypatch.setattr("aggregator.daemon.LONGEST_WAIT_S", 0.01)
+    run = Played(tmp_path)
+    store = Restless(tmp_path / "aggregator", RUN)
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    store.aggregate_path(0).parent.mkdir(parents=True, exist_ok=True)
+    store.aggregate_path(0).write_bytes(run.model(0.5).read_bytes())
+    run.offer_and_consent(rounds=1)
+    store.ask(1, ("north",), ("north",))
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("update", 1, run.from_site(1, trains=True), "round")
+    unscored: Any = Unscored()
+    method = open_method("mean", {})
+    daemon = Aggregator(
+        store,
+        [run.courier],
+        heldout=unscored,
+        method=method,
+        aggregation=Aggregation(store, method, Groups()),
+        score_name="dice_mean",
+        stop=run.stop,
+        news=threading.Event(),
+    )
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    verdict = Place("verdict", RUN, 1)
+    wait_until(lambda: run.aggregator.message(verdict) is not None or not thread.is_alive())
+    assert thread.is_alive()
+    run.stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    told = (store.verdicts(1) or {})["north"]
+    assert (told.status, told.weight) == ("omitted", None)
+    assert "could not be looked at: ZeroDivisionError (of this model)" in told.reason
+    assert "an error that nobody expected, ZeroDivisionError (nobody expected it)" in caplog.text
+    assert caplog.text.count("Traceback") == 2
+
+
+# --- a site -----------------------------------------------------------------------------------------------------
+
+
+def test_a_sites_daemon_outlives_what_nobody_expected_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined(tmp_path)
+    (tmp_path / "drop").mkdir()
+    folder, stop = Broken(tmp_path / "drop"), threading.Event()
+    folder.at = names.FEDERATION
+    configuration = read_configuration(tmp_path / "north").model_copy(update={"poll_seconds": 0.01})
+    daemon = Daemon(tmp_path / "north", configuration, folder, stop=stop)
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    said = tmp_path / "drop" / names.STATUS
+    wait_until(lambda: not thread.is_alive() or (said.exists() and b'"phase":"trouble"' in said.read_bytes()))
+    assert thread.is_alive()
+    assert "an error that nobody expected, ZeroDivisionError (nobody expected it)" in caplog.text
+    stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_a_daemon_that_is_stopped_does_not_wait_for_an_answer_that_drips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for clock in ("GRACE_S", "LOOK_EVERY_S"):
+        monkeypatch.setattr(shared.folder.stopping, clock, 0.02)
+    is_asked = threading.Event()
+
+    def drip(client: Any, _: bytes) -> None:
+        is_asked.set()
+        while True:  # for hours, and never too slowly for an answer that goes on
+            client.sendall(b"x")
+            time.sleep(0.01)
+
+    server = RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", drip)
+    joined(tmp_path, server.url)
+    configuration, stop = read_configuration(tmp_path / "north"), threading.Event()
+    daemon = Daemon(tmp_path / "north", configuration, open_folder(tmp_path / "north", configuration), stop=stop)
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    assert is_asked.wait(WAIT_S)
+    stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    server.close()
+
+
+# --- an audit ---------------------------------------------------------------------------------------------------
+
+UPDATE = Place("update", RUN, 1)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [UPDATE.manifest, f"{UPDATE.path}/{names.METRICS}", f"{UPDATE.path}/{names.SITE_MODEL}", UPDATE.path, names.STATUS],
+)
+def test_what_nobody_expected_is_a_finding_of_the_audit(path: str, tmp_path: Path) -> None:
+    ended_run(tmp_path)
+    folder = Broken(tmp_path / "drop")
+    assert not verify(folder).findings
+    folder.at = path
+    found = {finding.file: finding.what for finding in verify(folder).findings}
+    assert "could not be looked at: ZeroDivisionError (nobody expected it)" in found[path]
