@@ -12,7 +12,7 @@ PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
-.PHONY: help demo test study-smoke soak lint servers coverage bundle docs setup lock clean
+.PHONY: help demo test study-smoke soak fuzz lint servers coverage bundle docs setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -29,6 +29,9 @@ study-smoke: $(READY)      ## every study of configs/studies, made small and pla
 
 soak: $(READY)      ## federations in random faults and kills; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
+
+fuzz: $(READY)      ## hostile inputs for every door, by coverage; MINUTES=60 changes for how long
+	@$(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
 
 lint: $(READY)      ## style, types and who may import whom
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,13 +24,18 @@ def main() -> None:
     """Resolve with the pip of the running Python and print the lock."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
-    wanted = config["options"]["install_requires"].split() + config["options.extras_require"]["dev"].split()
+    wanted = _lines(config["options"]["install_requires"]) + _lines(config["options.extras_require"]["dev"])
     alone = [requirement for requirement in wanted if requirement.startswith(TAKEN_ALONE)]
     pins = resolve([requirement for requirement in wanted if requirement not in alone]) | resolve(["--no-deps", *alone])
+    conditions = {re.split("[<>=!~]", each)[0]: each[each.index(";") :] for each in wanted if ";" in each}
     print(HEAD)
     for name in sorted(pins, key=str.lower):
         if not name.startswith(BROUGHT_BY_TORCH):
-            print(f"{name}=={pins[name]}")
+            print(f"{name}=={pins[name]}{conditions.get(name, '')}")
+
+
+def _lines(requirements: str) -> list[str]:
+    return requirements.strip().splitlines()
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
