@@ -79,7 +79,7 @@ def test_it_names_a_folder_of_this_machine_who_types_it_alone(tmp_path: Path, in
     assert "the invite names no address: name the folder of this site with --url" in joined(tmp_path, invite).output
     result = joined(tmp_path, invite, "--url", (tmp_path / "drop").as_uri())
     assert "this is now site north of retina" in result.output
-    assert f"url: {(tmp_path / 'drop').as_uri()}" in (tmp_path / "work" / "site.yaml").read_text()
+    assert f'url: "{(tmp_path / "drop").as_uri()}"' in (tmp_path / "work" / "site.yaml").read_text()
 
 
 def test_an_aggregator_whose_folders_are_on_its_machine_puts_no_address_into_invites(tmp_path: Path) -> None:
