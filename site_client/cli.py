@@ -386,7 +386,7 @@ def accept_division(work: Path, yes: bool) -> None:
                 "new ones, can give single images away."
             )
         divide_anew(work, channel)
-    click.echo(
+    say(
         f"all images are divided anew when this site agrees to its next run; then put {DIVISION} and {BUDGET} into the "
         "backup. A run that this site has agreed to before, and that goes on, is answered no more: withdraw from it"
     )

@@ -87,6 +87,7 @@ class Played:
         self.site = Channel(north, folder, me="north", key=own_key, peer=peer, encryption_key=own_encryption_key)
         self.heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
         self._models = home
+        self._trained: list[int] = []
 
     def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
         """One side seals and publishes a message, the other accepts it, and the site's heart beats."""
@@ -168,6 +169,7 @@ class Played:
         """
         self.send("round", round_no, self.to_site(round_no, to_site), "consent")
         self.send("update", round_no, self.from_site(round_no, trains, from_site), "round")
+        self._trained += [round_no] if trains else []
         verdict = Verdict(
             run=self.run,
             round=round_no,
@@ -206,7 +208,7 @@ class Played:
             chosen_round=1,
             score_name="dice_mean",
             validation={"1": "0.5"},
-            took_part={"1": ["north"]},
+            took_part={str(number): ["north"] for number in self._trained},
             reason="best",
         )
         self.send(

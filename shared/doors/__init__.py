@@ -16,12 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shared.visible import visible
+
 
 class Refusal(ValueError):  # noqa: N818  (it is no mistake of ours, so it is not called an error)
     """What came does not belong through this door.
 
-    Its text is the rest of a sentence that begins with the name of what came, as in "is not canonical JSON".
+    Its text is the rest of a sentence that begins with the name of what came, as in "is not canonical JSON"; what it
+    repeats of that is made harmless.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(visible(text))
 
 
 @contextmanager

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from shared.doors import Refusal
-from shared.doors.patterns import LONGEST
+from shared.doors.patterns import LONGEST, parse
 from shared.errors import ConfigurationError
-from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import valid_pattern
+from site_client.configuration import read_configuration
 
 
 @pytest.mark.parametrize(
     "pattern", ["a{4294967295}", "a{99999999999999999999}", "(" * 150, "[", "(?<=a*)b", "[0-\x06]"]
 )
-def test_a_pattern_of_an_offer_that_no_parser_takes_is_refused(pattern: str) -> None:
+def test_a_pattern_that_no_parser_takes_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(Refusal) as refusal:
-        valid_pattern(pattern)
+        parse(pattern)
     assert str(refusal.value).isprintable()
-    with pytest.raises(ConfigurationError, match="regular expression"):
-        task_named("octa_segmentation").options({"group_pattern": pattern})
+    (tmp_path / "site.yaml").write_text(json.dumps({"groups": {"octa_segmentation": pattern}}))
+    with pytest.raises(ConfigurationError, match=r"groups.*regular expression"):
+        read_configuration(tmp_path)
 
 
 def test_a_pattern_has_a_bound() -> None:
-    assert valid_pattern("a" * LONGEST) == "a" * LONGEST
+    assert parse("a" * LONGEST).pattern == "a" * LONGEST
     with pytest.raises(Refusal, match="has more than 200 characters"):
-        valid_pattern("a" * (LONGEST + 1))
+        parse("a" * (LONGEST + 1))

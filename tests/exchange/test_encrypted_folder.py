@@ -34,7 +34,7 @@ TABLE = write_metrics([MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mea
 def play(home: Path, encrypt: Encrypt, keep: str = "all") -> Played:
     home.mkdir()
     run = Played(home)
-    run.offer_and_consent(encrypt=encrypt, keep=keep)
+    run.offer_and_consent(encrypt=encrypt, keep=keep, rounds=1)
     run.round(1, trains=True)
     run.round(2, trains=False)
     run.finish()

@@ -58,7 +58,7 @@ def left(folder: Path) -> list[str]:
 )
 def test_a_pruned_folder_holds(tmp_path: Path, keep: str, after_the_end: list[str]) -> None:
     run = Played(tmp_path)
-    run.offer_and_consent(keep)
+    run.offer_and_consent(keep, rounds=2)
     for round_no in (1, 2, 3):
         run.round(round_no, trains=round_no < 3)
         for end in (run.site, run.aggregator):

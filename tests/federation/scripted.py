@@ -14,8 +14,9 @@ from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent, Message, open_record
 from shared.folder.local import LocalFolder
+from shared.learning.schedules import round_configuration
 from site_client.setup import read_invite
-from tests.federation.running import RUN, WAIT_S, Federation
+from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 
 MODEL_BYTES = 1 << 30
 
@@ -23,7 +24,8 @@ MODEL_BYTES = 1 << 30
 def metrics(round_no: int, dice: float = 0.5) -> bytes:
     """A table that says the received model has this validation Dice."""
     scores: dict[str, float | None] = {"dice_mean": dice, "dice_std": 0.0}
-    return write_metrics([MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, scores)])
+    rate = round_configuration(run_configuration(), round_no, "north").learning_rate
+    return write_metrics([MetricsRow(round_no, 0, "validation", "10", rate, 0.5, scores)])
 
 
 class ScriptedSite:

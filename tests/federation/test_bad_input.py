@@ -181,7 +181,7 @@ def test_init_again_adds_a_site_and_changes_nothing_else(tmp_path: Path) -> None
     result = init(work, south)
     assert result.output.splitlines()[:2] == [f"wrote {path}", f"wrote {work / 'invites' / 'south.json'}"]
     assert set(read_configuration(work).sites) == {"north", "south"}
-    added = b"  south:\n    url: https://host/south/\n    user: aggregator\n    password_file: passwords/south\n"
+    added = b'  south:\n    url: "https://host/south/"\n    user: aggregator\n    password_file: passwords/south\n'
     assert path.read_bytes().replace(added + b"    ca_file: null\n", b"") == written
     assert {file: file.read_bytes() for file in kept} == kept
 

@@ -19,6 +19,7 @@ from shared.exchange import names
 from shared.exchange.names import Place
 from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
+from site_client.division import BUDGET, DIVISION
 from tests.canary import told_below
 from tests.federation.running import RUN, WAIT_S, Federation
 
@@ -235,14 +236,14 @@ def test_batch_jobs_end_at_the_same_bytes_and_a_second_run_follows(finished: Fed
 
 
 def test_a_site_that_lost_its_disk_but_not_its_key_goes_on_without_forking(tmp_path: Path) -> None:
-    """Only settings, key and password come back from a backup; what the site had answered it takes from the folder."""
+    """Only the files of a backup come back; what the site had answered it takes from the folder."""
     with Federation(tmp_path) as federation:
         federation.run_to_the_end()
         federation.stop_all()
         home, lost = federation.site("north"), tmp_path / "lost"
         home.rename(lost)
-        home.mkdir()
-        for name in ("site.yaml", "signing.key", "password"):
+        home.mkdir(mode=0o700)
+        for name in ("site.yaml", "signing.key", "password", DIVISION, BUDGET):
             shutil.copy2(lost / name, home / name)
         second = federation.run.model_dump() | {"run": "second-run", "seed": 3}
         write_file(federation.aggregator / "RUN.yaml", yaml.safe_dump(second).encode())
