@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 from shared.doors import Refusal, door
 
@@ -19,6 +20,8 @@ def parse(text: str) -> re.Pattern[str]:
     if len(text) > LONGEST:
         raise Refusal(f"has more than {LONGEST} characters")
     try:
-        return re.compile(text)
+        with warnings.catch_warnings():  # of what another Python will read otherwise, in words for programmers
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(text)
     except re.error as error:
         raise Refusal(f"is not a regular expression ({error})") from None
