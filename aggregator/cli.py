@@ -340,8 +340,8 @@ def launch(run_yaml: Path, work: Path) -> None:
 
 def _run(daemon: Daemon, work: Path) -> None:
     daemon.run()
-    if daemon.given_up:
-        say(f"the run has ended: {daemon.given_up}", err=True)
+    if daemon.aborted:
+        say(f"the run was aborted: {daemon.aborted}", err=True)
         sys.exit(1)
     if daemon.final_model:
         say(f"the run has ended; the chosen model is {daemon.final_model}")
@@ -551,8 +551,8 @@ def _open_run(work: Path, run: str) -> RunStore:
     store = _find_run(work, run)
     if (card := store.card()) is not None:
         raise ConfigurationError([f"{run} has ended already: {card.reason}; its model is {store.final_model}"])
-    if (reason := store.given_up()) is not None:
-        raise ConfigurationError([f"{run} was given up already: {reason}; launch a new run"])
+    if (reason := store.aborted()) is not None:
+        raise ConfigurationError([f"{run} was aborted: {reason}; launch a new run"])
     return store
 
 

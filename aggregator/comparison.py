@@ -53,7 +53,7 @@ def summary_of(report: Document) -> Document:
         site["status"] for of_round in report["rounds"] for site in of_round["sites"].values() if site["status"]
     )
     return {
-        "state": "given up" if report["given_up"] else "ended" if report["is_over"] else "open",
+        "state": "aborted" if report["aborted"] else "ended" if report["is_over"] else "open",
         "rounds": sum(of_round["trains"] for of_round in report["rounds"]),
         "score": report["score"],
         "aggregate": report["chosen"]["aggregate"] if report["chosen"] else None,

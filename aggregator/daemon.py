@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from aggregator import rounds
+from aggregator.facts import awaited, run_facts, site_facts
 from aggregator.results import best_so_far, choose_final
 from aggregator.site import Site
-from aggregator.store import RunStore, consent_of, training_images, withdrawal_of
+from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
 from shared.errors import DropfedError, PoisonError
 from shared.exchange import names
@@ -92,7 +93,7 @@ class Daemon:
         self._ciphertexts: dict[Path, Ciphertext] = {}
         self._left_out: set[str] = set()
         self._put_off: dict[rounds.Action, float] = {}  # until when, of what has failed
-        self._looks_at_stop: dict[str, int] | None = None
+        self._looks_for_round, self._looks_at_stop = _Looks(), _Looks()
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
@@ -123,7 +124,8 @@ class Daemon:
             self._news.clear()
             has_acted = [self._act_or_put_off(action) for action in rounds.decide(self._facts())]
             for site in self._sites.values():
-                site.attend(self._awaited(site))
+                if site.channel is not None:
+                    site.attend(awaited(site.channel, self._run.run, self._store.round_no))
             if not any(has_acted):
                 self._news.wait(LONGEST_WAIT_S)
         except (DropfedError, OSError):
@@ -142,9 +144,9 @@ class Daemon:
         self._sites[site].look_soon()
 
     @property
-    def given_up(self) -> str | None:
-        """Why the run ended without having started, or None."""
-        return self._store.given_up()
+    def aborted(self) -> str | None:
+        """Why the run ended without having started, once every site's folder says so; else None."""
+        return self._store.aborted() if self._is_over() else None
 
     @property
     def final_model(self) -> Path | None:
@@ -152,9 +154,7 @@ class Daemon:
         return self._store.final_model if self._store.card() and self._is_over() else None
 
     def _is_over(self) -> bool:
-        if self._store.given_up() is not None:
-            return True
-        if self._store.card() is None:
+        if not self._store.is_over:
             return False
         all_told = not rounds.decide(self._facts())
         return all_told and not any(channel.has_unpublished for channel in self._channels.values())
@@ -166,57 +166,47 @@ class Daemon:
         return {name: site.channel for name, site in self._sites.items() if site.channel is not None}
 
     def _facts(self) -> rounds.RunFacts:
-        store, round_no = self._store, self._store.round_no
-        paused = store.paused or store.stop_requested  # while a stop waits for a look into the folders
-        participants = store.participants(round_no)
-        return rounds.RunFacts(
-            rounds=self._run.rounds,
-            quorum=self._run.quorum,
-            consent_deadline_s=self._run.consent_deadline_hours * 3600,
-            round_deadline_s=self._run.round_deadline_hours * 3600,
-            sites=tuple(self._site_facts(site, round_no, participants) for site in self._sites.values()),
-            seed=self._run.seed,
-            sites_per_round=self._run.sites_per_round,
+        store = self._store
+        if store.paused:
+            self._looks_for_round.begin()
+        is_waiting = not (store.paused or store.stop_requested)
+        return run_facts(
+            self._run,
+            store,
+            {site.name: self._exchange(site) for site in self._sites.values()},
             in_turn=self._method.in_turn,
-            round_no=round_no,
-            closed=store.verdicts(round_no) is not None,
-            aggregated=store.aggregate_path(round_no).exists(),
-            waited_s=self._waiting.seconds(round_no, passes=not paused),
-            paused=paused,
-            stop_requested=store.stop_requested and self._has_looked_since_the_stop(),
-            final_chosen=store.card() is not None,
+            waited_s=self._waiting.seconds(store.round_no, passes=is_waiting),
+            has_looked=self._has_looked,
+            has_looked_since_stop=store.stop_requested and self._has_looked_since_stop(),
         )
 
-    def _has_looked_since_the_stop(self) -> bool:
+    def _site_facts(self, site: str) -> rounds.SiteFacts:
+        participants = self._store.participants(self._store.round_no)
+        exchange, takes_part = self._exchange(self._sites[site]), site in participants
+        return site_facts(
+            site, exchange, self._store, self._run.run, takes_part=takes_part, has_looked=self._has_looked
+        )
+
+    def _has_looked(self, site: str) -> bool:
+        """Whether a site's folder was looked into since it was asked to take part in the newest round.
+
+        A look that has shown a withdrawal which cannot be taken yet is none.
+        """
+        if self._store.paused:
+            return False
+        has_come = self._looks_for_round.has_come(self._sites[site])
+        return has_come and not self._sites[site].has_unread_withdrawal
+
+    def _has_looked_since_stop(self) -> bool:
         """Whether each folder that can be reached was looked into since the PI asked to stop.
 
         An answer that lies there already counts: nobody is told that it never came.
         """
-        if self._looks_at_stop is None:
-            self._looks_at_stop = {site.name: site.looks for site in self._sites.values()}
-            for site in self._sites.values():
-                site.look_soon()
-        return all(site.looks > self._looks_at_stop[site.name] or site.is_in_trouble for site in self._sites.values())
+        looked = [self._looks_at_stop.has_come(site) or site.is_in_trouble for site in self._sites.values()]
+        return all(looked)
 
-    def _site_facts(self, site: Site, round_no: int, participants: tuple[str, ...]) -> rounds.SiteFacts:
-        channel, run = site.channel, self._run.run
-        if channel is None or self._leaves_out(site):
-            return rounds.SiteFacts(site.name)
-        consent = consent_of(channel, run)
-        update = Place("update", run, round_no)
-        return rounds.SiteFacts(
-            name=site.name,
-            enrolled=True,
-            offered=channel.message(Place("offer", run)) is not None,
-            consent=consent.agrees if consent else None,
-            withdrawn=withdrawal_of(channel, run) is not None,
-            finished=channel.message(Place("final", run)) is not None,
-            takes_part=site.name in participants,
-            sent=channel.message(Place("round", run, round_no)) is not None,
-            answered=channel.is_settled(update),
-            scored=self._store.score(round_no, site.name) is not None,
-            told=channel.message(Place("verdict", run, round_no)) is not None,
-        )
+    def _exchange(self, site: Site) -> Channel | None:
+        return None if self._leaves_out(site) else site.channel
 
     def _leaves_out(self, site: Site) -> bool:
         """Whether the run is encrypted and a site that was enrolled only since the launch has no key for it."""
@@ -225,16 +215,6 @@ class Daemon:
             self._left_out.add(site.name)
             logger.error("%s is not asked: %s", site.name, reason)
         return reason is not None
-
-    def _awaited(self, site: Site) -> Place | None:
-        """What a site owes us now: its consent, or its answer to the newest round."""
-        channel, run = site.channel, self._run.run
-        if channel is None or withdrawal_of(channel, run) is not None:
-            return None
-        for owed in (Place("consent", run), Place("update", run, self._store.round_no)):
-            if owed.answers and channel.message(owed.answers) is not None and channel.message(owed) is None:
-                return owed
-        return None
 
     # --- actions -------------------------------------------------------------------------------------------
 
@@ -264,11 +244,10 @@ class Daemon:
     def _act(self, action: rounds.Action) -> None:
         store, run = self._store, self._run
         match action:
-            case rounds.SealOffer(site):
-                self._seal(site, Place("offer", run.run), store.offer_files(), self._sites[site].card_digest)
             case rounds.OpenRound(round_no, participants, available):
                 store.clear_round(round_no - 1)
                 self._forget_ciphertexts()
+                self._looks_for_round.begin()
                 store.ask(round_no, participants, available)
                 which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
                 logger.info("%s is open for %s", which, ", ".join(participants))
@@ -277,30 +256,52 @@ class Daemon:
                 store.ask(round_no, participants, available)
                 self._waiting.restart(round_no)
                 logger.warning("round %d has no quorum: %s is asked too", round_no, ", ".join(participants))
-            case rounds.SealRound(site, round_no):
-                if withdrawal_of(self._channels[site], run.run) is None:  # one may have come since this was decided
-                    files = self._round_files(round_no, site)
-                    self._seal(site, Place("round", run.run, round_no), files, self._digest(site, "consent"))
             case rounds.Score(site, round_no):
                 store.write_score(round_no, site, self._check(site, round_no))
             case rounds.CloseRound(round_no):
                 store.close_round(round_no, self._verdicts(round_no))
             case rounds.Aggregate(round_no):
                 self._aggregate(round_no)
-            case rounds.SealVerdict(site, round_no):
+            case rounds.ChooseFinal(reason):
+                self._choose_final(reason)
+            case rounds.Abort(reason):
+                logger.error("the run is aborted: %s", reason)
+                store.abort(reason)
+            case _:
+                self._seal_message(action)
+
+    def _seal_message(self, action: rounds.Seal) -> None:
+        """Seal what an action says for a site, unless the site has left, or was heard of, since it was decided."""
+        store, run, site = self._store, self._run.run, action.site
+        match action:
+            case rounds.SealOffer():
+                self._seal(site, Place("offer", run), store.offer_files(), self._sites[site].card_digest)
+            case rounds.SealRound(round_no=round_no):
+                newest = self._newest_of(site)
+                if self._site_facts(site).may_be_sent_round:
+                    self._seal(site, Place("round", run, round_no), self._round_files(round_no, site), newest)
+            case rounds.SealVerdict(round_no=round_no):
                 verdict = (store.verdicts(round_no) or {})[site]
                 content = canonical(verdict.model_dump())
                 # A late answer may arrive while we write: only the closed round says what was answered.
                 has_answered = verdict.status not in UNANSWERED
                 reply = self._digest(site, "update", round_no) if has_answered else None
-                self._seal(site, Place("verdict", run.run, round_no), {names.VERDICT: content}, reply)
-            case rounds.ChooseFinal(reason):
-                self._choose_final(reason)
-            case rounds.SealFinal(site):
-                self._seal(site, Place("final", run.run), store.final_files(site), self._digest(site, "consent"))
-            case rounds.GiveUp(reason):
-                logger.error("the run cannot start: %s", reason)
-                store.give_up(reason)
+                self._seal(site, Place("verdict", run, round_no), {names.VERDICT: content}, reply)
+            case rounds.SealFinal() | rounds.SealAbort():
+                newest = self._newest_of(site)
+                if rounds.due_end(self._site_facts(site), final_chosen=store.card() is not None) == action:
+                    is_final = isinstance(action, rounds.SealFinal)
+                    files = store.final_files(site) if is_final else store.abort_files()
+                    self._seal(site, Place("final" if is_final else "abort", run), files, newest)
+
+    def _newest_of(self, site: str) -> str:
+        """What a message that is sealed now answers: the newest that was accepted of a site, its card before the first.
+
+        It is read before the facts are once more: a message that the courier accepts in between is not answered, and
+        one that forbids the action is seen.
+        """
+        newest = self._channels[site].last_from_peer()
+        return newest.digest if newest else self._sites[site].card_digest
 
     def _choose_final(self, ended: str) -> None:
         store, run, in_turn = self._store, self._run, self._method.in_turn
@@ -463,6 +464,23 @@ class Daemon:
             )
             logger.error("round %d: %s accepted, the global model stays as it was", round_no, many)
         self._aggregation.leave(round_no)
+
+
+class _Looks:
+    """Looks into folders that something waits for. They are not written down: a restart asks for them anew."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Have only looks count that are asked for from now on."""
+        self._asked.clear()
+
+    def has_come(self, site: Site) -> bool:
+        """Whether the look into a site's folder has come that is asked for when this is called first."""
+        if site.name not in self._asked:
+            self._asked[site.name] = site.request_look()
+        return site.looked >= self._asked[site.name]
 
 
 def _text(number: float | None) -> str | None:

@@ -66,7 +66,7 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
     """
     if (card := store.card()) is None:
         ends = f"`dropfed-aggregator stop {store.run} --work {typed(work)}` ends it with the best model so far"
-        why = store.given_up() or f"it has not ended, and {ends}"
+        why = store.aborted() or f"it has not ended, and {ends}"
         raise ConfigurationError([f"{store.run} has no final model: {why}"])
     if output.exists():
         raise ConfigurationError([f"{output}: is there already and stays as it is; choose another folder"])

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from aggregator.configuration import MADE_BY
 from aggregator.estimates import answer_is_expected, end_is_expected
+from aggregator.facts import ending_of, is_owed_end
 from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
@@ -98,7 +99,7 @@ def overview_of(reading: Reading) -> dict[str, Any]:
         "configuration": str(store.home / names.RUN_CONFIGURATION),
         "state": _state(store, waited_for),
         "running": is_running,
-        "reason": card.reason if card else store.given_up(),
+        "reason": card.reason if card else store.aborted(),
         "since": time_text(store.stage_began),
         "waits_for": waited_for,
         "why": _why(store, run, waited_for),
@@ -138,7 +139,7 @@ def overview_text(state: dict[str, Any]) -> str:
             lines.append(f"      on its way: {transfer_text(Transfer(**site['transfer']))}")
         if site["last_verdict"]:
             lines.append(f"      last verdict: {site['last_verdict']}")
-        if site["heartbeat"] and site["phase"] != "finished":  # it is not read any more, and was of before
+        if site["heartbeat"] and not site["phase"].startswith("finished"):  # it is not read any more, and was of before
             trouble, heard = site["heartbeat"]["trouble"], f"heard {duration_text(site['heartbeat']['age_s'])} ago"
             lines.append(f"      says: {status_text(site['heartbeat'])}, {heard}{f'; {trouble}' if trouble else ''}")
         if site["expected"]:
@@ -153,9 +154,9 @@ def overview_text(state: dict[str, Any]) -> str:
 
 def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[str]:
     """The sites that owe an answer now; at the end, those whose folder still has to take something."""
-    if store.card() is not None:
-        return [site for site, channel in channels.items() if _is_owed(work / "sites" / site, channel, run.run)]
-    if store.is_over or store.stop_requested or store.verdicts(store.round_no) is not None:
+    if store.is_over:
+        return [site for site, channel in channels.items() if _is_owed(work / "sites" / site, channel, store)]
+    if store.stop_requested or store.verdicts(store.round_no) is not None:
         return []
     if store.round_no == 0:
         return [site for site in run.sites if site not in channels or consent_of(channels[site], run.run) is None]
@@ -168,11 +169,9 @@ def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Ma
     ]
 
 
-def _is_owed(home: Path, channel: Channel, run: str) -> bool:
-    """Whether a site's folder still has to take something of a run whose final model was chosen."""
-    consent = consent_of(channel, run)
-    gets_final = consent is not None and consent.agrees and withdrawal_of(channel, run) is None
-    return lacks_messages(home, channel) or (gets_final and channel.message(Place("final", run)) is None)
+def _is_owed(home: Path, channel: Channel, store: RunStore) -> bool:
+    """Whether a site's folder still has to take something of a run that is over."""
+    return lacks_messages(home, channel) or is_owed_end(home.name, channel, store, store.run)
 
 
 def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
@@ -214,8 +213,8 @@ def _next(work: Path, store: RunStore, run: RunConfiguration, waited_for: list[s
 def _state(store: RunStore, waited_for: list[str]) -> str:
     if store.card():
         return "ending" if waited_for else "ended"
-    if store.given_up():
-        return "given up"
+    if store.aborted():
+        return "aborted"
     if store.stop_requested:
         return "being closed"
     return "paused" if store.paused else "open"
@@ -280,14 +279,15 @@ def _phase(reading: Reading, site: str) -> str:
     if channel is None:
         return "not enrolled yet"
     consent, round_no = consent_of(channel, run.run), store.round_no
-    if consent is None:
-        return _before_consent(home, store, channel)
-    if not consent.agrees:
+    ended, withdrew = ending_of(channel, run.run), withdrawal_of(channel, run.run)
+    if ended == "declined" and consent is not None:
         return f"declined: {consent.reason}"
-    if (reason := withdrawal_of(channel, run.run)) is not None:
-        return f"withdrew: {reason}"
-    if store.card() is not None:
-        return "is being sent the final model" if _is_owed(home, channel, run.run) else "finished"
+    if ended == "withdrawn":
+        return f"withdrew: {withdrew}"
+    if store.is_over:
+        return _at_the_end(home, store, channel, withdrew)
+    if consent is None:
+        return _before_consent(home, channel, run.run)
     which, update = round_name(run, round_no), Place("update", run.run, round_no)
     if site not in store.participants(round_no):
         return f"not asked in {which}" if round_no else "agreed"
@@ -301,12 +301,22 @@ def _phase(reading: Reading, site: str) -> str:
     return f"works on {which}" if sent and is_published(home, sent) else f"is being sent {which}"
 
 
-def _before_consent(home: Path, store: RunStore, channel: Channel) -> str:
-    offer = channel.message(Place("offer", store.run))
+def _at_the_end(home: Path, store: RunStore, channel: Channel, withdrew: str | None) -> str:
+    """Of a site that did not end the run itself."""
+    consent, is_owed = consent_of(channel, store.run), _is_owed(home, channel, store)
+    if channel.message(Place("offer", store.run)) is None:
+        return "not asked"
+    gets_final = store.card() is not None and consent is not None and consent.agrees
+    if channel.message(Place("abort", store.run)) is not None or not gets_final:
+        return "is being told that the run is over" if is_owed else "told that the run is over"
+    too_late = f"; withdrew when the run was over: {withdrew}" if withdrew else ""
+    return f"is being sent the final model{too_late}" if is_owed else f"finished{too_late}"
+
+
+def _before_consent(home: Path, channel: Channel, run: str) -> str:
+    offer = channel.message(Place("offer", run))
     if offer is None:
         return "not asked"
-    if store.is_over:
-        return "asked for consent, has not answered"
     return "asked for consent" if is_published(home, offer) else "is being sent the offer"
 
 

@@ -18,9 +18,10 @@ from pydantic import ConfigDict
 from torch import nn
 
 from aggregator.configuration import FILE, MADE_BY, AggregatorConfiguration, open_folder, read_configuration
+from aggregator.facts import is_owed_end
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel, read_invite
-from aggregator.store import RunStore, open_runs
+from aggregator.store import RunStore, open_runs, runs_in
 from shared.check import Finding
 from shared.counted import counted
 from shared.errors import ConfigurationError, DataError, StandingError
@@ -270,13 +271,28 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 
 
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
-    return [
+    """Why the run would come too early: each other run is told to all its sites before the next is offered."""
+    before = [store for store in runs_in(work) if store.run != run.run][-1:]
+    untold = [
+        f"{run_yaml}: run {store.run} has ended, and {', '.join(sites)} must still be told: finish it by "
+        f"{store.goes_on_by}"
+        for store in before
+        if store.is_over and (sites := _untold(work, store))
+    ]
+    return untold + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
         f"{store.goes_on_by}; to end it with the best model so far, call "
         f"`dropfed-aggregator stop {store.run} --work {typed(work)}` before that"
         for store in open_runs(work)
         if store.run != run.run
     ]
+
+
+def _untold(work: Path, store: RunStore) -> list[str]:
+    """The sites for which the end of a run that is over is not sealed."""
+    homes = {site: work / "sites" / site for site in store.configuration().sites}
+    channels = {site: open_channel(home, LocalFolder(home / "mirror"), key=None) for site, home in homes.items()}
+    return [site for site, channel in channels.items() if channel and is_owed_end(site, channel, store, store.run)]
 
 
 def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration) -> list[str]:

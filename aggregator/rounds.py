@@ -4,21 +4,26 @@ A run passes through these stages, each left only forwards:
 
     consent   every site that is enrolled gets the offer; the run starts when all have answered, or at the
               consent deadline with a quorum of yes
-    round n   open → sent to every participant → answers scored → closed → aggregated → verdicts told
-              (closes when all answered, or at its deadline with a quorum of answers)
-    final     after the closing round (rounds + 1, which only validates the last aggregate), when the PI stops the
+    round n   open → every participant's folder looked into → sent → answers scored → closed → aggregated →
+              verdicts told (closes when all answered, or at its deadline with a quorum of answers)
+    end       after the closing round (rounds + 1, which only validates the last aggregate), when the PI stops the
               run, or when fewer sites than the quorum are left: the best aggregate is chosen and sent to every site
+              that agreed. Where too few agreed to start, the run is aborted. Whoever was offered the run, has not
+              left it and gets no final model is told of the abort
 
 A site is available from its yes until it withdraws; only then is anything asked of it or awaited from it. The run's
 seed puts the available sites in an order, and a round asks the first ``sites_per_round`` of them; the closing round
 asks all. Where a quorum has not answered at the deadline, or no longer can, the next in that order are asked too. With
 nobody left to ask, a round that can have no quorum any more closes at its deadline without one.
 
+A round is sent to a site only after a look into its folder that began after the round was opened: a withdrawal that
+lies there is read first. A folder that cannot be looked into is waited for until the round's deadline, no longer.
+
 A method may want the sites in turn: then a round asks one, in the order of their names. One that is late in its turn is
 not waited for any longer once the next, asked in its place, has answered.
 
-While the PI has the run paused, nobody new is asked and no time passes; what was asked for is still taken and told. So
-it is from the moment when the PI asks for a stop until each folder was looked into once more.
+While the PI has the run paused, no site is asked for anything new and no time passes; what was asked for is still taken
+and told. So it is from the moment when the PI asks for a stop until each folder was looked into once more.
 
 Doing an action twice is harmless; after a crash the facts are read again and the same action comes out.
 """
@@ -34,15 +39,21 @@ from shared.learning.schedules import order_of_asking
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """One site of the run; the last five speak of the newest round."""
+    """One site of the run; the last six speak of the newest round.
+
+    ``ended``: its final model or the abort is sealed. ``looked``: its folder was looked into since it was asked to take
+    part, and while nothing was paused.
+    """
 
     name: str
     enrolled: bool = False
     offered: bool = False
     consent: bool | None = None
+    consent_refused: bool = False
     withdrawn: bool = False
-    finished: bool = False
+    ended: bool = False
     takes_part: bool = False
+    looked: bool = False
     sent: bool = False
     answered: bool = False
     scored: bool = False
@@ -52,6 +63,11 @@ class SiteFacts:
     def available(self) -> bool:
         """Whether it may be asked to take part in a round."""
         return bool(self.consent) and not self.withdrawn
+
+    @property
+    def may_be_sent_round(self) -> bool:
+        """Whether the newest round may be sealed for it now."""
+        return self.takes_part and self.available and self.looked and not self.sent
 
 
 @dataclass(frozen=True)
@@ -77,11 +93,17 @@ class RunFacts:
     paused: bool = False
     stop_requested: bool = False
     final_chosen: bool = False
+    aborted: bool = False
 
     @property
     def closing_round(self) -> int:
         """The round after the last training round: it validates the last aggregate and trains nothing."""
         return self.rounds + 1
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the deadline of the newest round has passed."""
+        return self.waited_s >= self.round_deadline_s
 
     @property
     def available(self) -> tuple[str, ...]:
@@ -167,31 +189,27 @@ class SealFinal:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class Abort:
     """End a run that can never start."""
 
     reason: str
 
 
-Action = (
-    SealOffer
-    | OpenRound
-    | AskMore
-    | SealRound
-    | Score
-    | CloseRound
-    | Aggregate
-    | SealVerdict
-    | ChooseFinal
-    | SealFinal
-    | GiveUp
-)
+@dataclass(frozen=True)
+class SealAbort:
+    """Tell a site that the run is over, and that no final model comes."""
+
+    site: str
+
+
+Seal = SealOffer | SealRound | SealVerdict | SealFinal | SealAbort
+Action = OpenRound | AskMore | Score | CloseRound | Aggregate | ChooseFinal | Abort | Seal
 
 
 def decide(run: RunFacts) -> list[Action]:
-    """Return what can be done now; an empty list means wait (or, once ``final_chosen``, that all is done)."""
-    if run.final_chosen:
-        return [SealFinal(site.name) for site in run.sites if site.available and not site.finished]
+    """Return what can be done now; an empty list means wait (or, once the run is over, that all is done)."""
+    if run.final_chosen or run.aborted:
+        return [end for site in run.sites if (end := due_end(site, final_chosen=run.final_chosen)) is not None]
     offers: list[Action] = [
         SealOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
     ]
@@ -200,13 +218,20 @@ def decide(run: RunFacts) -> list[Action]:
     return offers + (_settle(run) if run.closed else _collect(run))
 
 
+def due_end(site: SiteFacts, *, final_chosen: bool) -> SealFinal | SealAbort | None:
+    """What tells a site that a run is over, if it is still to be told: one that declined or withdrew has ended it."""
+    if not site.offered or site.ended or site.withdrawn or site.consent is False:
+        return None
+    return SealFinal(site.name) if final_chosen and site.consent else SealAbort(site.name)
+
+
 def _start(run: RunFacts) -> list[Action]:
     left = len(run.available)
-    all_answered = all(site.consent is not None for site in run.sites)
+    all_answered = all(site.consent is not None or site.consent_refused for site in run.sites)
     if run.stop_requested:
         return [ChooseFinal("the PI stopped the run before its first round")]
     if all_answered and left < run.quorum:
-        return [GiveUp(f"only {left} of {counted(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
+        return [Abort(f"only {left} of {counted(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
     if left >= run.quorum and not run.paused and (all_answered or run.waited_s >= run.consent_deadline_s):
         return [_open(run, 1)]
     return []
@@ -234,24 +259,31 @@ def _collect(run: RunFacts) -> list[Action]:
     participants = [site for site in run.sites if site.takes_part]
     answered = [site for site in participants if site.answered]
     owing = [site for site in participants if site.available and not site.answered]
-    to_send: list[Action] = [SealRound(site.name, run.round_no) for site in owing if not site.sent]
+    spare = [site.name for site in run.sites if site.available and not site.takes_part]
+    to_come = 0 if run.overdue else len(owing)
+    missing = run.quorum - len(answered) - to_come
+    asks_more = missing > 0 and bool(spare)
     to_score: list[Action] = [Score(site.name, run.round_no) for site in answered if not site.scored]
+    # Nobody is sent a round that closes, nor asked for anything while the run is paused.
+    if run.stop_requested or (not asks_more and _may_close(run, len(answered), len(owing))):
+        return to_score or [CloseRound(run.round_no)]
+    if run.paused:
+        return to_score
+    to_send: list[Action] = [SealRound(site.name, run.round_no) for site in run.sites if site.may_be_sent_round]
     if to_send or to_score:
         return to_send + to_score
-    if run.stop_requested:
-        return [CloseRound(run.round_no)]
-    overdue = run.waited_s >= run.round_deadline_s
-    to_come = 0 if overdue else len(owing)
-    missing = run.quorum - len(answered) - to_come
-    spare = [site.name for site in run.sites if site.available and not site.takes_part]
-    if missing > 0 and spare:
-        return [] if run.paused else [AskMore(run.round_no, _first(run, run.round_no, spare, missing), run.available)]
-    has_quorum = len(answered) >= run.quorum
-    can_have_one = len(answered) + len(owing) >= run.quorum
-    is_done = run.in_turn and has_quorum and run.round_no != run.closing_round
-    if not owing or is_done or (overdue and (has_quorum or not can_have_one)):
-        return [CloseRound(run.round_no)]
+    if asks_more:
+        return [AskMore(run.round_no, _first(run, run.round_no, spare, missing), run.available)]
     return []
+
+
+def _may_close(run: RunFacts, answered: int, owing: int) -> bool:
+    """Whether the open round has what it waits for, or will never have it."""
+    if not owing:
+        return True
+    if answered >= run.quorum:
+        return run.overdue or (run.in_turn and run.round_no != run.closing_round)
+    return run.overdue and answered + owing < run.quorum
 
 
 def _settle(run: RunFacts) -> list[Action]:

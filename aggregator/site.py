@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from aggregator.facts import ending_of
+from aggregator.inbox import look
 from aggregator.store import withdrawal_of
 from shared.errors import (
     ConfigurationError,
@@ -66,8 +67,8 @@ class Site:
     ) -> None:
         self.name = invite.site
         self.channel: Channel | None = None
-        self.looks = 0
-        """How often the folder was looked into for what is awaited."""
+        self.looked = 0
+        """The newest of the looks asked for that has come; a look that is cut off has not."""
         self._home = home
         self._folder = RetryingFolder(folder, name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._invite = invite
@@ -77,6 +78,8 @@ class Site:
         self._longest_pause_s = longest_pause_s
         self._on_news = on_news
         self._awaited: Place | None = None
+        self._asked_looks = 0
+        self._noticed: set[Place] = set()
         self._heard_at = float("-inf")
         self._false_heartbeats = 0  # one after the other
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
@@ -118,6 +121,12 @@ class Site:
         return None
 
     @property
+    def has_unread_withdrawal(self) -> bool:
+        """Whether looks have shown a withdrawal that the site has signed, and that could not be taken yet."""
+        channel = self.channel
+        return channel is not None and not all(map(channel.is_settled, list(self._noticed)))
+
+    @property
     def is_in_trouble(self) -> bool:
         """Whether something stands in the way of looking into the folder now."""
         return (self._home / "trouble.txt").exists()
@@ -125,6 +134,16 @@ class Site:
     def look_soon(self) -> None:
         """Have the courier look into the folder without waiting for its next turn."""
         self._wake.set()
+
+    def request_look(self) -> int:
+        """Have the courier look, from now on, for anything that the site may have sent, its withdrawal above all.
+
+        Returns:
+            The look's number: it has come once ``looked`` is no less.
+        """
+        self._asked_looks += 1
+        self.look_soon()
+        return self._asked_looks
 
     # --- the courier's thread ------------------------------------------------------------------------------
 
@@ -163,9 +182,10 @@ class Site:
         return error if isinstance(error, DropfedError) else UnforeseenError(error)
 
     def _step(self) -> bool:
+        asked = self._asked_looks  # a look that is asked for from here on has not begun
         if self.channel is None:
             happened = self._enrol()
-            self.looks += 1
+            self.looked = asked
             return happened
         if self.channel.has_unpublished:
             if not self._is_newest:
@@ -180,9 +200,19 @@ class Site:
             for message in self.channel.own_messages()[-1:]:
                 self.channel.prune(message.place.run)
             self._has_pruned = True
-        happened = self._receive(self.channel)
-        self.looks += 1
-        return happened
+        channel, searches = self.channel, asked > self.looked
+        seen = look(
+            channel,
+            self._awaited,
+            searches=searches,
+            noticed=self._noticed,
+            may_have_sent_more=lambda: self._may_have_sent_more(channel),
+            fetch=lambda place, manifest: self._fetch(channel, place, manifest),
+        )
+        if searches and seen.is_whole:
+            self.looked = asked
+            return True  # the daemon waits for it
+        return seen.happened
 
     def _demand_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
@@ -207,31 +237,6 @@ class Site:
         write_file(self._home / PUBLISHED, canonical(channel.published_head.model_dump()))
         self._has_noted = True
 
-    def _receive(self, channel: Channel) -> bool:
-        """Look for what is awaited; where the site has sent something else, take all that in the site's own order."""
-        awaited = self._awaited
-        if awaited is not None and channel.is_settled(awaited):
-            awaited = None  # the daemon has not looked yet
-        manifest = channel.notice(awaited) if awaited else None
-        if awaited and manifest and not channel.skips_messages(awaited, manifest):
-            with suppress(DoubtfulError):  # the site may have left its answer elsewhere, as a withdrawal
-                return self._fetch(channel, awaited, manifest)
-        if manifest is None and not self._may_have_sent_more(channel):
-            return False
-        happened, doubtful = False, None
-        for place in expected(channel):
-            if (manifest := channel.notice(place)) is not None:
-                try:
-                    happened |= self._fetch(channel, place, manifest)
-                except DoubtfulError as error:  # put there by anybody: it must not hide what the site has sent
-                    doubtful = doubtful or error
-                    continue
-                if not channel.is_settled(place):
-                    break  # what follows it is looked at once this has come whole
-        if doubtful is not None and not happened:
-            raise StandingError(f"{doubtful}: {doubtful.remedy}")
-        return happened
-
     def _fetch(self, channel: Channel, place: Place, manifest: bytes) -> bool:
         answered = channel.message(place.answers) if place.answers else None
         try:
@@ -249,7 +254,9 @@ class Site:
             if message is None:
                 return False
         if place.kind == "withdrawal":
-            logger.warning("%s withdraws from run %s: %s", self.name, place.run, withdrawal_of(channel, place.run))
+            late = " when that was over" if ending_of(channel, place.run) != "withdrawn" else ""
+            why = withdrawal_of(channel, place.run)
+            logger.warning("%s withdraws from run %s%s: %s", self.name, place.run, late, why)
         return True
 
     # --- the site's heartbeat ------------------------------------------------------------------------------
@@ -371,25 +378,6 @@ def _published_head(home: Path) -> Head:
         return open_record(path.read_bytes(), Head, str(path))
     except (FileNotFoundError, PoisonError):  # it is written anew as soon as the courier has looked into the folder
         return Head()
-
-
-def expected(channel: Channel) -> list[Place]:
-    """Where the messages lie that a site may still send, in the order in which it sends them.
-
-    What comes before its newest consent that was accepted has come, or never will: its messages are chained.
-    """
-    runs: list[str] = []
-    answers: dict[str, list[Place]] = {}
-    for place in (message.place for message in channel.own_messages()):
-        if place.kind == "offer":
-            runs.append(place.run)
-            answers[place.run] = [Place("consent", place.run)]
-        elif place.kind == "round":
-            answers[place.run].append(Place("update", place.run, place.round_no))
-    while len(runs) > 1 and any(channel.message(Place("consent", run)) for run in runs[1:]):
-        runs.pop(0)
-    places = [place for run in runs for place in (*answers[run], Place("withdrawal", run))]
-    return [place for place in places if not channel.is_settled(place)]
 
 
 def _max_weights_bytes(channel: Channel, place: Place) -> int:

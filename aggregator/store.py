@@ -17,7 +17,7 @@
     runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
     runs/RUN/final/card.json                  which aggregate was chosen; its presence ends the run
-    runs/RUN/given_up.txt                     why the run ended without ever starting
+    runs/RUN/aborted.txt                      why the run ended without ever starting
 
 A step is done when its file is there. The sites' own models and tables lie in the mirrors of their folders
 (``sites/SITE/mirror``), where they stay.
@@ -36,8 +36,10 @@ from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Name, Place
+from shared.exchange.order import Exchange
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import (
+    Abort,
     Consent,
     Count,
     FinalCard,
@@ -225,6 +227,10 @@ class RunStore(RunFiles):
         closed = self._read(self._round(round_no) / "closed.json", Closed)
         return closed.verdicts if closed else None
 
+    def has_aggregate(self, round_no: int) -> bool:
+        """Whether the models of a round are combined."""
+        return self.aggregate_path(round_no).exists()
+
     # --- waiting and ending --------------------------------------------------------------------------------
 
     def waited_s(self, round_no: int) -> int:
@@ -282,19 +288,24 @@ class RunStore(RunFiles):
         """The choice, or None while the run goes on."""
         return self._read(self._card, FinalCard)
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Record why the run ends without having started."""
-        write_file(self.home / "given_up.txt", reason.encode())
+        write_file(self.home / "aborted.txt", reason.encode())
 
-    def given_up(self) -> str | None:
+    def aborted(self) -> str | None:
         """Why the run ended without having started, or None."""
-        path = self.home / "given_up.txt"
+        path = self.home / "aborted.txt"
         return path.read_text() if path.exists() else None
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, or will never start."""
-        return self.card() is not None or self.given_up() is not None
+        """Whether the run has ended, or will never start; its sites may still have to be told."""
+        return self.card() is not None or self.aborted() is not None
+
+    def abort_files(self) -> dict[str, bytes | Path]:
+        """Payloads of the message to a site that gets no final model."""
+        reason = self.aborted() or "the run has ended, and by then no answer of this site to the offer had come"
+        return {names.ABORT: canonical(Abort(run=self.run, reason=sentence(reason)).model_dump())}
 
     @property
     def stage_began(self) -> float:
@@ -360,7 +371,7 @@ def if_another_launch(work: Path) -> str:
     )
 
 
-def consent_of(channel: Channel, run: str) -> Consent | None:
+def consent_of(channel: Exchange, run: str) -> Consent | None:
     """A site's answer to the offer, or None if there is none; an ill-formed one counts as no.
 
     Raises:
@@ -376,7 +387,7 @@ def consent_of(channel: Channel, run: str) -> Consent | None:
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
-def withdrawal_of(channel: Channel, run: str) -> str | None:
+def withdrawal_of(channel: Exchange, run: str) -> str | None:
     """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same.
 
     Raises:

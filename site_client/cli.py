@@ -32,12 +32,6 @@ from shared.learning.tasks import TASK_NAMES
 from shared.visible import typed
 
 WORK = work_option("site.yaml")
-WHY_NOT = {
-    "agreed": "this site has agreed to it already; `dropfed-site withdraw {run} --work {work}` leaves it",
-    "declined": "this site has declined it already",
-    "withdrawn": "this site has withdrawn from it already, for good",
-    "over": "it is over, or another run has been offered since",
-}
 MODEL = click.option(
     "--model", type=click.Path(path_type=Path), help="Default: the newest in the work directory's final/."
 )
@@ -316,12 +310,12 @@ def decline(run: str, work: Path) -> None:
 def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
     """Leave RUN for good, after this site agreed to it; before that, decline it. What it gave stays in the run."""
     from shared.exchange.records import sentence  # noqa: PLC0415  (keeps --help instant)
-    from site_client.offer import standing  # noqa: PLC0415
+    from site_client.offer import standing, why_over  # noqa: PLC0415
     from site_client.store import Decision, decision, write_decision  # noqa: PLC0415
 
     now = standing(work, run)
-    if now not in ("offered", "agreed"):
-        raise ConfigurationError([f"{run}: {WHY_NOT[now]}: there is nothing to withdraw from"])
+    if (over := why_over(work, run)) is not None:
+        raise ConfigurationError([f"{run}: {over}: there is nothing to withdraw from"])
     when = _when_told(work)
     decided = decision(work, run)
     if decided is not None and decided.answer == "withdraw":
@@ -453,12 +447,15 @@ def uninstall_service(work: Path) -> None:
 
 
 def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
-    from site_client.offer import standing  # noqa: PLC0415  (keeps --help instant)
+    from site_client.offer import standing, why_over  # noqa: PLC0415  (keeps --help instant)
     from site_client.store import Decision, decision, write_decision  # noqa: PLC0415
 
     now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
-    if now != "offered":
-        raise ConfigurationError([f"{run}: {WHY_NOT[now].format(run=run, work=typed(work))}"])
+    if (over := why_over(work, run)) is not None:
+        raise ConfigurationError([f"{run}: {over}"])
+    if now == "agreed":
+        leave = f"`dropfed-site withdraw {run} --work {typed(work)}` leaves it"
+        raise ConfigurationError([f"{run}: this site has agreed to it already; {leave}"])
     before = decision(work, run)
     write_decision(work, run, Decision(answer))
     instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""

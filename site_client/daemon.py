@@ -57,6 +57,7 @@ from site_client import rounds, store
 from site_client.commitment import commit, committed, release
 from site_client.configuration import FILE, SiteConfiguration, note_running, other_site
 from site_client.disclosure import split_counts
+from site_client.facts import ending_of, may_leave, site_facts
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.inbox import Inbox
@@ -177,8 +178,7 @@ class Daemon:
             Stopped: it is not.
         """
         last = self._channel.last_from_peer()
-        ends_with_run = direction == "down" and last is not None and last.place.kind != "final"
-        self._go_on_or_stop(last.place.run if last and ends_with_run else None)
+        self._go_on_or_stop(last.place.run if last and direction == "down" else None)
 
     def _rest(self) -> Phase:
         """Why there is nothing to do now."""
@@ -220,31 +220,22 @@ class Daemon:
 
     def _facts(self) -> rounds.SiteFacts:
         channel = self._channel
-        last = channel.last_from_peer()
-        place = last.place if last else None
-        consent = store.consent(channel, place.run) if place else None
-        return rounds.SiteFacts(
+        return site_facts(
+            channel,
             card_published=self._card_published,
             enrolled=(channel.mirror / names.FEDERATION).exists(),
             paused=store.is_paused(self._work),
             may_train=not self._seconds_until_training(),
             unpublished=channel.has_unpublished,
-            last=place,
-            agreed=consent.agrees if consent else None,
-            leaving=place is not None and self._is_leaving(place.run),
-            withdrawn=place is not None and channel.message(Place("withdrawal", place.run)) is not None,
-            answered=place is not None and channel.message(Place("update", place.run, place.round_no)) is not None,
+            wants_to_leave=self._wants_to_leave,
             unkept=unkept_final(self._work, channel, self._left_alone),
             looked=self._looked,
         )
 
-    def _is_leaving(self, run: str) -> bool:
-        """Whether a person wants to withdraw from a run we agreed to, and we have not said so yet."""
+    def _wants_to_leave(self, run: str) -> bool:
+        """Whether a person decided to withdraw from a run."""
         decided = store.decision(self._work, run)
-        if decided is None or decided.answer != "withdraw" or self._channel.message(Place("withdrawal", run)):
-            return False
-        consent = store.consent(self._channel, run)
-        return consent is not None and consent.agrees
+        return decided is not None and decided.answer == "withdraw"
 
     def _seconds_until_training(self) -> float:
         return seconds_until(self._configuration.limits.training_hours, datetime.now())
@@ -294,13 +285,8 @@ class Daemon:
                 self._heartbeat.beat("sending", self._channel)
                 self._channel.publish()
                 self._heartbeat.beat("waiting", self._channel)
-            case rounds.LookForOffer():
-                return self._look_for(self._inbox.offers())
-            case rounds.LookForVerdict(run, round_no):
-                return self._look_for([Place("verdict", run, round_no)])
-            case rounds.LookForNext(run, round_no, offers):
-                later = [place for place in self._inbox.rounds_of(run) if place.round_no > round_no]
-                return self._look_for([*later, Place("final", run), *(self._inbox.offers() if offers else [])])
+            case rounds.Look():
+                return self._look_for(action)
             case rounds.AnswerOffer(run):
                 if not self._answer_offer(run):
                     return False
@@ -315,10 +301,25 @@ class Daemon:
         self._looked = False
         return True
 
-    def _look_for(self, places: list[Place]) -> bool:
-        """Fetch the first of these messages that is there; if there is none, we have looked. Always goes on."""
-        self._looked = not self._inbox.fetch_first(places)
+    def _look_for(self, look: rounds.Look) -> bool:
+        """Fetch the first of the messages that is there; if there is none, we have looked. Always goes on."""
+        later = self._inbox.later_rounds(look.later_than) if look.later_than else []
+        fetched = self._inbox.fetch_first([*later, *look.places, *(self._inbox.offers() if look.offers else [])])
+        self._looked = fetched is None
+        if fetched is not None:
+            self._note_end(fetched.run)
         return True
+
+    def _note_end(self, run: str) -> None:
+        """Take back what an aborted run does not use; have our people know of an end that they may not expect."""
+        ended = ending_of(self._channel, run)
+        if ended == "aborted":
+            release(self._work, self._channel, run)
+            logger.warning("run %s was aborted: %s", run, store.why_aborted(self._channel, run))
+        elif ended == "finished" and self._wants_to_leave(run):
+            logger.warning(
+                "run %s was over before the aggregator read that this site withdraws: it has finished the run", run
+            )
 
     def _publish_card(self) -> None:
         """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held.
@@ -350,6 +351,9 @@ class Daemon:
                 updates = [Place("update", run, place.round_no) for place in self._inbox.rounds_of(run)]
                 self._channel.adopt([Place("consent", run), *updates, Place("withdrawal", run)])
         taking_back.unlink(missing_ok=True)
+        for run in store.runs_with_noise(self._work):
+            if ending_of(self._channel, run) is not None:
+                release(self._work, self._channel, run)
         if (last := self._channel.last_from_peer()) is not None:
             self._channel.prune(last.place.run)
         self._card_published = True
@@ -566,7 +570,7 @@ class Daemon:
             raise Stopped("asked to stop")
         if store.is_paused(self._work):
             raise Stopped("put off while the site is paused")
-        if run is not None and self._is_leaving(run):
+        if run is not None and self._wants_to_leave(run) and may_leave(self._channel, run):
             raise Stopped("broken off, for the site withdraws")
 
     def _keep_final(self, run: str) -> None:

@@ -34,6 +34,7 @@ from shared.learning.tasks.contract import Dataset, Options, Task
 from shared.learning.uncertainty import youden_threshold
 from shared.visible import typed
 from site_client import store
+from site_client.facts import ending_of
 from site_client.received import received_state
 from site_client.train import OnProgress, Trainer
 
@@ -84,12 +85,7 @@ def unkept_final(work: Path, channel: Channel, left_alone: Collection[str]) -> s
     """A run whose final model came but is not kept yet, or None; but for those to be left alone."""
     for path in sorted((channel.mirror / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
         run = path.parent.parent.name
-        if (
-            run not in left_alone
-            and channel.message(Place("final", run)) is not None
-            and channel.message(Place("withdrawal", run)) is None
-            and not (_home(work, run) / CARD).exists()
-        ):
+        if run not in left_alone and not (_home(work, run) / CARD).exists() and ending_of(channel, run) == "finished":
             return run
     return None
 

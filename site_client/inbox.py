@@ -12,6 +12,7 @@ from shared.exchange.names import MAX_START_BYTES, Place, is_name, place_at
 from shared.exchange.signing import digest_of
 from shared.folder.contract import Folder
 from site_client import store
+from site_client.facts import may_answer
 
 
 class Inbox:
@@ -41,8 +42,12 @@ class Inbox:
         found = [place_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
         return sorted((place for place in found if place), key=lambda place: place.round_no)
 
-    def fetch_first(self, places: Sequence[Place]) -> bool:
-        """Fetch the first of these messages that is there and holds; return whether one does.
+    def later_rounds(self, after: Place) -> list[Place]:
+        """Where the rounds lie that follow a round, or an offer, in order."""
+        return [place for place in self.rounds_of(after.run) if place.round_no > after.round_no]
+
+    def fetch_first(self, places: Sequence[Place]) -> Place | None:
+        """Fetch the first of these messages that is there and holds; return which one does, if any.
 
         Raises:
             PoisonError: the aggregator has signed what no such message may be.
@@ -65,10 +70,10 @@ class Inbox:
                     continue
                 if fetched is not None:
                     self._channel.prune(place.run)
-                    return True
+                    return place
         if doubtful is not None:
             raise doubtful
-        return False
+        return None
 
     def _folders_in(self, path: str) -> list[str]:
         try:
@@ -76,19 +81,21 @@ class Inbox:
         except NotFoundError:
             return []
 
-    def _answers(self, place: Place) -> tuple[str | None, ...]:
+    def _answers(self, place: Place) -> frozenset[str | None]:
         """Which of our messages the aggregator's message at ``place`` may answer."""
-        if place.answers is None:
-            return (digest_of((self._channel.mirror / names.SITE_CARD).read_bytes()),)
-        ours = self._channel.message(place.answers)
-        digests = (ours.digest,) if ours else ()
-        return (None, *digests) if place.kind == "verdict" else digests
+        card = digest_of((self._channel.mirror / names.SITE_CARD).read_bytes())
+        return may_answer(self._channel, place, card)
 
     def _needs_weights(self, place: Place) -> bool:
-        """Whether we shall compute with what a message brings. A past round's weights may be gone from the folder."""
-        if self._channel.message(Place("withdrawal", place.run)) is not None:
-            return False
-        return place.kind != "round" or self._channel.notice(Place("verdict", place.run, place.round_no)) is None
+        """Whether we shall compute with what a message brings.
+
+        A final model that comes after our withdrawal was sealed before that was read: it is ours. Not so a round that
+        does; and a past round's weights may be gone from the folder.
+        """
+        if place.kind != "round":
+            return True
+        has_left = self._channel.message(Place("withdrawal", place.run)) is not None
+        return not has_left and self._channel.notice(Place("verdict", place.run, place.round_no)) is None
 
     def _max_weights_bytes(self, place: Place) -> int:
         if place.kind == "offer":

@@ -12,6 +12,7 @@ from shared.errors import ConfigurationError, DropfedError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place, is_name
+from shared.exchange.order import Ending
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShape
 from shared.exchange.trust import Correspondent
@@ -22,6 +23,7 @@ from shared.visible import typed
 from site_client import store
 from site_client.configuration import MADE_BY, identity, read_configuration
 from site_client.division import budget_here, division_here
+from site_client.facts import ending_of
 from site_client.policy import excesses, judge
 from site_client.rotation import own_key
 
@@ -32,7 +34,7 @@ _READABLE = {
 }
 """What whoever runs the server of the folder learns of a run."""
 
-Standing = Literal["offered", "agreed", "declined", "withdrawn", "over"]
+Standing = Literal["offered", "agreed"] | Ending
 
 
 def offer_folder(work: Path, run: str) -> Path:
@@ -79,14 +81,26 @@ def standing(work: Path, run: str) -> Standing:
     """
     offer_folder(work, run)
     channel = read_channel(work)
-    consent, last = store.consent(channel, run), channel.last_from_peer()
-    if consent is not None and not consent.agrees:
-        return "declined"
-    if channel.message(Place("withdrawal", run)) is not None:
-        return "withdrawn"
-    if last is None or last.place.kind == "final" or last.place.run != run:
-        return "over"
-    return "agreed" if consent else "offered"
+    if (ended := ending_of(channel, run)) is not None:
+        return ended
+    return "agreed" if store.consent(channel, run) else "offered"
+
+
+def why_over(work: Path, run: str) -> str | None:
+    """What to tell a person of a run that is over for this site, as a clause; None while it goes on.
+
+    Raises:
+        ConfigurationError: no such run was offered here.
+    """
+    now = standing(work, run)
+    if now == "aborted":
+        return f"it was aborted: {store.why_aborted(read_channel(work), run)}"
+    said = {
+        "declined": "this site has declined it already",
+        "withdrawn": "this site has withdrawn from it already, for good",
+        "finished": "it is over, and its final model is here",
+    }
+    return said.get(now)
 
 
 def describe(work: Path, run: str) -> str:
@@ -101,7 +115,9 @@ def describe(work: Path, run: str) -> str:
     sends = [names.METRICS]
     if open_method(configuration.method, configuration.method_options).sends_reliability:
         sends.append(f"{names.RELIABILITY} (with θ: the uncertainty of one image or pixel, not which)")
+    over = why_over(work, run)
     lines = [
+        *([f"run {run} is not to be decided any more: {over}"] if over else []),
         f"run {run}: {configuration.task} by {configuration.method}, {counted(configuration.rounds, 'round')} of "
         f"{counted(configuration.epochs, 'local epoch')}, with {', '.join(configuration.sites)}"
         f"{f', {configuration.sites_per_round} of them in each' if configuration.sites_per_round else ''}",

@@ -58,6 +58,7 @@ def overview(work: Path) -> dict[str, Any]:
         "running": running,
         "waits_for": waits_for,
         "since": _since(work, channel, status),
+        "ended": _ended(work, channel),
         "next": then,
         "paused": store.is_paused(work),
         "transfer": asdict(transfer) if transfer else None,
@@ -76,6 +77,8 @@ def overview_text(state: dict[str, Any]) -> str:
     lines = [f"{state['site']}: {status_text(state)}"]
     if not state["running"]:
         lines.append(f"the daemon is not running: start it with `dropfed-site run --work {typed(state['work'])}`")
+    if state["ended"]:
+        lines.append(f"last run: {state['ended']}")
     since = f", since {state['since']}" if state["since"] else ""
     lines.append(f"waits for: {state['waits_for']}{since}")
     lines.append(f"next{'' if state['running'] else ', once it runs'}: {state['next']}")
@@ -123,13 +126,26 @@ def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | Non
     return time_text(max(channel.path(message.place, MANIFEST).stat().st_mtime for message in messages))
 
 
+def _ended(work: Path, channel: Channel) -> str | None:
+    """How the last run ended, where its people may expect something else."""
+    last = channel.last_from_peer()
+    if last is None or last.place.kind not in ("final", "abort"):
+        return None
+    run, decided = last.place.run, store.decision(work, last.place.run)
+    if last.place.kind == "abort":
+        return f"{run} was aborted: {store.why_aborted(channel, run)}"
+    if decided is not None and decided.answer == "withdraw":
+        return f"{run} was over before the aggregator read that this site withdraws: it has finished the run"
+    return None
+
+
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Channel) -> tuple[str, str]:
     """The same by the last message of the aggregator, if nothing stands in the way and no person paused the site."""
     looks, message = f"looks again within {configuration.poll_seconds:g} s", channel.last_from_peer()
     last = message.place if message else None
     if not (channel.mirror / FEDERATION).exists():
         return "the aggregator, to accept this site's card", looks
-    if last is None or last.kind == "final":
+    if last is None or last.kind in ("final", "abort"):
         return "the aggregator, to offer a run", looks
     consent = store.consent(channel, last.run)
     if last.kind == "offer" and consent is None:

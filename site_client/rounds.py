@@ -2,13 +2,11 @@
 
 The aggregator's messages come in one order only, so after each there are few places where the next can lie:
 
-    nothing, final, or an offer we declined or have not answered   →  an offer of a new run
-    an offer we agreed to                                          →  any round, final, or an offer of a new run
-    round n                                                        →  verdict n
-    verdict n                                                      →  any round after n, or final;
-                                                                      an offer of a new run once we have withdrawn
-
-(A run that never starts, and a run that we left, end without a word to us.)
+    nothing, final or abort       →  an offer of a new run
+    an offer                      →  abort; once we have agreed also any round, or final
+    round n                       →  verdict n
+    verdict n                     →  any round after n, or final
+    where we declined or left     →  besides, an offer of a new run: the aggregator may know already
 
 The site first reads all there is, then acts on the last message: so after an absence it skips the rounds that
 closed without it. A site that withdrew goes on reading, for the messages are chained, but answers nothing of that run.
@@ -26,7 +24,8 @@ from shared.exchange.names import Place
 class SiteFacts:
     """``last``: where the aggregator's last accepted message lies; the next four speak of its run.
 
-    ``may_train``: it is the time for it. ``leaving``: a person here wants to withdraw; ``withdrawn``: we have said so.
+    ``may_train``: it is the time for it. ``leaving``: a person here wants to withdraw, and can; ``withdrawn``: we have
+    said so.
     ``unkept``: a run whose final model came but does not lie ready for use here yet.
     ``looked``: nothing newer was there when we last looked.
     """
@@ -61,25 +60,18 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class LookForOffer:
-    """See whether there is a run we do not know."""
+class Look:
+    """See whether the aggregator's next message is there.
 
+    Args:
+        later_than: a round, or the offer: any later round of its run.
+        places: besides, these.
+        offers: besides, the offer of a run that we do not know.
+    """
 
-@dataclass(frozen=True)
-class LookForVerdict:
-    """See what became of a round."""
-
-    run: str
-    round_no: int
-
-
-@dataclass(frozen=True)
-class LookForNext:
-    """See whether the run has a round for us after ``round_no``, or has ended; with ``offers`` also other runs."""
-
-    run: str
-    round_no: int
-    offers: bool
+    places: tuple[Place, ...] = ()
+    later_than: Place | None = None
+    offers: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,6 @@ class Wait:
     """Nothing to do until something new is there."""
 
 
-Look = LookForOffer | LookForVerdict | LookForNext
 Action = PublishCard | ReadFederation | Publish | Look | AnswerOffer | Withdraw | AnswerRound | KeepFinal | Wait
 
 
@@ -131,7 +122,7 @@ def decide(site: SiteFacts) -> Action:
     if site.unpublished:
         return Publish()
     last = site.last
-    if last is not None and site.leaving and last.kind != "final":
+    if last is not None and site.leaving:
         return Withdraw(last.run)
     if not site.looked:
         return next_look(site)
@@ -147,8 +138,11 @@ def decide(site: SiteFacts) -> Action:
 def next_look(site: SiteFacts) -> Look:
     """Where the aggregator's next message can lie."""
     last = site.last
-    if last is None or last.kind == "final" or (last.kind == "offer" and not site.agreed):
-        return LookForOffer()
+    if last is None or last.kind in ("final", "abort"):
+        return Look(offers=True)
     if last.kind == "round":
-        return LookForVerdict(last.run, last.round_no)
-    return LookForNext(last.run, last.round_no, offers=last.kind == "offer" or site.withdrawn)
+        return Look((Place("verdict", last.run, last.round_no),))
+    final = [Place("final", last.run)] if site.agreed else []
+    abort = [Place("abort", last.run)] if last.kind == "offer" else []
+    has_left = site.withdrawn or site.agreed is False
+    return Look((*final, *abort), later_than=last if site.agreed else None, offers=has_left)

@@ -31,7 +31,17 @@ from shared.errors import PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
-from shared.exchange.records import Consent, RoundConfiguration, RunConfiguration, Sharing, Verdict, round_name
+from shared.exchange.order import Exchange
+from shared.exchange.records import (
+    Abort,
+    Consent,
+    RoundConfiguration,
+    RunConfiguration,
+    Sharing,
+    Verdict,
+    round_name,
+    sentence,
+)
 from shared.exchange.trust import open_record, open_yaml
 from shared.folder.durable import sync_folder, write_file
 
@@ -128,6 +138,11 @@ def noise_path(work: Path, run: str) -> Path:
     return work / "noise" / run
 
 
+def runs_with_noise(work: Path) -> list[str]:
+    """The runs that such a secret is here of."""
+    return [path.name for path in (work / "noise").glob("*")]
+
+
 def rounds_trained(channel: Channel, run: str, *, before: int) -> int:
     """How many rounds below ``before`` we answered with a model."""
     return len(_trained(channel, run, before))
@@ -181,12 +196,26 @@ def _newest(work: Path, run: str, rounds: list[int]) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def consent(channel: Channel, run: str) -> Consent | None:
+def consent(channel: Exchange, run: str) -> Consent | None:
     """What we answered to an offer, or None."""
     place = Place("consent", run)
     if channel.message(place) is None:
         return None
     return open_record(channel.content(place, names.CONSENT), Consent, place.path)
+
+
+def why_aborted(channel: Channel, run: str) -> str:
+    """Why the aggregator says that a run is over.
+
+    Raises:
+        StandingError: what it said is not as it was accepted.
+    """
+    place = Place("abort", run)
+    try:
+        reason = open_record(channel.content(place, names.ABORT), Abort, f"{place.path}/{names.ABORT}").reason
+    except PoisonError as error:
+        return sentence(str(error))
+    return reason or "no reason was given"
 
 
 def round_configuration(channel: Channel, place: Place) -> RoundConfiguration:

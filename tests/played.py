@@ -18,6 +18,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, Kind, Place
+from shared.exchange.order import ANSWERS_NEWEST
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     PLAIN,
@@ -95,6 +96,8 @@ class Played:
         sender, reader = (self.site, self.aggregator) if place.is_from_site else (self.aggregator, self.site)
         of_round = round_no if answered in ("round", "update") else 0
         message = reader.message(Place(answered, self.run, of_round)) if answered else None
+        if kind in ANSWERS_NEWEST:
+            message = self.aggregator.last_from_peer()
         in_reply_to = message.digest if message else self.card_digest
         sender.seal(place, files, in_reply_to=in_reply_to)
         sender.publish()
@@ -115,7 +118,7 @@ class Played:
         """One side puts a message into the folder; the other has not looked yet."""
         place = Place(kind, self.run, round_no)
         sender = self.site if place.is_from_site else self.aggregator
-        answered = sender.message(place.answers) if place.answers else None
+        answered = sender.message(place.answers) if place.answers else self.aggregator.last_from_peer()
         sender.seal(place, files, in_reply_to=answered.digest if answered and not answers_nothing else None, wire=wire)
         sender.publish()
         return place

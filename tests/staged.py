@@ -14,6 +14,7 @@ from torch import nn
 
 from aggregator import rounds
 from aggregator.daemon import Daemon
+from aggregator.facts import awaited
 from aggregator.setup import KEY_FILE, initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
@@ -30,6 +31,7 @@ from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
 from site_client.configuration import read_configuration
+from site_client.facts import may_answer
 from site_client.heartbeat import Heartbeat
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
@@ -37,6 +39,7 @@ from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS
 
 SITES = ("north", "south")
+ENDS = (Place("final", RUN), Place("abort", RUN))
 Habit = Literal["accepted", "omitted", "refused", "silent", "declines"]
 
 
@@ -119,7 +122,8 @@ class Staged:
     def courier_works(self, site: str) -> None:
         """One look into a site's folder."""
         courier = self.couriers[site]
-        courier._awaited = self.daemon._awaited(courier)
+        if courier.channel is not None:
+            courier._awaited = awaited(courier.channel, RUN, self.store.round_no)
         courier._heard_at = float("-inf")
         courier._work()
 
@@ -149,7 +153,7 @@ class StagedSite:
         """Take one message that has come, or else give one answer that is owed."""
         for place in self._places():
             if self.channel.message(place) is None and (manifest := self.channel.notice(place)) is not None:
-                answers = self._answers(place)
+                answers = may_answer(self.channel, place, digest_of(self.card))
                 message = self.channel.fetch(place, manifest, answers=answers, max_weights_bytes=1 << 20)
                 assert message is not None
                 self.heartbeat.beat("training", self.channel, percent=40, now=True)
@@ -166,7 +170,7 @@ class StagedSite:
 
     def withdraws(self) -> None:
         """Leave the run, if it is one to leave: agreed to, and not over."""
-        is_over = self.channel.message(Place("final", RUN)) is not None
+        is_over = any(self.channel.message(end) for end in ENDS)
         if self.channel.message(Place("consent", RUN)) is None or self.habit == "declines" or is_over:
             return
         offer, place = self.channel.message(Place("offer", RUN)), Place("withdrawal", RUN)
@@ -182,21 +186,14 @@ class StagedSite:
     def _places(self) -> list[Place]:
         newest = max(self._rounds(), default=0)
         of_rounds = (Place(kind, RUN, number) for number in range(1, newest + 2) for kind in ("round", "verdict"))
-        return [Place("offer", RUN), *of_rounds, Place("final", RUN)]  # type: ignore[list-item]
-
-    def _answers(self, place: Place) -> list[str | None]:
-        if place.kind == "offer":
-            return [digest_of(self.card)]
-        kind = "update" if place.kind == "verdict" else "consent"
-        message = self.channel.message(Place(kind, RUN, place.round_no if kind == "update" else 0))
-        return [message.digest if message else None, None]
+        return [Place("offer", RUN), *of_rounds, Place("final", RUN), Place("abort", RUN)]  # type: ignore[list-item]
 
     def _owed(self) -> list[Place]:
         """Answers that this site gives, in order."""
         if self.channel.message(Place("offer", RUN)) is None or self.channel.message(Place("withdrawal", RUN)):
             return []
         consent = Place("consent", RUN)
-        if self.habit == "silent" or self.channel.message(Place("final", RUN)):
+        if self.habit == "silent" or any(self.channel.message(end) for end in ENDS):
             return [consent]
         return [consent, *(Place("update", RUN, round_no) for round_no in self._rounds())]
 

@@ -184,5 +184,5 @@ def test_a_run_without_a_final_model(played: Played, tmp_path: Path) -> None:
     assert result.output.startswith(
         "open has no final model: it has not ended, and `dropfed-aggregator stop open --work"
     )
-    RunStore(work, "open").give_up("nobody agreed")
+    RunStore(work, "open").abort("nobody agreed")
     assert export(work, tmp_path / "model", "open").output == "open has no final model: nobody agreed\n"

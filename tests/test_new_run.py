@@ -247,7 +247,7 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
         result = command("new-run", "--work", prepared, "--defaults", "--run", "used-1", "--output", tmp_path / "new")
         assert (result.exit_code, "used-1 was launched here already" in result.output) == (2, True)
     finally:
-        store.give_up("only a test")
+        store.abort("only a test")
 
 
 def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,8 @@ def test_an_unknown_run_is_one_sentence(run: Played, store: RunStore) -> None:
 
 def test_a_run_that_nobody_has_answered_yet(run: Played, store: RunStore) -> None:
     found = document(run)
-    assert (found["is_over"], found["given_up"], found["chosen"], found["rounds"]) == (False, None, None, [])
-    assert found["sites"]["north"] == {"agrees": None, "reason": None, "images": {}, "withdrew": None}
+    assert (found["is_over"], found["aborted"], found["chosen"], found["rounds"]) == (False, None, None, [])
+    assert found["sites"]["north"] == {"agrees": None, "reason": None, "images": {}, "withdrew": None, "ended": None}
     assert found["cost"]["bytes"] == {"north": {"down": None, "up": None}}  # south is not enrolled
     assert found["cost"]["model"] is None
     assert found["cost"]["why_no_model"] == "aggregator.yaml names no held-out images of octa_segmentation"

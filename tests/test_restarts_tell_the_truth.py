@@ -22,7 +22,7 @@ from aggregator.overview import overview, overview_text
 from shared.exchange.names import MANIFEST, Place
 from shared.folder.lock import work_lock
 from tests.played import RUN
-from tests.staged import SITES, Habit, Staged
+from tests.staged import ENDS, SITES, Habit, Staged
 
 
 class Died(BaseException):
@@ -61,7 +61,7 @@ class Files:
         self.closed = {int(path.parent.name): self._json(path) for path in self.home.glob("rounds/*/closed.json")}
         self.newest = max(self.opened, default=0)
         self.card = (self.home / "final" / "card.json").exists()
-        self.given_up = (self.home / "given_up.txt").exists()
+        self.aborted = (self.home / "aborted.txt").exists()
         self.stop, self.pause = (self.home / "stop").exists(), (self.home / "pause").exists()
 
     def _json(self, path: Path) -> Any:
@@ -86,9 +86,14 @@ class Files:
 
     def agreed(self, site: str) -> bool:
         """Whether the site said yes and has not withdrawn since."""
+        return self.said(site) == "yes" and not self.has_left(site)
+
+    def said(self, site: str) -> str | None:
+        """The site's answer to the offer that was accepted, yes or no."""
         path = self.work / "sites" / site / "mirror" / Place("consent", RUN).path
-        said_yes = (path / MANIFEST).exists() and self._json(path / "consent.json")["agrees"]
-        return said_yes and not self.has_left(site)
+        if not (path / MANIFEST).exists():
+            return None
+        return "yes" if self._json(path / "consent.json")["agrees"] else "no"
 
     def has_left(self, site: str) -> bool:
         """Whether the site's withdrawal came."""
@@ -96,17 +101,19 @@ class Files:
 
     def unpublished(self, site: str) -> list[Place]:
         """What was sealed for a site and is not in its folder."""
-        places = [Place("offer", RUN), Place("final", RUN)]
+        places = [Place("offer", RUN), *ENDS]
         places += [Place(kind, RUN, number) for number in self.opened for kind in ("round", "verdict")]  # type: ignore[arg-type]
         return [place for place in places if self.here(site, place) and not self.there(site, place)]
 
     def lacks(self, site: str) -> bool:
-        """Whether a site's folder still has to take something when the model is chosen."""
-        return bool(self.unpublished(site)) or (self.agreed(site) and not self.there(site, Place("final", RUN)))
+        """Whether a site's folder still has to take something when the run is over."""
+        ends_it = self.said(site) == "no" or self.has_left(site)
+        is_told = not self.here(site, Place("offer", RUN)) or any(self.there(site, end) for end in ENDS)
+        return bool(self.unpublished(site)) or not (ends_it or is_told)
 
     def owing(self) -> set[str]:
         """Who owes an answer while the run goes on."""
-        if self.given_up or self.stop or self.newest in self.closed:
+        if self.stop or self.newest in self.closed:
             return set()
         if not self.newest:
             return {site for site in SITES if not self.here(site, Place("consent", RUN))}
@@ -152,15 +159,15 @@ def is_settled(run: Staged) -> bool:
 def check_state(files: Files, said: dict[str, Any]) -> None:
     """The run's state, and who is waited for."""
     waits_for = set(said["waits_for"])
-    if files.card:
+    if files.card or files.aborted:
         lacking = {site for site in SITES if files.lacks(site)}
         assert lacking <= waits_for  # what is in a folder may not be noted yet, never the other way round
-        assert said["state"] == ("ending" if waits_for else "ended")
-        assert said["final_model"] and Path(said["final_model"]).exists()
+        assert said["state"] == ("aborted" if files.aborted else "ending" if waits_for else "ended")
+        assert said["final_model"] is None if files.aborted else Path(said["final_model"]).exists()
         return
     assert waits_for == files.owing()
     assert said["final_model"] is None
-    state = "given up" if files.given_up else "being closed" if files.stop else "paused" if files.pause else "open"
+    state = "being closed" if files.stop else "paused" if files.pause else "open"
     assert said["state"] == state
 
 
@@ -182,8 +189,11 @@ def check_site(files: Files, site: str, said: dict[str, Any]) -> None:
         assert site not in files.asked(files.newest)
     if phase == "asked for consent":
         assert files.there(site, Place("offer", RUN)) and not files.here(site, Place("consent", RUN))
-    if phase == "finished":
-        assert files.card and not files.lacks(site)
+    if phase.startswith("finished"):
+        assert files.card and not files.lacks(site) and files.there(site, Place("final", RUN))
+        assert ("withdrew" in phase) == files.has_left(site)
+    if phase == "told that the run is over":
+        assert (files.card or files.aborted) and not files.lacks(site) and not files.there(site, Place("final", RUN))
     if phase.startswith("withdrew"):
         assert files.has_left(site)
     if phase.startswith("declined"):
@@ -305,7 +315,7 @@ def test_at_any_moment(plan: Plan) -> None:
                 except Died:
                     run.restart()
             check(run, is_at_work=plan.is_at_work)
-            assert overview(run.work)["state"] in ("ended", "given up")
+            assert overview(run.work)["state"] in ("ended", "aborted")
 
 
 def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator.rounds import (
+    Abort,
     Action,
     Aggregate,
     AskMore,
     ChooseFinal,
     CloseRound,
-    GiveUp,
     OpenRound,
     RunFacts,
     Score,
+    SealAbort,
     SealFinal,
     SealOffer,
     SealRound,
@@ -42,7 +43,7 @@ def run(*sites: SiteFacts, **facts: object) -> RunFacts:
 
 
 AGREED = SiteFacts("north", enrolled=True, offered=True, consent=True)
-IN_ROUND = replace(AGREED, takes_part=True, sent=True)
+IN_ROUND = replace(AGREED, takes_part=True, looked=True, sent=True)
 ANSWERED = replace(IN_ROUND, answered=True, scored=True)
 
 
@@ -56,7 +57,7 @@ def test_the_run_starts_when_all_have_answered() -> None:
     opened = [OpenRound(1, ("north",), ("north",))]
     assert decide(run(AGREED, replace(silent, consent=False))) == opened
     assert decide(run(AGREED, silent, waited_s=DEADLINE_S)) == opened
-    assert isinstance(decide(run(replace(AGREED, consent=False)))[0], GiveUp)
+    assert isinstance(decide(run(replace(AGREED, consent=False)))[0], Abort)
 
 
 def test_a_round_closes_when_all_answered_or_at_its_deadline_with_a_quorum() -> None:
@@ -83,7 +84,39 @@ def test_the_closing_round_is_not_aggregated_and_ends_the_run() -> None:
     assert decide(run(replace(ANSWERED, told=True), round_no=3, closed=True)) == [ChooseFinal()]
     declined = replace(AGREED, name="south", consent=False)
     assert decide(run(AGREED, declined, final_chosen=True)) == [SealFinal("north")]
-    assert decide(run(replace(AGREED, finished=True), final_chosen=True)) == []
+    assert decide(run(replace(AGREED, ended=True), final_chosen=True)) == []
+
+
+def test_whoever_was_offered_a_run_is_told_its_end_unless_it_left() -> None:
+    silent, stranger = replace(AGREED, name="south", consent=None), SiteFacts("west", enrolled=True)
+    refused = replace(silent, name="east", consent_refused=True)
+    told = [SealFinal("north"), SealAbort("south"), SealAbort("east")]
+    assert decide(run(AGREED, silent, refused, stranger, final_chosen=True)) == told
+    left = replace(AGREED, name="south", withdrawn=True)
+    declined = replace(AGREED, name="east", consent=False)
+    assert decide(run(AGREED, left, declined, stranger, aborted=True)) == [SealAbort("north")]
+    assert decide(run(replace(AGREED, ended=True), left, declined, stranger, aborted=True)) == []
+
+
+def test_an_answer_to_the_offer_that_is_refused_is_not_waited_for() -> None:
+    refused = replace(AGREED, name="south", consent=None, consent_refused=True)
+    assert decide(run(AGREED, refused)) == [OpenRound(1, ("north",), ("north",))]
+    assert isinstance(decide(run(AGREED, refused, quorum=2))[0], Abort)
+
+
+def test_a_round_is_sealed_only_after_a_look_and_not_once_it_closes_or_is_paused() -> None:
+    asked = replace(IN_ROUND, looked=False, sent=False)
+    assert decide(run(asked, round_no=1)) == []
+    looked = replace(asked, looked=True)
+    assert decide(run(looked, round_no=1)) == [SealRound("north", 1)]
+    assert decide(run(replace(looked, withdrawn=True), round_no=1)) == [CloseRound(1)]
+    assert decide(run(looked, round_no=1, paused=True)) == []
+    assert decide(run(looked, round_no=1, stop_requested=True)) == [CloseRound(1)]
+    # A folder that cannot be looked into is waited for until the deadline, and then left out.
+    heard = replace(ANSWERED, name="south")
+    assert decide(run(asked, heard, round_no=1)) == []
+    assert decide(run(asked, heard, round_no=1, waited_s=DEADLINE_S)) == [CloseRound(1)]
+    assert decide(run(looked, heard, round_no=1, waited_s=DEADLINE_S)) == [CloseRound(1)]
 
 
 def sites(*names: str, of: SiteFacts = AGREED) -> tuple[SiteFacts, ...]:
@@ -193,7 +226,7 @@ def test_too_few_sites_end_the_run_with_the_best_so_far() -> None:
     assert decide(facts) == [ChooseFinal(why)]
     assert decide(replace(facts, quorum=1)) == [OpenRound(2, ("north",), ("north",))]
     # Before the first round there is no model to end with.
-    assert isinstance(decide(run(AGREED, replace(AGREED, name="south", withdrawn=True), quorum=2))[0], GiveUp)
+    assert isinstance(decide(run(AGREED, replace(AGREED, name="south", withdrawn=True), quorum=2))[0], Abort)
     # A round that can have no quorum any more waits for its deadline, not for ever.
     hopeless = run(IN_ROUND, replace(IN_ROUND, name="south", withdrawn=True), round_no=1, quorum=2)
     assert decide(hopeless) == []
@@ -245,7 +278,6 @@ class World:
     facts: RunFacts
     habits: dict[str, Habit]
     log: list[Action] = field(default_factory=list)
-    ended: bool = False
 
     def change(self, site: str, **changes: bool | None) -> None:
         sites = tuple(replace(one, **changes) if one.name == site else one for one in self.facts.sites)  # type: ignore[arg-type]
@@ -262,18 +294,11 @@ class World:
                 self.change(site, offered=True)
             case OpenRound():
                 self.open(action)
-            case AskMore(round_no, participants, available):
-                assert round_no == facts.round_no and not facts.closed
-                can_answer = [site for site in facts.sites if site.takes_part and (site.answered or not site.withdrawn)]
-                assert facts.waited_s >= facts.round_deadline_s or len(can_answer) < facts.quorum
-                self.check_asking(participants, available)
-                assert not any(self.site(name).takes_part for name in participants)
-                self.facts = replace(facts, waited_s=0.0)
-                for name in participants:
-                    self.change(name, takes_part=True)
+            case AskMore():
+                self.ask_more(action)
             case SealRound(site, round_no):
                 assert not facts.closed and round_no == facts.round_no
-                assert self.site(site).available
+                assert self.site(site).available and self.site(site).looked and not facts.paused
                 self.change(site, sent=True)
             case Score(site, _):
                 assert self.site(site).answered
@@ -294,10 +319,24 @@ class World:
                 self.facts = replace(facts, final_chosen=True)
             case SealFinal(site):
                 assert self.site(site).available
-                self.change(site, finished=True)
-            case GiveUp():
+                self.change(site, ended=True)
+            case Abort():
                 assert facts.round_no == 0
-                self.ended = True
+                self.facts = replace(facts, aborted=True)
+            case SealAbort(site):
+                assert facts.aborted or (facts.final_chosen and self.site(site).consent is None)
+                self.change(site, ended=True)
+
+    def ask_more(self, action: AskMore) -> None:
+        facts = self.facts
+        assert action.round_no == facts.round_no and not facts.closed
+        can_answer = [site for site in facts.sites if site.takes_part and (site.answered or not site.withdrawn)]
+        assert facts.waited_s >= facts.round_deadline_s or len(can_answer) < facts.quorum
+        self.check_asking(action.participants, action.available)
+        assert not any(self.site(name).takes_part for name in action.participants)
+        self.facts = replace(facts, waited_s=0.0)
+        for name in action.participants:
+            self.change(name, takes_part=True)
 
     def open(self, action: OpenRound) -> None:
         facts = self.facts
@@ -311,7 +350,7 @@ class World:
         self.facts = replace(facts, round_no=action.round_no, closed=False, aggregated=False, waited_s=0.0)
         for site in facts.sites:
             part = site.name in action.participants
-            self.change(site.name, takes_part=part, sent=False, answered=False, scored=False, told=False)
+            self.change(site.name, takes_part=part, looked=False, sent=False, answered=False, scored=False, told=False)
 
     def check_asking(self, participants: tuple[str, ...], available: tuple[str, ...]) -> None:
         """Whoever is newly asked agreed and did not withdraw; nobody is while the run is paused."""
@@ -333,7 +372,7 @@ class World:
 
     @property
     def is_over(self) -> bool:
-        return self.ended or (self.facts.final_chosen and not decide(self.facts))
+        return (self.facts.final_chosen or self.facts.aborted) and not decide(self.facts)
 
     def sites_act(self, step: int) -> None:
         """What the sites do while the aggregator waits."""
@@ -343,6 +382,8 @@ class World:
                 self.change(name, enrolled=True)
             if site.offered and site.consent is None:
                 self.change(name, consent=habit.consent)
+            if site.takes_part and not self.facts.paused:
+                self.change(name, looked=True)
             if site.consent and habit.withdraws_at is not None and step >= habit.withdraws_at:
                 self.change(name, withdrawn=True)
             elif site.sent and not self.facts.closed and self.facts.round_no in habit.answers:
@@ -412,6 +453,8 @@ def test_every_federation_keeps_the_rules(
     assert set(told) <= set(sent)
     if facts.final_chosen:
         assert set(told) == set(sent)
+    if world.is_over:
+        assert all(site.ended or site.withdrawn or site.consent is False for site in facts.sites if site.offered)
     faithful = [
         name
         for name, habit in names.items()

@@ -16,9 +16,6 @@ from site_client.rounds import (
     AnswerOffer,
     AnswerRound,
     Look,
-    LookForNext,
-    LookForOffer,
-    LookForVerdict,
     Publish,
     PublishCard,
     ReadFederation,
@@ -29,6 +26,8 @@ from site_client.rounds import (
 )
 from tests.federation.running import run_configuration
 
+ANY_OFFER = Look(offers=True)
+VERDICT, FINAL, ABORT = Place("verdict", "r", 3), Place("final", "r"), Place("abort", "r")
 JOINED = SiteFacts(card_published=True, enrolled=True)
 
 
@@ -47,13 +46,14 @@ def test_what_is_sealed_is_sent_before_anything_else() -> None:
 
 
 def test_it_looks_only_where_the_next_message_can_lie() -> None:
-    assert decide(JOINED) == LookForOffer()
-    assert decide(after("final", agreed=True)) == LookForOffer()
-    assert decide(after("offer")) == LookForOffer()
-    assert decide(after("offer", agreed=False)) == LookForOffer()
-    assert decide(after("offer", agreed=True)) == LookForNext("r", 0, offers=True)  # the run may never start
-    assert decide(after("round", 3, agreed=True)) == LookForVerdict("r", 3)
-    assert decide(after("verdict", 3, agreed=True)) == LookForNext("r", 3, offers=False)
+    assert decide(JOINED) == ANY_OFFER
+    assert decide(after("final", agreed=True)) == ANY_OFFER
+    assert decide(after("abort", agreed=True)) == ANY_OFFER
+    assert decide(after("offer")) == Look((ABORT,))  # the run may never start
+    assert decide(after("offer", agreed=False)) == Look((ABORT,), offers=True)
+    assert decide(after("offer", agreed=True)) == Look((FINAL, ABORT), later_than=Place("offer", "r"))
+    assert decide(after("round", 3, agreed=True)) == Look((VERDICT,))
+    assert decide(after("verdict", 3, agreed=True)) == Look((FINAL,), later_than=VERDICT)
 
 
 def test_it_answers_only_when_nothing_newer_is_there() -> None:
@@ -84,10 +84,12 @@ def test_a_site_that_leaves_says_so_first_and_answers_no_more() -> None:
     assert decide(leaving) == Withdraw("r")
     assert decide(replace(leaving, unpublished=True)) == Publish()  # what was sealed before it comes before it
     left = replace(leaving, leaving=False, withdrawn=True)
-    assert decide(left) == LookForVerdict("r", 3)
+    assert decide(left) == Look((VERDICT,))
     assert decide(replace(left, looked=True)) == Wait()
-    assert decide(after("verdict", 3, agreed=True, withdrawn=True)) == LookForNext("r", 3, offers=True)
-    assert decide(after("final", agreed=True, leaving=True)) == LookForOffer()  # too late
+    # The aggregator may have known by then, or have sealed something before that.
+    assert decide(after("verdict", 3, agreed=True, withdrawn=True)) == Look((FINAL,), later_than=VERDICT, offers=True)
+    crossed = Look((FINAL, ABORT), later_than=Place("offer", "r"), offers=True)
+    assert decide(after("offer", agreed=True, withdrawn=True)) == crossed
 
 
 @dataclass
@@ -108,15 +110,11 @@ class Folder:
 
     def found(self, look: Look) -> Place | None:
         """The first unread message where the site looks, if one is there."""
-        match look:
-            case LookForOffer():
-                there = [place for place in self.published if place.kind == "offer"]
-            case LookForVerdict(run, round_no):
-                there = [place for place in self.published if place == Place("verdict", run, round_no)]
-            case LookForNext(run, round_no, offers):
-                wanted = [place for place in self.published if place.run == run and place.kind in ("round", "final")]
-                there = [place for place in wanted if place.kind == "final" or place.round_no > round_no]
-                there += [place for place in self.published if place.kind == "offer"] if offers else []
+        rounds = [place for place in self.published if place.kind == "round"]
+        after = look.later_than
+        there = [place for place in rounds if after and place.run == after.run and place.round_no > after.round_no]
+        there += [place for place in look.places if place in self.published]
+        there += [place for place in self.published if place.kind == "offer"] if look.offers else []
         return next((place for place in there if place not in self.read), None)
 
     def live(self) -> None:
@@ -139,11 +137,11 @@ class Folder:
 
 @st.composite
 def asked_of_a_site(draw: st.DrawFn) -> list[Place]:
-    """All an aggregator ever says to a site that agrees: some rounds of a run, its end or none, and another run."""
+    """All an aggregator ever says to a site that agrees: some rounds of a run, its end, and another run."""
     rounds = sorted(draw(st.sets(st.integers(1, 8), max_size=5)))
     said = [Place("offer", "r"), *(Place(kind, "r", n) for n in rounds for kind in ("round", "verdict"))]
-    ends_without_a_word = not rounds and draw(st.booleans())
-    return [*said, *([] if ends_without_a_word else [Place("final", "r")]), Place("offer", "next")]
+    is_aborted = not rounds and draw(st.booleans())
+    return [*said, Place("abort" if is_aborted else "final", "r"), Place("offer", "next")]
 
 
 @given(said=asked_of_a_site(), data=st.data())
@@ -169,7 +167,7 @@ def test_a_site_that_left_reads_on_and_takes_up_the_next_run(said: list[Place], 
     folder.live()
     folder.published = said[:left_at]
     folder.live()
-    folder.withdrawn = folder.read[-1].kind != "final"
+    folder.withdrawn = folder.read[-1].kind not in ("final", "abort")
     answered = set(folder.answered)
     folder.published = before
     folder.live()

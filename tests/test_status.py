@@ -274,7 +274,7 @@ def test_a_second_launch_says_which_run_goes_on(run: Played, store: RunStore) ->
         result = CliRunner().invoke(aggregator_command, ["launch", str(other), "--work", str(work)])
     assert result.exit_code == 1
     assert f"run {store.run} goes on there, and nothing was begun: " in result.output and stop in result.output
-    store.give_up("nobody agreed")
+    store.abort("nobody agreed")
     with work_lock(work):
         result = CliRunner().invoke(aggregator_command, ["launch", str(other), "--work", str(work)])
     assert "nothing was begun; wait for it to end" in result.output and stop not in result.output

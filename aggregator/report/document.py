@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from aggregator.facts import ending_of
 from aggregator.overview import read_channels
 from aggregator.report.heldout import open_heldout
 from aggregator.results import received_model_rows
@@ -44,7 +45,7 @@ def run_report(work: Path, store: RunStore) -> Document:
     return {
         "run": run.run,
         "is_over": store.is_over,
-        "given_up": store.given_up(),
+        "aborted": store.aborted(),
         "score": task_named(run.task).selection_score,
         "chosen": _chosen(store.card()),
         "configuration": run.model_dump(mode="json"),
@@ -86,6 +87,7 @@ def _site(channel: Channel | None, run: str) -> Document:
         "reason": consent.reason if consent else None,
         "images": dict(consent.images) if consent else {},
         "withdrew": withdrawal_of(channel, run) if channel else None,
+        "ended": ending_of(channel, run) if channel else None,
     }
 
 

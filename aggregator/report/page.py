@@ -229,8 +229,8 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
 
 def _state(document: Document) -> str:
     run, chosen = document["configuration"], document["chosen"]
-    if document["given_up"]:
-        return f"Given up: {document['given_up']}."
+    if document["aborted"]:
+        return f"Aborted: {document['aborted']}."
     if chosen:
         reason = chosen["reason"].replace(chosen["score"], score_title(chosen["score"]))
         return f"Ended. Chosen: the aggregate of round {chosen['aggregate']}, {reason}."

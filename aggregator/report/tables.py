@@ -288,7 +288,7 @@ def people(document: Document) -> Table:
     for site, found in document["sites"].items():
         answer = {None: "has not answered", True: "agreed", False: "declined"}[found["agrees"]]
         if found["withdrew"]:
-            answer += ", then withdrew"
+            answer += ", then withdrew" if found["ended"] == "withdrawn" else ", withdrew when the run was over"
         images = ", ".join(f"{split} {count}" for split, count in found["images"].items())
         rows.append([site, answer, images or None, found["withdrew"] or found["reason"]])
     return Table("sites", "What each site said to the run", ("site", "answer", "images", "reason"), rows)

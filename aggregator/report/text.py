@@ -26,8 +26,8 @@ def report_text(report: Document, score: str, title: str) -> str:
     lines = [f"# Run {run['run']}: {run['task']} by {run['method']}", ""]
     if chosen:
         lines += [f"Chosen: the aggregate of round {chosen['aggregate']} ({chosen['reason']}).", ""]
-    if report["given_up"]:
-        lines += [f"Given up: {report['given_up']}.", ""]
+    if report["aborted"]:
+        lines += [f"Aborted: {report['aborted']}.", ""]
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
         told = [

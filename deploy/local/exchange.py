@@ -131,8 +131,8 @@ def _federate(home: Path, run: RunConfiguration, computing: Computing) -> dict[s
         finally:
             stop.set()
     running.result()
-    if (reason := aggregator.given_up) is not None:
-        raise StandingError(f"the run has ended: {reason}")
+    if (reason := aggregator.aborted) is not None:
+        raise StandingError(f"the run was aborted: {reason}")
     return sites
 
 

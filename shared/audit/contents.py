@@ -31,6 +31,7 @@ from shared.exchange.names import MAX_RECORD_BYTES, Place
 from shared.exchange.reading import check_record
 from shared.exchange.records import (
     PLAIN,
+    Abort,
     Consent,
     FinalCard,
     Record,
@@ -59,6 +60,7 @@ _RECORDS: Mapping[str, type[Record]] = {
     names.RELIABILITY: Reliability,
     names.VERDICT: Verdict,
     names.CARD: FinalCard,
+    names.ABORT: Abort,
 }
 _BEGINNINGS = {
     b"\x89PNG\r\n": "a PNG image",

@@ -27,7 +27,7 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
             continue
         consent = reading.record_or_none(Place("consent", run), names.CONSENT, Consent)
         said = "no answer" if consent is None else "agreed" if consent.agrees else "declined"
-        facts[f"participants.{site}"] = f"{said}, withdrew" if Place("withdrawal", run) in reading.messages else said
+        facts[f"participants.{site}"] = f"{said}, withdrew" if reading.ending(run) == "withdrawn" else said
         for split, count in sorted(consent.images.items()) if consent else ():
             facts[f"images.{site}.{split}"] = count
         for round_no in rounds_of({site: reading}, run):

@@ -12,8 +12,8 @@ from shared.doors.json_text import parse_canonical
 from shared.doors.schema import AnyRecord, Faults, fill
 from shared.doors.yaml_text import places
 from shared.errors import ConfigurationError, PoisonError
-from shared.exchange import names, records
-from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND
+from shared.exchange import names, order, records
+from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND, Kind, Place
 from shared.exchange.reading import fault_in, parse_yaml
 from shared.exchange.records import Count, Record, RunConfiguration, Share
 from shared.learning.schedules import learning_rate
@@ -55,6 +55,8 @@ RECORDS: dict[str, type[Record]] = {
     names.RELIABILITY: Reliability,
 }
 """The records that had another form."""
+WITHOUT: frozenset[Kind] = frozenset({"abort"})
+"""The kinds of message that it did not have: nobody was told of a run that never started."""
 
 
 def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:
@@ -136,3 +138,18 @@ def _beside_values(content: bytes) -> str | None:
             return "a text block"
         end = max(end, behind)
     return None if _BETWEEN_VALUES.fullmatch(text, end) else "a comment"
+
+
+class Replies(order.Replies):
+    """What the messages of one folder answered: a round and the final model the consent, whatever was read since."""
+
+    def answers(self, place: Place) -> frozenset[str | None]:
+        """As for any folder."""
+        if place.kind in order.ANSWERS_NEWEST:
+            consent = self.sealed(Place("consent", place.run))
+            return frozenset({consent.digest} if consent else ())
+        return super().answers(place)
+
+    def fault(self, place: Place, in_reply_to: str | None) -> str | None:
+        """As for any folder."""
+        return None if in_reply_to in self.answers(place) else order.ANSWERS_ANOTHER

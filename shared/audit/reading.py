@@ -32,8 +32,10 @@ from shared.exchange.encryption import (
     run_key,
 )
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place
+from shared.exchange.order import Ending, ending
 from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records import (
+    Consent,
     Federation,
     FinalCard,
     Head,
@@ -110,6 +112,7 @@ class Reading:
             self.card = self._read_card(self.federation)
             self.site = self._read_handovers(self.federation)
             self._read_status(self.federation)
+            self._leave_out_later_kinds(self.federation)
             listing.strangers -= self._unfinished()
             self._read_messages(self.federation)
         for path in listing.strangers:
@@ -347,6 +350,11 @@ class Reading:
             return False  # which is found where the file is read
         return False
 
+    def ending(self, run: str) -> Ending | None:
+        """How a run ended in this folder; None while it goes on, as far as can be read."""
+        consent = self.record_or_none(Place("consent", run), names.CONSENT, Consent)
+        return ending(run, self.messages.values(), agreed=consent.agrees if consent else None)
+
     def hides(self, run: str) -> bool:
         """Whether some file of a run is encrypted, and no key opens it."""
         return any(
@@ -528,6 +536,13 @@ class Reading:
                 self.messages[place] = message
                 for name in found - message.manifest.files.keys() - {MANIFEST}:
                     self.find(f"{place.path}/{name}", "is not named by its manifest")
+
+    def _leave_out_later_kinds(self, federation: Federation) -> None:
+        """Take what the folder's protocol has no message for as what it is there: a stranger."""
+        for place in [*self.by_place] if federation.protocol == 1 else ():
+            if place.kind in protocol_1.WITHOUT:
+                del self.by_place[place]
+                self.find(place.path, "is a folder that does not belong here")
 
     def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
         """A record's bytes; one that is missing, oversized or unreadable becomes a finding, if it is none yet."""

@@ -28,7 +28,8 @@ from shared.audit.verify import Audit
 from shared.doors.numbers import finite
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
+from shared.exchange.order import Ending
+from shared.exchange.records import Abort, Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
 from shared.pages.render import render
@@ -49,6 +50,13 @@ LEAVES = {
     "state-….safetensors": "what the method needs beside the weights, exactly as listed in the run's offer",
 }
 """The closed list of what may leave a hospital: a folder that holds anything else does not pass."""
+ENDED_AS: dict[Ending | None, str] = {
+    "declined": "declined by the hospital",
+    "withdrawn": "the hospital withdrew",
+    "finished": "with a final model",
+    "aborted": "aborted",
+    None: "not yet",
+}
 CHECKED = (
     ("Names", "Nothing lies in the folders that the protocol does not name."),
     ("Keys", "Every message is signed, the hospital's by its own key and the aggregator's by the one that invited it."),
@@ -60,7 +68,11 @@ CHECKED = (
         "this page shows.",
     ),
     ("Chains", "Each side's messages are numbered without a gap, each naming the one before: none was taken away."),
-    ("Replies", "Each message answers the one it must answer, and no hospital answered after it had withdrawn."),
+    (
+        "Replies",
+        "Each message answers the one it must answer, no hospital answered after it had withdrawn, and the aggregator "
+        "asked none after it had read that.",
+    ),
 )
 UNKNOWABLE = (
     "What the numbers of a model reveal cannot be told by looking at them; differential privacy bounds it, where a run "
@@ -121,6 +133,7 @@ def page(document: Document) -> str:
         report=document,
         not_opened=NOT_OPENED,
         leaves=LEAVES,
+        ended_as=ENDED_AS,
         checked=CHECKED,
         unknowable=UNKNOWABLE,
         fingerprint=fingerprint,
@@ -213,10 +226,18 @@ def _participant(reading: Reading, run: str) -> Document:
         "images": {split: consent.images[split] for split in SPLITS if split in consent.images} if consent else {},
         "withdrew": reading.messages[left].manifest.created if left in reading.messages else None,
         "why_withdrew": withdrawal.reason if withdrawal else hidden,
+        "ended": reading.ending(run),
+        "why_aborted": _why_aborted(reading, run),
         "verdicts": dict(Counter(verdict.status for verdict in verdicts)),
         "epsilon": max(spent, default=None),
         "sent": _sent(reading, run),
     }
+
+
+def _why_aborted(reading: Reading, run: str) -> str | None:
+    place = Place("abort", run)
+    abort = reading.record_or_none(place, names.ABORT, Abort)
+    return abort.reason if abort else NOT_OPENED if reading.is_hidden(place, names.ABORT) else None
 
 
 def _sent(reading: Reading, run: str) -> list[Document]:

@@ -12,11 +12,10 @@ from shared.audit.archive import MIRROR, Archive, is_address
 from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, Kind, Place
-from shared.exchange.records import Consent, RunConfiguration, Sharing, time_text
+from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.records import RunConfiguration, Sharing, time_text
 
 _DAY_S = 24 * 60 * 60
-_BEGINNING_AND_ENDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final")
 
 
 def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
@@ -155,11 +154,7 @@ def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
 
 
 def _is_open(reading: Reading, run: str) -> bool:
-    offer, consent, *ends = (Place(kind, run) for kind in _BEGINNING_AND_ENDS)
-    if offer not in reading.messages or any(end in reading.messages for end in ends):
-        return False
-    said = reading.record_or_none(consent, names.CONSENT, Consent)
-    return said is None or said.agrees
+    return Place("offer", run) in reading.messages and reading.ending(run) is None
 
 
 def the_run(readings: Mapping[str, Reading], run: str | None) -> str:

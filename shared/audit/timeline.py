@@ -11,12 +11,12 @@ from shared.audit.reading import NOT_OPENED, Reading
 from shared.doors.numbers import finite
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, Place
-from shared.exchange.records import Consent, FinalCard, Handover, Verdict, Withdrawal
-from shared.exchange.signing import fingerprint
+from shared.exchange.records import Abort, Consent, FinalCard, Handover, Verdict, Withdrawal
+from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message
 from shared.visible import visible
 
-_SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD)
+_SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD, names.ABORT)
 """The records that tell an outcome."""
 
 
@@ -155,10 +155,15 @@ def event_of(reading: Reading, message: Message) -> Event:
         key=reading.key_of(message),
         digest=message.digest,
         in_reply_to=manifest.in_reply_to,
-        answers=names.SITE_CARD if place.kind == "offer" else answered.path if answered else None,
+        answers=answered.path if answered else _card_if(reading, manifest.in_reply_to),
         answered_by=tuple(sorted(other.path for other in reading.answers.get(message.digest, []))),
         outcome=_outcome(reading, place),
     )
+
+
+def _card_if(reading: Reading, digest: str | None) -> str | None:
+    """The path of the site's card, if it has this digest."""
+    return names.SITE_CARD if reading.card is not None and digest_of(reading.card) == digest else None
 
 
 def _new_key(reading: Reading, handover: Handover) -> NewKey:
@@ -245,6 +250,9 @@ def _outcome(reading: Reading, place: Place) -> str:
         case "final":
             card = reading.record_or_none(place, names.CARD, FinalCard)
             return "" if card is None else _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
+        case "abort":
+            abort = reading.record_or_none(place, names.ABORT, Abort)
+            return "" if abort is None else _with_reason("the run is over", abort.reason)
     return ""
 
 

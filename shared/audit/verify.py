@@ -11,7 +11,9 @@ What is checked, in this order:
     contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     records     each says nothing but what follows from those before it (``bindings.py``)
-    replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run
+    replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run,
+                and none that the aggregator sealed when it had read that
+    order       the aggregator's messages of a run come in their order, and no run is offered before the end of another
     heads       the newest messages that status.json speaks of are there
 
 Reading alone; nothing is changed. How good a model is, is not judged: that is what the verdicts are for.
@@ -22,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
+from shared.audit import protocol_1
 from shared.audit.bindings import loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
@@ -30,6 +33,7 @@ from shared.errors import NotFoundError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MANIFEST, Place
+from shared.exchange.order import Replies, may_follow
 from shared.exchange.records import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
@@ -122,7 +126,8 @@ class _Verification:
                 self._find(loose.file, loose.what, loose.since)
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
-            self._check_replies(reading.card)
+            self._check_replies()
+            self._check_order()
             self._check_withdrawals()
             for path, sender, head in reading.told_heads():
                 self._check_head(sender, head, path)
@@ -196,20 +201,42 @@ class _Verification:
             due = Place("round", after.run, after.round_no)
         return f"; {due.path} must be one of them" if due and due not in self._messages else ""
 
-    def _check_replies(self, card: bytes | None) -> None:
-        for place, message in self._messages.items():
-            if message.manifest.in_reply_to not in self._may_answer(place, card):
-                what = "does not answer the message it should answer, or that one is missing or does not hold"
-                self._find(place.manifest, what, message.manifest.created)
+    def _check_replies(self) -> None:
+        reading = self._reading
+        kind = protocol_1.Replies if reading.opened.protocol == 1 else Replies
+        sent = reading.sent_by(reading.opened.site)
+        replies = kind(digest_of(reading.card) if reading.card is not None else None, sent)
+        for message in reading.sent_by(AGGREGATOR):
+            self._check_reply(replies, message)
+            replies.take(message)
+        for message in sent:
+            self._check_reply(replies, message)
 
-    def _may_answer(self, place: Place, card: bytes | None) -> set[str | None]:
-        """Digests of what a message at ``place`` may answer."""
-        if place.answers is None:
-            return {digest_of(card)} if card is not None else set()
-        message = self._messages.get(place.answers)
-        digests: set[str | None] = {message.digest} if message else set()
-        # A verdict on an answer that never came, came late or was refused answers nothing.
-        return digests | {None} if place.kind == "verdict" else digests
+    def _check_reply(self, replies: Replies, message: Message) -> None:
+        if (fault := replies.fault(message.place, message.manifest.in_reply_to)) is not None:
+            self._find(message.place.manifest, fault, message.manifest.created)
+
+    def _check_order(self) -> None:
+        """The aggregator's messages of a run come in one order, and each run has an end before the next is offered."""
+        before: Message | None = None
+        for message in self._reading.sent_by(AGGREGATOR):
+            place, manifest = message.place, message.manifest
+            if before is not None and manifest.seq == before.manifest.seq + 1:
+                if place.kind == "offer":
+                    self._check_ended(before.place.run, message)
+                elif place.run != before.place.run or not may_follow(before.place, place):
+                    what = f"may not follow {before.place.path}, the aggregator's message before it"
+                    self._find(place.manifest, what, manifest.created)
+            elif before is None and place.kind != "offer":
+                self._find(place.manifest, "is the aggregator's first message here, and no offer", manifest.created)
+            before = message
+
+    def _check_ended(self, run: str, offer: Message) -> None:
+        reading = self._reading
+        is_told = reading.opened.protocol != 1 and not reading.is_hidden(Place("consent", run), names.CONSENT)
+        if is_told and reading.ending(run) is None:
+            what = f"was offered before run {run} had ended here"
+            self._find(offer.place.manifest, what, offer.manifest.created)
 
     def _check_withdrawals(self) -> None:
         for place, withdrawal in self._messages.items():
@@ -254,14 +281,29 @@ class _Verification:
             head = (status.own_head if is_from_site else status.aggregator_head) if status else Head()
             may_be_on_its_way = len(unsealed) == 1 and newest == len(known) and head.seq <= newest
             for place in unsealed:
-                closed = Place("final", place.run) in self._messages and place.kind != "final"
-                if may_be_on_its_way and not closed:
+                if may_be_on_its_way and not self._must_be_whole(place):
                     self._audit.in_progress.append(place.path)
                 else:
                     beside = (
                         f"the {sender}'s files beside it are not sealed" if by_place[place] else "its folder is empty"
                     )
                     self._find(place.manifest, f"is missing: {beside}")
+
+    def _must_be_whole(self, place: Place) -> bool:
+        """Whether a message of the aggregator's says that the one at ``place`` was whole.
+
+        What a site sealed before it read the end of a run may still be on its way.
+        """
+        ends = {Place("final", place.run), Place("abort", place.run)} & self._messages.keys()
+        if not place.is_from_site:
+            return bool(ends - {place})
+        if place.kind == "update":
+            verdict = self._messages.get(Place("verdict", place.run, place.round_no))
+            return verdict is not None and verdict.manifest.in_reply_to is not None
+        return place.kind == "consent" and any(
+            message.place.run == place.run and message.place.kind in ("round", "final")
+            for message in self._messages.values()
+        )
 
 
 def lines(audit: Audit) -> Iterator[str]:

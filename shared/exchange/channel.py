@@ -442,12 +442,21 @@ class Channel:
         logger.info("%s: received %s", self._me.site, place.path)
         return message
 
+    def is_signed(self, place: Place, manifest: bytes) -> bool:
+        """Whether the other side has signed a noticed manifest for this place."""
+        return self._number_of(place, manifest) is not None
+
     def skips_messages(self, place: Place, manifest: bytes) -> bool:
         """Whether a noticed manifest is well signed but others of its sender come before it."""
+        number = self._number_of(place, manifest)
+        return number is not None and number > self.peer_head.seq + 1
+
+    def _number_of(self, place: Place, manifest: bytes) -> int | None:
+        """The number of a noticed manifest among its sender's; None of one that is not well signed."""
         try:
-            return self._peer.open_out_of_order(manifest, place).manifest.seq > self.peer_head.seq + 1
+            return self._peer.open_out_of_order(manifest, place).manifest.seq
         except PoisonError:
-            return False
+            return None
 
     def refuse(self, place: Place, error: PoisonError, manifest: bytes) -> None:
         """Put a message that will never be accepted into quarantine, with the reason."""

@@ -9,6 +9,7 @@
     runs/RUN/rounds/0007/from_site/   metrics.csv  [model.safetensors] [reliability.yaml]  site
     runs/RUN/rounds/0007/verdict/     verdict.json                                aggregator
     runs/RUN/final/                   card.json  model.safetensors                aggregator
+    runs/RUN/abort/                   abort.json                                  aggregator
 
 Each directory is one message and holds a ``manifest.json`` besides. Where a method has more travel than the model, a
 round, its answer and the final model hold ``state-GROUP.safetensors`` as well. While somebody checks what the server
@@ -50,6 +51,7 @@ METRICS = "metrics.csv"
 RELIABILITY = "reliability.yaml"
 VERDICT = "verdict.json"
 CARD = "card.json"
+ABORT = "abort.json"
 FINAL_MODEL = "model.safetensors"
 
 WEIGHTS_SUFFIX = ".safetensors"
@@ -60,7 +62,7 @@ MAX_RECORD_BYTES = 1 << 20  # manifests, tables, YAML and JSON
 MAX_START_BYTES = 64 << 20  # of what sites begin with and keep: it comes with the list of tensors that bounds the rest
 MAX_ROUND = 9999
 
-Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "final"]
+Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "final", "abort"]
 _DEVICES = r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)"
 """What Windows takes for a device, with any suffix; nor does it keep a dot at the end of a name."""
 NAME_PATTERN = rf"^(?!{_DEVICES})[a-z0-9](?:[a-z0-9._-]{{0,62}}[a-z0-9_-])?$"
@@ -82,21 +84,21 @@ REQUIRED: dict[Kind, frozenset[str]] = {
     "update": frozenset({METRICS}),
     "verdict": frozenset({VERDICT}),
     "final": frozenset({CARD, FINAL_MODEL}),
+    "abort": frozenset({ABORT}),
 }
 OPTIONAL: dict[Kind, frozenset[str]] = {"offer": frozenset({START}), "update": frozenset({SITE_MODEL, RELIABILITY})}
 WITH_STATE: frozenset[Kind] = frozenset({"round", "update", "final"})
 FROM_SITE: frozenset[Kind] = frozenset({"consent", "withdrawal", "update"})
 
 _ROUND_FOLDERS: dict[str, Kind] = {"to_site": "round", "from_site": "update", "verdict": "verdict"}
-_RUN_FOLDERS: dict[str, Kind] = {"offer": "offer", "consent": "consent", "withdrawal": "withdrawal", "final": "final"}
+_RUN_KINDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final", "abort")
+_RUN_FOLDERS: dict[str, Kind] = {kind: kind for kind in _RUN_KINDS}
 _FOLDER_OF = {kind: name for name, kind in (_ROUND_FOLDERS | _RUN_FOLDERS).items()}
 _ANSWERED: dict[Kind, Kind] = {
     "consent": "offer",
     "withdrawal": "offer",
-    "round": "consent",
     "update": "round",
     "verdict": "update",
-    "final": "consent",
 }
 
 
@@ -127,7 +129,7 @@ class Place:
 
     @property
     def answers(self) -> Place | None:
-        """Where the message lies that one here answers; None for an offer, which answers the site's card."""
+        """Where the message lies that one here answers; None for what answers no fixed place (``order.py``)."""
         kind = _ANSWERED.get(self.kind)
         if kind is None:
             return None

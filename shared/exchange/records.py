@@ -579,6 +579,13 @@ class Withdrawal(Record):
     reason: Sentence
 
 
+class Abort(Record):
+    """``abort.json``: the run is over, and no final model comes here."""
+
+    run: Name
+    reason: Sentence
+
+
 def _rounded(value: float) -> float:
     if round(value, 4) != value:
         raise ValueError("must have four decimals or fewer")

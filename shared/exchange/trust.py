@@ -47,6 +47,7 @@ from shared.exchange.names import (
     handover_path,
     may_hold,
 )
+from shared.exchange.order import Link
 from shared.exchange.reading import dump_yaml, fault_in, parse_yaml
 from shared.exchange.records import (
     PROTOCOL,
@@ -155,17 +156,7 @@ class Correspondent:
             DoubtfulError: likewise, where that may not be the sender's doing.
         """
         message = self.open_out_of_order(content, place)
-        manifest = message.manifest
-        if manifest.previous in refused:
-            _refuse(place.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
-        if manifest.seq > head.seq + 1:  # whoever can remove a message makes such a gap
-            _doubt(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
-        if manifest.in_reply_to not in answers:
-            _refuse(place.manifest, "does not answer the message it should answer")
-        if manifest.seq <= head.seq:
-            _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
-        if manifest.previous != head.digest:
-            _refuse(place.manifest, "breaks the chain: it does not name the sender's message before it")
+        check_order(message.manifest, place, head=head, answers=answers, refused=refused)
         if any(each.after.seq == head.seq and each.after != head for each in self.handovers):
             _refuse(place.manifest, "breaks the chain: the sender's key was handed over after another message")
         return message
@@ -218,6 +209,32 @@ class Correspondent:
         if key not in (self.key, *(each.key for each in self.handovers)):
             _doubt(path, "is signed by an unknown key")
         return body, key
+
+
+def check_order(
+    manifest: Link,
+    place: Place,
+    *,
+    head: Head,
+    answers: Collection[str | None],
+    refused: Collection[str] = (),
+) -> None:
+    """Check steps 7 and 8 of a manifest that is well signed; arguments as for ``Correspondent.open``.
+
+    Raises:
+        PoisonError: it cannot be its sender's next message.
+        DoubtfulError: it comes before one that is missing.
+    """
+    if manifest.previous in refused:
+        _refuse(place.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
+    if manifest.seq > head.seq + 1:  # whoever can remove a message makes such a gap
+        _doubt(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
+    if manifest.in_reply_to not in answers:
+        _refuse(place.manifest, "does not answer the message it should answer")
+    if manifest.seq <= head.seq:
+        _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
+    if manifest.previous != head.digest:
+        _refuse(place.manifest, "breaks the chain: it does not name the sender's message before it")
 
 
 def check_file(message: Message, name: str, size: int, sha256: str) -> None:

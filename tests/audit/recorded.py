@@ -137,10 +137,15 @@ class Recorded:
 
     def _send(self, site: str, place: Place, files: dict[str, bytes | Path]) -> None:
         """Put a message into a folder, as its sender does."""
-        card = digest_of((self.folders / site / names.SITE_CARD).read_bytes())
-        answered = self.messages[site, place.answers].digest if place.answers else card
         sender = site if place.is_from_site else AGGREGATOR
         sent = [message for message in self.messages.values() if message.manifest.site == site]
+        read = [message for message in sent if message.place.is_from_site]
+        if place.answers:
+            answered = self.messages[site, place.answers].digest
+        elif read:
+            answered = read[-1].digest
+        else:
+            answered = digest_of((self.folders / site / names.SITE_CARD).read_bytes())
         before = [message for message in sent if message.manifest.sender == sender]
         target = self.folders / site / place.path
         target.mkdir(parents=True)

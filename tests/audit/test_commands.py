@@ -237,6 +237,7 @@ def test_runs_differ_in_what_they_say(tmp_path: Path) -> None:
             reason="ok",
         )
         run.send("verdict", 1, {names.VERDICT: canonical(verdict.model_dump())}, "update")
+        run.finish()
     assert told("diff", "octa-1", "octa-2", run.drop) == {
         "configuration.keep": ["all", "best"],
         "outcome.round 1.north.weight": ["1.0", "0.5"],

@@ -187,11 +187,11 @@ def test_a_name_can_neither_forge_a_line_nor_hide_one(copy: Path) -> None:
     assert lines[0].startswith(r"\x1b[2Kx\n1 folder: ")
 
 
-def test_what_an_unfinished_write_left_is_no_finding(copy: Path) -> None:
+def test_what_an_unfinished_write_left_is_no_finding(played: Played, copy: Path) -> None:
     """A copy of the file it was to become; a heartbeat, which is overwritten, need only be signed by the site."""
     manifest = Place("offer", RUN).manifest
     older = json.loads((copy / "status.json").read_bytes())["body"] | {"phase": "training"}
-    key = SigningKey.at(copy.parent.parent / "played0" / "north" / "signing.key")
+    key = SigningKey.at(played.drop.parent / "north" / "signing.key")
     for name, content, holds in (
         ("federation.json", (copy / "federation.json").read_bytes(), True),
         ("README.txt", (copy / "README.txt").read_bytes(), True),
@@ -392,6 +392,8 @@ def test_whoever_withdrew_must_not_go_on_answering(tmp_path: Path) -> None:
     run.send("withdrawal", 0, {names.WITHDRAWAL: content}, "offer")
     assert verify(LocalFolder(run.drop)).findings == []
     run.round(2, trains=False)
-    (finding,) = verify(LocalFolder(run.drop)).findings
-    assert finding.file == Place("update", RUN, 2).manifest
-    assert "after the site had withdrawn" in finding.what
+    found = {finding.file: finding.what for finding in verify(LocalFolder(run.drop)).findings}
+    assert found == {
+        Place("update", RUN, 2).manifest: "was sent after the site had withdrawn from the run",
+        Place("round", RUN, 2).manifest: "was sealed although the site's withdrawal from the run was known",
+    }

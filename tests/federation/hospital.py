@@ -13,13 +13,14 @@ from types import MappingProxyType
 import torch
 import yaml
 
+from aggregator.facts import ending_of
 from aggregator.setup import encryption_key, initialise
 from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import FinalCard, RunConfiguration, Verdict
+from shared.exchange.records import Abort, FinalCard, RunConfiguration, Verdict
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.contract import Entry
 from shared.folder.durable import write_file
@@ -167,6 +168,10 @@ class Hospital:
     # --- the aggregator ------------------------------------------------------------------------------------
 
     def offer(self, run: RunConfiguration | None = None) -> RunConfiguration:
+        """Offer a run; one that was offered before and never started is aborted first."""
+        before = self.channel.own_messages()[-1:]
+        if before and before[0].place.kind == "offer" and ending_of(self.channel, before[0].place.run) is None:
+            self.send_abort(before[0].place.run)
         run = run or run_configuration(sites=["north"], quorum=1, rounds=9)
         task, method = task_named(TASK), open_method(run.method, run.method_options)
         is_private = run.privacy is not None
@@ -229,8 +234,12 @@ class Hospital:
         model = self.home / names.GLOBAL_MODEL
         self._send(Place("final", run.run), {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: model})
 
+    def send_abort(self, run: str) -> None:
+        abort = Abort(run=run, reason="as the test says")
+        self._send(Place("abort", run), {names.ABORT: canonical(abort.model_dump())})
+
     def _send(self, place: Place, files: dict[str, bytes | Path]) -> None:
-        answered = self.channel.message(place.answers) if place.answers else None
+        answered = self.channel.message(place.answers) if place.answers else self.channel.last_from_peer()
         self.channel.seal(place, files, in_reply_to=answered.digest if answered else None)
         self.channel.publish()
 

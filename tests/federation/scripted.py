@@ -15,6 +15,7 @@ from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Correspondent, Message, open_record
 from shared.folder.local import LocalFolder
 from shared.learning.schedules import round_configuration
+from site_client.facts import may_answer
 from site_client.setup import read_invite
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 
@@ -72,10 +73,8 @@ class ScriptedSite:
 
     def receive_round(self, round_no: int) -> Path:
         """Wait for a round; returns the global model's file."""
-        consent = self.channel.message(Place("consent", RUN))
-        assert consent is not None
         place = Place("round", RUN, round_no)
-        self.receive(place, consent.digest)
+        self.receive(place, *may_answer(self.channel, place, digest_of(self.card)))
         return self.channel.path(place, names.GLOBAL_MODEL)
 
     def answer(self, round_no: int, files: Mapping[str, bytes | Path], wire: Wire = PLAIN) -> None:

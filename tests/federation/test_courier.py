@@ -21,10 +21,11 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Consent, Sharing, Withdrawal
-from shared.exchange.signing import SigningKey, canonical
+from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
+from site_client.facts import may_answer
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import run_configuration
@@ -148,10 +149,10 @@ def run(tmp_path: Path) -> Played:
 
 
 def receive(reader: Channel, place: Place) -> bool:
-    answered = reader.message(place.answers) if place.answers else None
     manifest = reader.notice(place)
-    assert manifest is not None and answered is not None
-    return reader.fetch(place, manifest, answers=(answered.digest,), max_weights_bytes=1 << 20) is not None
+    assert manifest is not None
+    answers = may_answer(reader, place, digest_of((reader.mirror / names.SITE_CARD).read_bytes()))
+    return reader.fetch(place, manifest, answers=answers, max_weights_bytes=1 << 20) is not None
 
 
 def withdraw(run: Played) -> Place:

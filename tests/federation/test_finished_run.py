@@ -163,7 +163,7 @@ def test_status_tells_the_end(finished: Federation) -> None:
 def test_the_report_tells_what_the_folders_hold(finished: Federation, tmp_path: Path) -> None:
     """Scores, weights and choice as the messages say them; bytes as the files weigh on the server."""
     said = reported(finished)
-    assert (said["run"], said["is_over"], said["given_up"], said["score"]) == (RUN, True, None, "dice_mean")
+    assert (said["run"], said["is_over"], said["aborted"], said["score"]) == (RUN, True, None, "dice_mean")
     assert said["configuration"]["task_options"]["widths"] == [4, 8]
     assert [(each["round"], each["trains"], each["received_aggregate"]) for each in said["rounds"]] == [
         (1, True, 0),

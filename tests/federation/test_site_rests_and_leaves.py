@@ -12,9 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from aggregator.facts import ending_of as ending_at_aggregator
 from aggregator.store import withdrawal_of
+from shared.audit.reading import Reading
 from shared.audit.verify import verify
-from shared.errors import StandingError
+from shared.errors import PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Consent, RunConfiguration, Withdrawal
@@ -23,6 +25,7 @@ from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.folder.meter import Direction
 from site_client.cli import main
+from site_client.facts import ending_of as ending_at_site
 from site_client.heartbeat import PUBLIC_TROUBLE
 from tests.federation.hospital import Hospital
 from tests.federation.running import POLICY, RUN, TASK, run_configuration, write_data
@@ -235,9 +238,14 @@ def test_a_site_that_was_away_needs_no_weights_of_rounds_that_passed(hospital: H
 
 
 def test_a_run_that_never_started_holds_up_no_other(hospital: Hospital) -> None:
-    """Given up after this site agreed: it is told nothing, and takes up the next run that is offered."""
-    agreed(hospital)
+    """Aborted after this site agreed: it is told so, and takes up the next run that is offered."""
+    run = agreed(hospital)
+    hospital.send_abort(run.run)
+    hospital.live()
+    assert f"last run: {RUN} was aborted: as the test says" in site(hospital, "status").output
+    assert f"{RUN}: it was aborted: as the test says" in site(hospital, "withdraw", RUN, "--yes").output
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
+    assert verify(LocalFolder(hospital.drop)).findings == []
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------
@@ -249,30 +257,59 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     during_training(hospital, "withdraw", RUN, "--yes", "--reason", "the ethics board\nobjects")
     hospital.live()
     assert not hospital.is_sealed(Place("update", RUN, 1))
+
+    # The aggregator goes on before it knows: all of that is read, without weights, and nothing is answered.
+    hospital.send_verdict(run, 1)
+    hospital.send_round(run, 2)
+    hospital.live()
+    hospital.send_verdict(run, 2)
+    hospital.live()
+    assert hospital.is_sealed(Place("verdict", RUN, 2))
+    assert not (hospital.work / "mirror" / Place("round", RUN, 2).path / names.GLOBAL_MODEL).exists()
+    assert not hospital.is_published(Place("update", RUN, 2))
+
+    # Then it knows, and has nothing more to say.
     place = Place("withdrawal", RUN)
     assert hospital.receive(place)
     message, offer = hospital.channel.message(place), hospital.channel.message(Place("offer", RUN))
     assert message is not None and offer is not None and message.manifest.in_reply_to == offer.digest
     content = hospital.channel.path(place, names.WITHDRAWAL).read_bytes()
     assert open_record(content, Withdrawal, place.path) == Withdrawal(run=RUN, reason="the ethics board objects")
-
-    # The aggregator had gone on before it knew: all of that is read, without weights, and nothing is answered.
-    hospital.send_verdict(run, 1)
-    hospital.send_round(run, 2)
-    hospital.live()
-    hospital.send_verdict(run, 2)
-    hospital.send_final(run)
-    hospital.live()
-    assert hospital.is_sealed(Place("final", RUN))
-    fetched = {path.name for path in (hospital.work / "mirror" / "runs" / RUN).rglob("*") if path.is_file()}
-    assert names.FINAL_MODEL not in fetched
-    assert not (hospital.work / "mirror" / Place("round", RUN, 2).path / names.GLOBAL_MODEL).exists()
     assert not (hospital.work / "final").exists()
-    assert not hospital.is_published(Place("update", RUN, 2))
 
     # A new run is a new question.
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
     assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_a_withdrawal_that_the_final_model_has_not_read_comes_too_late_for_everybody(hospital: Hospital) -> None:
+    """The two cross on their way: the site, the aggregator and an auditor have it that the run is finished."""
+    run = agreed(hospital)
+    site(hospital, "withdraw", RUN, "--yes")
+    hospital.live()
+    hospital.send_final(run)
+    hospital.live()
+    assert ending_at_site(hospital.daemon._channel, RUN) == "finished"
+    assert (hospital.work / "final" / RUN).exists()  # its model is the site's
+    assert "was over before the aggregator read that this site withdraws" in site(hospital, "status").output
+    hospital.site._heard_at = float("-inf")
+    hospital.site._work()
+    assert hospital.channel.message(Place("withdrawal", RUN)) is not None
+    assert ending_at_aggregator(hospital.channel, RUN) == "finished"
+    assert Reading(LocalFolder(hospital.drop)).ending(RUN) == "finished"
+    assert verify(LocalFolder(hospital.drop)).findings == []
+    agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
+
+
+def test_a_round_that_was_sealed_after_the_withdrawal_was_read_is_not_taken(hospital: Hospital) -> None:
+    run = agreed(hospital)
+    site(hospital, "withdraw", RUN, "--yes")
+    hospital.live()
+    assert hospital.receive(Place("withdrawal", RUN))
+    hospital.send_round(run, 1)
+    with pytest.raises(PoisonError, match="does not answer the message it should answer"):
+        hospital.live()
+    assert not hospital.is_sealed(Place("round", RUN, 1))
 
 
 def test_to_withdraw_twice_is_to_withdraw_once(hospital: Hospital) -> None:
@@ -294,7 +331,7 @@ def test_who_lost_the_disk_has_still_withdrawn(hospital: Hospital) -> None:
     hospital.send_round(run, 1)
     kept = {name: (hospital.work / name).read_bytes() for name in ("site.yaml", "signing.key")}
     shutil.rmtree(hospital.work)
-    hospital.work.mkdir()
+    hospital.work.mkdir(mode=0o700)
     for name, content in kept.items():
         (hospital.work / name).write_bytes(content)
         (hospital.work / name).chmod(0o600)

@@ -244,15 +244,15 @@ def test_the_best_aggregate_is_chosen_not_the_last(tmp_path: Path) -> None:
             site.answer(round_no, files)
             site.verdict(round_no)
         assert aggregator.wait(WAIT_S) == 0
-        consent = site.channel.message(Place("consent", RUN))
-        assert consent is not None
-        site.receive(final := Place("final", RUN), consent.digest)
+        newest = site.channel.message(Place("update", RUN, 3))
+        assert newest is not None
+        site.receive(final := Place("final", RUN), newest.digest)
         assert site.channel.path(final, names.FINAL_MODEL).read_bytes() == models[1].read_bytes()
 
 
 @pytest.mark.parametrize("agrees", [True, False])
 def test_consent_is_needed(tmp_path: Path, agrees: bool) -> None:
-    """A site that declines gets nothing more; without a quorum of yes the run is given up, with the reason."""
+    """A site that declines gets nothing more; without a quorum of yes the run is aborted, with the reason."""
     run = run_configuration(sites=["north", "south"], quorum=1, rounds=1)
     with Federation(tmp_path, run, images=5) as federation:
         aggregator = federation.start_aggregator()

@@ -1,0 +1,174 @@
+"""What the aggregator knows of a run, read for ``rounds.decide``: from its own record of it, and from what is known of
+each site's folder. Whoever plays a run without files gives readings of their own (``Memory``, ``Exchange``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aggregator.rounds import RunFacts, SiteFacts, due_end
+from aggregator.store import consent_of, withdrawal_of
+from shared.exchange.names import Place
+from shared.exchange.order import Ending, Exchange, ending
+from shared.exchange.records import RunConfiguration
+
+
+class Memory(Protocol):
+    """What the aggregator has recorded of a run; ``RunStore`` is one."""
+
+    @property
+    def round_no(self) -> int:
+        """The newest opened round; 0 before the first."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the PI paused the run."""
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the PI asked to stop."""
+
+    def participants(self, round_no: int) -> tuple[str, ...]:
+        """Who takes part in an opened round."""
+
+    def score(self, round_no: int, site: str) -> object | None:
+        """What the check of a site's answer gave; None before it."""
+
+    def verdicts(self, round_no: int) -> object | None:
+        """The verdicts of a closed round; None while it is open."""
+
+    def has_aggregate(self, round_no: int) -> bool:
+        """Whether the models of a round are combined."""
+
+    def card(self) -> object | None:
+        """Which aggregate was chosen; None while the run goes on."""
+
+    def aborted(self) -> str | None:
+        """Why the run ended without having started, or None."""
+
+
+def run_facts(
+    run: RunConfiguration,
+    store: Memory,
+    sites: Mapping[str, Exchange | None],
+    *,
+    in_turn: bool,
+    waited_s: float,
+    has_looked: Callable[[str], bool],
+    has_looked_since_stop: bool,
+) -> RunFacts:
+    """The facts of a run.
+
+    Args:
+        sites: what is known of each site's folder; None of one that is not enrolled, or cannot have the run.
+        in_turn: whether the method asks one site after the other.
+        waited_s: in the present stage.
+        has_looked: whether the folder of a site was looked into since it was asked to take part in the newest round,
+            and while nothing was paused.
+        has_looked_since_stop: whether each folder was since the PI asked to stop.
+    """
+    round_no = store.round_no
+    participants = store.participants(round_no)
+    return RunFacts(
+        rounds=run.rounds,
+        quorum=run.quorum,
+        consent_deadline_s=run.consent_deadline_hours * 3600,
+        round_deadline_s=run.round_deadline_hours * 3600,
+        sites=tuple(
+            site_facts(name, exchange, store, run.run, takes_part=name in participants, has_looked=has_looked)
+            for name, exchange in sites.items()
+        ),
+        seed=run.seed,
+        sites_per_round=run.sites_per_round,
+        in_turn=in_turn,
+        round_no=round_no,
+        closed=store.verdicts(round_no) is not None,
+        aggregated=store.has_aggregate(round_no),
+        waited_s=waited_s,
+        paused=store.paused or store.stop_requested,  # while a stop waits for a look into the folders
+        stop_requested=store.stop_requested and has_looked_since_stop,
+        final_chosen=store.card() is not None,
+        aborted=store.aborted() is not None,
+    )
+
+
+def site_facts(
+    name: str,
+    exchange: Exchange | None,
+    store: Memory,
+    run: str,
+    *,
+    takes_part: bool,
+    has_looked: Callable[[str], bool],
+) -> SiteFacts:
+    """The facts of one site; arguments as for ``run_facts``."""
+    if exchange is None:
+        return SiteFacts(name)
+    round_no = store.round_no
+    consent = consent_of(exchange, run)
+    sent = exchange.message(Place("round", run, round_no)) is not None
+    return SiteFacts(
+        name=name,
+        enrolled=True,
+        offered=exchange.message(Place("offer", run)) is not None,
+        consent=consent.agrees if consent else None,
+        consent_refused=exchange.refusal(Place("consent", run)) is not None,
+        withdrawn=withdrawal_of(exchange, run) is not None,
+        ended=_is_told_end(exchange, run),
+        takes_part=takes_part,
+        looked=takes_part and not sent and has_looked(name),
+        sent=sent,
+        answered=exchange.is_settled(Place("update", run, round_no)),
+        scored=store.score(round_no, name) is not None,
+        told=exchange.message(Place("verdict", run, round_no)) is not None,
+    )
+
+
+def _is_told_end(exchange: Exchange, run: str) -> bool:
+    ends = (Place("final", run), Place("abort", run))
+    return any(exchange.message(end) is not None for end in ends)
+
+
+def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
+    """Whether the end of a run that is over is not sealed yet for a site that is to be told."""
+    facts = site_facts(name, exchange, store, run, takes_part=False, has_looked=lambda _: False)
+    return due_end(facts, final_chosen=store.card() is not None) is not None
+
+
+def ending_of(exchange: Exchange, run: str) -> Ending | None:
+    """How a run ended in one folder, as far as is known here; None while it goes on there."""
+    consent = consent_of(exchange, run)
+    messages = [*exchange.own_messages(), *exchange.peer_messages()]
+    if (known := ending(run, messages, agreed=consent.agrees if consent else None)) is not None:
+        return known
+    return "withdrawn" if withdrawal_of(exchange, run) is not None else None  # by a message that was refused
+
+
+def awaited(exchange: Exchange, run: str, round_no: int) -> Place | None:
+    """What a site owes now: its consent, or its answer to the newest round."""
+    if withdrawal_of(exchange, run) is not None:
+        return None
+    for owed in (Place("consent", run), Place("update", run, round_no)):
+        if owed.answers and exchange.message(owed.answers) is not None and exchange.message(owed) is None:
+            return owed
+    return None
+
+
+def expected(exchange: Exchange) -> list[Place]:
+    """Where the messages lie that a site may still send, in the order in which it sends them.
+
+    What comes before its newest consent that was accepted has come, or never will: its messages are chained.
+    """
+    runs: list[str] = []
+    answers: dict[str, list[Place]] = {}
+    for place in (message.place for message in exchange.own_messages()):
+        if place.kind == "offer":
+            runs.append(place.run)
+            answers[place.run] = [Place("consent", place.run)]
+        elif place.kind == "round":
+            answers[place.run].append(Place("update", place.run, place.round_no))
+    while len(runs) > 1 and any(exchange.message(Place("consent", run)) for run in runs[1:]):
+        runs.pop(0)
+    places = [place for run in runs for place in (*answers[run], Place("withdrawal", run))]
+    return [place for place in places if not exchange.is_settled(place)]

@@ -1,0 +1,102 @@
+"""A look into a site's folder: which of its messages are taken, in which order, and what the look has then shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from aggregator.facts import expected
+from shared.errors import DoubtfulError, StandingError
+from shared.exchange.names import Place
+from shared.exchange.order import Exchange
+
+
+class Folder(Exchange, Protocol):
+    """What is known of a site's folder, and what is noticed in it; a ``Channel`` is one."""
+
+    def notice(self, place: Place) -> bytes | None:
+        """The manifest's bytes if the site has published a message at ``place``."""
+
+    def is_signed(self, place: Place, manifest: bytes) -> bool:
+        """Whether the site's key has signed a noticed manifest for this place."""
+
+    def skips_messages(self, place: Place, manifest: bytes) -> bool:
+        """Whether a noticed manifest is well signed but others of its sender come before it."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of a look.
+
+    Args:
+        happened: something was taken, or refused.
+        is_whole: all that it was to look for was looked for, and what was there is settled.
+    """
+
+    happened: bool
+    is_whole: bool
+
+
+def look(
+    folder: Folder,
+    awaited: Place | None,
+    *,
+    searches: bool,
+    noticed: set[Place],
+    may_have_sent_more: Callable[[], bool],
+    fetch: Callable[[Place, bytes], bool],
+) -> Seen:
+    """Look for what is awaited; where the site has sent something else, take all that in the site's own order.
+
+    Args:
+        searches: look for a withdrawal too, whatever the heartbeat says.
+        noticed: withdrawals that looks have shown. This one adds what it finds; none is whole until they are settled,
+            for a server may show a file now and not a moment later.
+        may_have_sent_more: what the heartbeat says.
+        fetch: takes a message, or refuses it; returns whether it did either.
+
+    Raises:
+        StandingError: what is there does not hold, and may not be the site's doing.
+    """
+    if awaited is not None and folder.is_settled(awaited):
+        awaited = None  # the daemon has not looked yet
+    manifest = folder.notice(awaited) if awaited else None
+    if awaited and manifest and not folder.skips_messages(awaited, manifest):
+        with suppress(DoubtfulError):  # the site may have left its answer elsewhere, as a withdrawal
+            return Seen(fetch(awaited, manifest), is_whole=False)  # there may be more
+    # A site's messages are put into its folder in their order. So where its last one of the run is not, its withdrawal,
+    # this request has shown that it had not left.
+    last = expected(folder)[-1:] if searches else []
+    left = [place for place in last if _is_there(folder, place, noticed)]
+    if manifest is None and not left and not may_have_sent_more():
+        return Seen(happened=False, is_whole=all(map(folder.is_settled, noticed)))
+    happened, doubtful = False, None
+    for place in expected(folder):
+        if (manifest := folder.notice(place)) is None:
+            continue
+        try:
+            happened |= fetch(place, manifest)
+        except DoubtfulError as error:  # put there by anybody: it must not hide what the site has sent
+            doubtful = doubtful or error
+            continue
+        finally:
+            _remember(folder, place, manifest, noticed)
+        if not folder.is_settled(place):
+            return Seen(happened, is_whole=False)  # what follows it is looked at once this has come whole
+    if doubtful is not None and not happened:
+        raise StandingError(f"{doubtful}: {doubtful.remedy}")
+    return Seen(happened, is_whole=all(map(folder.is_settled, {*left, *noticed})))
+
+
+def _is_there(folder: Folder, place: Place, noticed: set[Place]) -> bool:
+    manifest = folder.notice(place)
+    if manifest is not None:
+        _remember(folder, place, manifest, noticed)
+    return manifest is not None
+
+
+def _remember(folder: Folder, place: Place, manifest: bytes, noticed: set[Place]) -> None:
+    if place.kind == "withdrawal" and folder.is_signed(place, manifest):
+        noticed.add(place)

@@ -1,0 +1,194 @@
+"""What follows what in one folder: which message an aggregator's message answers, and how a run ends there. Pure.
+
+A site's message answers the one that its kind names (``Place.answers``), and so does a verdict; an offer answers the
+site's card. A round, a final model and an abort answer **the site's newest message that the aggregator had accepted
+when it sealed them**, or the card before the first. So whoever holds the folder can tell, of two messages that crossed
+on their way, whether the aggregator knew the one when it sealed the other:
+
+    the end of a run that had not read the site's consent, decline or withdrawal    that one came too late
+    a round that had not read the withdrawal                                        the site leaves it unanswered
+
+Daemons and audit ask the functions here, and so have one record of what crossed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+from shared.exchange.names import Kind, Place
+
+Ending = Literal["declined", "withdrawn", "finished", "aborted"]
+"""How a run ended in one folder; ``finished``: the final model was sent there."""
+
+ANSWERS_NEWEST: frozenset[Kind] = frozenset({"round", "final", "abort"})
+"""The kinds whose answer says what the aggregator had read."""
+
+ANSWERS_ANOTHER = "does not answer the message it should answer, or that one is missing or does not hold"
+
+
+class Link(Protocol):
+    """What chains a manifest."""
+
+    @property
+    def seq(self) -> int:
+        """The sender's own number of it, from 1."""
+
+    @property
+    def previous(self) -> str | None:
+        """The digest of the sender's message before it."""
+
+    @property
+    def in_reply_to(self) -> str | None:
+        """The digest of what it answers."""
+
+
+class Linked(Protocol):
+    """A message, as far as its place in the order goes."""
+
+    @property
+    def place(self) -> Place:
+        """Where it lies."""
+
+    @property
+    def manifest(self) -> Link:
+        """What chains it."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its manifest."""
+
+
+class Exchange(Protocol):
+    """What one side knows of one folder; a ``Channel`` is one."""
+
+    def message(self, place: Place) -> Linked | None:
+        """The message at ``place`` if it is sealed here, or accepted."""
+
+    def refusal(self, place: Place) -> str | None:
+        """Why the message at ``place`` was refused for good, or None."""
+
+    def is_settled(self, place: Place) -> bool:
+        """Whether the message at ``place`` was accepted or refused."""
+
+    def content(self, place: Place, name: str) -> bytes:
+        """What one small file of a message says."""
+
+    def own_messages(self) -> Sequence[Linked]:
+        """What was sealed here, in order."""
+
+    def peer_messages(self) -> Sequence[Linked]:
+        """What was accepted of the other side, in no order."""
+
+    def last_from_peer(self) -> Linked | None:
+        """The other side's last accepted message."""
+
+
+class Replies:
+    """What the messages of one folder may answer; the aggregator's are taken in their order.
+
+    Args:
+        card: digest of the site's card; None where it is not there.
+        sent: the site's messages, in any order.
+    """
+
+    def __init__(self, card: str | None, sent: Iterable[Linked]) -> None:
+        self._card = card
+        self._by_place: dict[Place, Linked] = {}
+        self._numbers = {card: 0} if card else {}
+        self._read = 0  # number of the site's newest message that one of the aggregator's answers
+        for message in sent:
+            self._by_place[message.place] = message
+            self._numbers[message.digest] = message.manifest.seq
+
+    def take(self, message: Linked) -> None:
+        """Go on to the aggregator's next message."""
+        self._by_place[message.place] = message
+        self._read = max(self._read, self._numbers.get(message.manifest.in_reply_to or "", 0))
+
+    def sealed(self, place: Place) -> Linked | None:
+        """The message at ``place``, if it was sent or taken."""
+        return self._by_place.get(place)
+
+    def answers(self, place: Place) -> frozenset[str | None]:
+        """Digests of which the next message at ``place`` must answer one; None stands for no message."""
+        if place.kind in ANSWERS_NEWEST:
+            first, last = self._first(place), self._last(place)
+            return frozenset(digest for digest, number in self._numbers.items() if first <= number <= last)
+        if place.answers is None:
+            return frozenset({self._card} if self._card else ())
+        answered = self.sealed(place.answers)
+        digests: frozenset[str | None] = frozenset({answered.digest} if answered else ())
+        # A verdict on an update that never came, came late or was refused answers nothing.
+        return digests | {None} if place.kind == "verdict" else digests
+
+    def fault(self, place: Place, in_reply_to: str | None) -> str | None:
+        """What is wrong with what the next message at ``place`` answers; None if nothing is."""
+        number = self._numbers.get(in_reply_to or "")
+        if place.kind in ANSWERS_NEWEST and number is not None:
+            first, last = self._first(place), self._last(place)
+            if first <= number <= last:
+                return None
+            if number > last:
+                return "was sealed although the site's withdrawal from the run was known"
+            if number < self._read:
+                return "answers an older message of the site's than a message before it"
+        elif in_reply_to in self.answers(place):
+            return None
+        return ANSWERS_ANOTHER
+
+    def _first(self, place: Place) -> float:
+        """Number of the oldest message that the aggregator's newest can be said to have read."""
+        consent = self.sealed(Place("consent", place.run))
+        if place.kind == "abort":
+            return self._read
+        return max(self._read, consent.manifest.seq) if consent else float("inf")
+
+    def _last(self, place: Place) -> float:
+        """Number of the newest: after a withdrawal that is known, nothing of the run follows."""
+        withdrawal = self.sealed(Place("withdrawal", place.run))
+        return withdrawal.manifest.seq - 1 if withdrawal else float("inf")
+
+
+def may_follow(before: Place, place: Place) -> bool:
+    """Whether the aggregator's message at ``place`` may come next after its message ``before`` of the same run."""
+    match place.kind:
+        case "verdict":
+            return before == Place("round", place.run, place.round_no)
+        case "round":
+            return before.kind == "offer" or (before.kind == "verdict" and before.round_no < place.round_no)
+        case "final":
+            return before.kind in ("offer", "verdict")
+        case "abort":
+            return before.kind == "offer"
+    return False
+
+
+def ending(run: str, messages: Iterable[Linked], *, agreed: bool | None) -> Ending | None:
+    """How a run ended in one folder, by its messages; None while it goes on there.
+
+    Args:
+        messages: of both sides and of all runs, as far as they are known.
+        agreed: what the site's consent says; None without one.
+    """
+    numbers: dict[str | None, int] = {}
+    of_run: dict[Kind, Linked] = {}
+    for message in messages:
+        if message.place.is_from_site:
+            numbers[message.digest] = message.manifest.seq
+        if message.place.run == run and not message.place.round_no:
+            of_run[message.place.kind] = message
+    end, consent, withdrawal = (
+        of_run.get("final") or of_run.get("abort"),
+        of_run.get("consent"),
+        of_run.get("withdrawal"),
+    )
+    # What the end had not read came too late; without an end nothing does.
+    read = numbers.get(end.manifest.in_reply_to, 0) if end else max(numbers.values(), default=0)
+    if withdrawal is not None and withdrawal.manifest.seq <= read:
+        return "withdrawn"
+    if consent is not None and agreed is False and consent.manifest.seq <= read:
+        return "declined"
+    if end is None:
+        return None
+    return "finished" if end.place.kind == "final" else "aborted"
