@@ -1,0 +1,60 @@
+"""Explore every model to its end, print how many states there were, and write benchmarks/results/model-check.json.
+
+python -m tests.model_check            # as `make model-check` does
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+from benchmarks.record import record
+from tests.model_check.explorer import Exploration
+from tests.model_check.rules import Rules
+
+COMMAND = "python -m tests.model_check"
+MODELS = {
+    "two folders, one round and the closing one; looks miss anything, all accidents, as often as they like": Rules(
+        is_reduced=True, rounds=1
+    ),
+    "the same with a quorum of two": Rules(is_reduced=True, rounds=1, quorum=2),
+    "the same with one site asked in each round": Rules(is_reduced=True, rounds=1, sites_per_round=1),
+    "two folders, two rounds and the closing one; without pauses and poison": Rules(
+        is_reduced=True, pauses=False, poison=False
+    ),
+    "one folder, one round and the closing one; each single step of the daemons, all accidents": Rules(
+        sites=1, rounds=1
+    ),
+    "one folder, two rounds and the closing one; all accidents": Rules(is_reduced=True, sites=1),
+}
+
+
+def main() -> None:
+    """Explore one model after the other; end with 1 if one of them is not as it must be."""
+    figures = {}
+    for name, rules in MODELS.items():
+        found = Exploration(rules, _tell).run()
+        print(
+            f"{name}: {found.states:,} states, {found.transitions:,} steps, {found.ends:,} ends, at most "
+            f"{found.steps_deep} steps from the beginning; {found.seconds:,.0f} s",
+            flush=True,
+        )
+        if found.counterexample is not None:
+            sys.exit(str(found.counterexample))
+        figures[name] = {
+            "states": found.states,
+            "steps": found.transitions,
+            "ends": found.ends,
+            "steps_deep": found.steps_deep,
+            "seconds": round(found.seconds, 1),
+        }
+    most_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    record("model-check", COMMAND, {"models": figures, "memory_mb": most_mb})
+
+
+def _tell(done: int, known: int) -> None:
+    print(f"  {done:,} states looked at, {known - done:,} more known", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

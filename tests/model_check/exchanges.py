@@ -1,0 +1,234 @@
+"""The daemons' reading interfaces over a state of the model: the messages of one folder as either end knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from unittest.mock import patch
+
+from aggregator import store as aggregator_store
+from shared.errors import DoubtfulError, PoisonError
+from shared.exchange import names
+from shared.exchange.names import Place
+from shared.exchange.records import Consent, Head, Withdrawal
+from shared.exchange.signing import canonical
+from shared.exchange.trust import check_order, open_record
+from site_client import store as site_store
+from tests.model_check.state import RUN, Desk, Hospital, Sent, Told
+
+CARD = "card"
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A message as far as its place in the order goes."""
+
+    place: Place
+    seq: int
+    previous: str | None
+    in_reply_to: str | None
+    digest: str
+    says: str = ""
+
+    @property
+    def manifest(self) -> Sealed:
+        """What chains it."""
+        return self
+
+    @property
+    def head(self) -> Head:
+        """The sender's chain head once this message is accepted."""
+        return Head.model_construct(seq=self.seq, digest=self.digest)
+
+
+@cache
+def told_messages(told: tuple[Told, ...]) -> tuple[Sealed, ...]:
+    """The aggregator's messages."""
+    return tuple(
+        Sealed(
+            place=Place(each.kind, RUN, each.round_no),
+            seq=seq,
+            previous=f"told {seq - 1}" if seq > 1 else None,
+            in_reply_to=None if each.answers is None else CARD if each.answers == 0 else f"sent {each.answers}",
+            digest=f"told {seq}",
+        )
+        for seq, each in enumerate(told, 1)
+    )
+
+
+@cache
+def sent_messages(sent: tuple[Sent, ...], told: tuple[Told, ...]) -> tuple[Sealed, ...]:
+    """The site's messages, which answer those of the aggregator."""
+    by_place = {message.place: message.digest for message in told_messages(told)}
+    return tuple(
+        Sealed(
+            place=(place := Place(each.kind, RUN, each.round_no)),
+            seq=seq,
+            previous=f"sent {seq - 1}" if seq > 1 else None,
+            in_reply_to=by_place[place.answers] if place.answers else None,
+            digest=f"sent {seq}",
+            says=each.says,
+        )
+        for seq, each in enumerate(sent, 1)
+    )
+
+
+class Known:
+    """An ``Exchange``: what one end knows of its own messages and the other's."""
+
+    def __init__(self, own: tuple[Sealed, ...], peers: tuple[Sealed, ...], refused: tuple[Sealed, ...] = ()) -> None:
+        self._own, self._peers = own, peers
+        self._by_place = {message.place: message for message in (*own, *peers)}
+        self._refused = {message.place: message for message in refused}
+
+    def message(self, place: Place) -> Sealed | None:
+        """As for any."""
+        return self._by_place.get(place)
+
+    def refusal(self, place: Place) -> str | None:
+        """As for any."""
+        return "is poison" if place in self._refused else None
+
+    def is_settled(self, place: Place) -> bool:
+        """As for any."""
+        return place in self._by_place or place in self._refused
+
+    def content(self, place: Place, name: str) -> bytes:
+        """As for any."""
+        return _content(name, self._by_place[place].says)
+
+    def own_messages(self) -> tuple[Sealed, ...]:
+        """As for any."""
+        return self._own
+
+    def peer_messages(self) -> tuple[Sealed, ...]:
+        """As for any."""
+        return self._peers
+
+    def last_from_peer(self) -> Sealed | None:
+        """As for any."""
+        return self._peers[-1] if self._peers else None
+
+
+@cache
+def _content(name: str, says: str) -> bytes:
+    if name == names.WITHDRAWAL:
+        return canonical(Withdrawal(run=RUN, reason="").model_dump())
+    agrees = says == "yes"
+    images = {"train": "12"} if agrees else {}
+    return canonical(Consent(run=RUN, agrees=agrees, reason="", images=images).model_dump())
+
+
+def known_at_desk(desk: Desk, sent: tuple[Sent, ...]) -> Known:
+    """What the aggregator knows of a folder."""
+    return _known_at_desk(desk.told, sent, desk.accepted, desk.accepted + desk.refused)
+
+
+@cache
+def _known_at_desk(told: tuple[Told, ...], sent: tuple[Sent, ...], accepted: int, taken: int) -> Known:
+    messages = sent_messages(sent, told)
+    return Known(told_messages(told), messages[:accepted], messages[accepted:taken])
+
+
+def known_at_hospital(hospital: Hospital, desk: Desk) -> Known:
+    """What the site knows of its folder."""
+    return _known_at_hospital(hospital.sent, desk.told, hospital.read)
+
+
+@cache
+def _known_at_hospital(sent: tuple[Sent, ...], told: tuple[Told, ...], read: int) -> Known:
+    return Known(sent_messages(sent, told), told_messages(told)[:read])
+
+
+@contextmanager
+def records_read_once() -> Iterator[None]:
+    """Have a record that was read not be parsed again: here a few of them are read millions of times."""
+    quick = cache(open_record)
+    with patch.object(aggregator_store, "open_record", quick), patch.object(site_store, "open_record", quick):
+        yield
+
+
+class Noticed(Known):
+    """The same at the aggregator while it looks into the folder, of whose messages it sees some.
+
+    Args:
+        visible: numbers of the site's messages whose manifests are seen.
+        keeps_back: the withdrawal's own files cannot be read now.
+    """
+
+    def __init__(self, desk: Desk, hospital: Hospital, visible: Collection[int], *, keeps_back: bool = False) -> None:
+        self._sent = sent_messages(hospital.sent, desk.told)
+        self._told = told_messages(desk.told)
+        self._accepted, self._refused_count = desk.accepted, desk.refused
+        self._seen = {message.place: message for message in self._sent if message.seq in visible}
+        self._rotated = hospital.rotated if hospital.shows_key else None
+        self._is_signed_anew = hospital.rotated
+        self._keeps_back = keeps_back
+        self.knows_key = desk.knows_key
+        self.asked_for: set[Place] = set()
+        """Where it was looked."""
+        self._renew()
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """How many of the site's messages are accepted, and how many refused."""
+        return self._accepted, self._refused_count
+
+    def _renew(self) -> None:
+        end = self._accepted + self._refused_count
+        super().__init__(self._told, self._sent[: self._accepted], self._sent[self._accepted : end])
+
+    def notice(self, place: Place) -> bytes | None:
+        """As for any; the manifest's bytes say nothing here."""
+        self.asked_for.add(place)
+        return b"manifest" if place in self._seen else None
+
+    def is_signed(self, place: Place, manifest: bytes) -> bool:
+        """As for any: whether the key that signed a message is known."""
+        message = self._seen[place]
+        return self._is_signed_anew is None or message.seq <= self._is_signed_anew or self.knows_key
+
+    def skips_messages(self, place: Place, manifest: bytes) -> bool:
+        """As for any."""
+        return self.is_signed(place, manifest) and self._seen[place].seq > self._accepted + 1
+
+    def has_shown(self, place: Place) -> bool:
+        """Whether it was looked there, and a message seen that its sender has signed."""
+        is_seen = place in self.asked_for and place in self._seen
+        return is_seen and self.is_signed(place, b"manifest")
+
+    def fetch(self, place: Place, manifest: bytes) -> bool:
+        """Take a message as the courier does; return whether it was accepted or refused.
+
+        Raises:
+            DoubtfulError: it comes before one that is missing.
+        """
+        message = self._seen[place]
+        if not self.is_signed(place, manifest):
+            self.knows_key = self._rotated is not None
+            return False
+        if self._keeps_back and place.kind == "withdrawal":
+            return False
+        answered = self.message(place.answers) if place.answers else None
+        refused = [each.digest for each in self._sent[self._accepted :][: self._refused_count]]
+        head = self._peers[-1].head if self._peers else Head()
+        try:
+            check_order(message, place, head=head, answers=(answered.digest,) if answered else (), refused=refused)
+            if message.says == "poison":
+                raise PoisonError(place.manifest, "is poison")
+        except DoubtfulError:
+            raise
+        except PoisonError:
+            self._refused_count += 1
+        else:
+            self._accepted += 1
+        self._renew()
+        return True
+
+
+def chains(desk: Desk, hospital: Hospital) -> Iterator[Sealed]:
+    """What lies in the folder, as an auditor reads it."""
+    yield from told_messages(desk.told)[: desk.published]
+    yield from sent_messages(hospital.sent, desk.told)[: hospital.published]

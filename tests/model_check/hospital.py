@@ -1,0 +1,175 @@
+"""What a site may do next: what ``site_client.rounds`` decides, and what its people and accidents do.
+
+Each step of a daemon is one of its actions; a message takes three: sealed, its payload in the folder, its manifest
+there. A look is one step, and may miss anything: so it stands for one that began before something was published, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shared.errors import PoisonError
+from shared.exchange.names import Place
+from shared.exchange.order import may_follow
+from shared.exchange.records import Head
+from shared.exchange.trust import check_order
+from site_client import rounds
+from site_client.facts import may_answer, may_leave, site_facts
+from tests.model_check.exchanges import CARD, Sealed, known_at_hospital, told_messages
+from tests.model_check.rules import Rules
+from tests.model_check.state import RUN, Folder, Hospital, Says, Sent
+
+Step = tuple[str, bool, Folder]
+"""What happens, whether it is an accident or a person's wish that a run may do without, and what is then there."""
+
+
+def decided(folder: Folder, rules: Rules) -> rounds.Action:
+    """What the site's daemon would do now."""
+    hospital = folder.hospital
+    known = known_at_hospital(hospital, folder.desk)
+    facts = site_facts(
+        known,
+        card_published=hospital.started,
+        enrolled=hospital.knows,
+        paused=False,
+        may_train=True,
+        unpublished=hospital.published < len(hospital.sent),
+        wants_to_leave=lambda _: hospital.wants_out,
+        unkept=None,
+        looked=hospital.looked,
+    )
+    return rules.site_decides(facts)
+
+
+def steps(folder: Folder, rules: Rules) -> Iterator[Step]:
+    """All that may happen at a site."""
+    if not folder.hospital.comes:
+        return
+    yield from ((name, False, folder._replace(hospital=after)) for name, after in _daemon_steps(folder, rules))
+    yield from ((name, True, folder._replace(hospital=after)) for name, after in _accidents(folder, rules))
+
+
+def _daemon_steps(folder: Folder, rules: Rules) -> Iterator[tuple[str, Hospital]]:
+    desk, hospital = folder
+    done = hospital._replace(looked=False)
+    match decided(folder, rules):
+        case rounds.PublishCard():
+            shows_key = hospital.rotated is not None
+            yield (
+                "starts",
+                done._replace(started=True, is_here=True, shows_key=shows_key, knows=hospital.knows or desk.enrolled),
+            )
+        case rounds.ReadFederation():
+            if desk.enrolled:
+                yield "is enrolled", done._replace(knows=True)
+            else:
+                yield "finds nothing", hospital._replace(looked=True)
+        case rounds.Publish():
+            yield _publishes(done)
+        case rounds.Look() as look:
+            yield from _looks(folder, look, rules)
+        case rounds.AnswerOffer():
+            yield from _seals(hospital, rules, Sent("consent", 0, "yes"))
+            yield from _seals(hospital, rules, Sent("consent", 0, "no"))
+        case rounds.AnswerRound(_, round_no):
+            yield from _seals(hospital, rules, Sent("update", round_no))
+        case rounds.Withdraw():
+            yield from _seals(hospital, rules, Sent("withdrawal"))
+        case rounds.Wait():
+            if hospital.looked:
+                yield "rests", done
+
+
+def _looks(folder: Folder, look: rounds.Look, rules: Rules) -> Iterator[tuple[str, Hospital]]:
+    hospital = folder.hospital
+    found = _found(folder, look)
+    if found is not None:
+        yield f"reads {_called(found.place)}", hospital._replace(read=hospital.read + 1, looked=False)
+    if found is None or rules.looks_may_miss:
+        yield "misses it" if found else "finds nothing", hospital._replace(looked=True)
+
+
+def _publishes(hospital: Hospital) -> tuple[str, Hospital]:
+    """The next step of bringing what is sealed into the folder."""
+    newest = hospital.sent[hospital.published]
+    what = _called(Place(newest.kind, RUN, newest.round_no))
+    if not hospital.has_payload:
+        return f"uploads {what}", hospital._replace(has_payload=True)
+    return f"publishes {what}", hospital._replace(has_payload=False, published=hospital.published + 1)
+
+
+def _seals(hospital: Hospital, rules: Rules, message: Sent) -> Iterator[tuple[str, Hospital]]:
+    """Seal a message, which may be poison."""
+    may_be_poison = rules.poison and not any(each.says == "poison" for each in hospital.sent)
+    variants: tuple[Says, ...] = (message.says, "poison") if may_be_poison and message.says != "no" else (message.says,)
+    for says in variants:
+        what = (
+            f"{'poison in place of ' if says == 'poison' else ''}{message.says} {message.kind} {message.round_no or ''}"
+        )
+        yield (
+            f"seals {' '.join(what.split())}",
+            hospital._replace(sent=(*hospital.sent, message._replace(says=says)), looked=False),
+        )
+
+
+def _found(folder: Folder, look: rounds.Look) -> Sealed | None:
+    """The aggregator's next message, if it is published where the site looks.
+
+    Raises:
+        AssertionError: it is there, and the site would refuse it.
+    """
+    desk, hospital = folder
+    if hospital.read == desk.published:
+        return None
+    messages = told_messages(desk.told)
+    message = messages[hospital.read]
+    if not _is_looked_for(message.place, look):
+        return None
+    known = known_at_hospital(hospital, desk)
+    head = messages[hospital.read - 1].head if hospital.read else Head()
+    try:
+        check_order(message, message.place, head=head, answers=may_answer(known, message.place, CARD))
+    except PoisonError as error:
+        raise AssertionError(f"the site refuses the aggregator's message: {error}") from None
+    assert message.place.kind == "offer" or may_follow(messages[hospital.read - 1].place, message.place)
+    return message
+
+
+def _is_looked_for(place: Place, look: rounds.Look) -> bool:
+    if place.kind == "offer":
+        return look.offers
+    if place.kind == "round":
+        return look.later_than is not None and place.round_no > look.later_than.round_no
+    return place in look.places
+
+
+def _accidents(folder: Folder, rules: Rules) -> Iterator[tuple[str, Hospital]]:
+    desk, hospital = folder
+    stopped = hospital._replace(started=False, looked=False)
+    if rules.crashes and stopped != hospital:
+        yield "dies", stopped
+    if rules.withdrawals and not hospital.wants_out and may_leave(known_at_hospital(hospital, desk), RUN):
+        yield "has decided to withdraw", hospital._replace(wants_out=True)
+    if rules.rotations and hospital.knows and hospital.sent and hospital.rotated is None:
+        yield "stops, and rotates its key", stopped._replace(rotated=len(hospital.sent))
+
+
+def finds(folder: Folder, rules: Rules) -> bool:
+    """Whether a look of the site would find something."""
+    action = decided(folder._replace(hospital=folder.hospital._replace(looked=False)), rules)
+    return isinstance(action, rounds.Look) and _found(folder, action) is not None
+
+
+def is_quiet(folder: Folder, rules: Rules) -> bool:
+    """Whether the site has read and sent all that there is, or never came."""
+    desk, hospital = folder
+    if not hospital.is_here:
+        return True
+    is_all_read = hospital.read == desk.published == len(desk.told) and hospital.published == len(hospital.sent)
+    return is_all_read and isinstance(
+        decided(Folder(desk, hospital._replace(started=True, knows=True, looked=True)), rules), rounds.Wait
+    )
+
+
+def _called(place: Place) -> str:
+    return f"{place.kind} {place.round_no}" if place.round_no else place.kind
