@@ -32,6 +32,7 @@ from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
+    Abort,
     Consent,
     FinalCard,
     Handover,
@@ -67,7 +68,7 @@ CLOSING = Closing(
     root=digest_of(b""),
     created="2026-11-21T09:30:00Z",
 )
-IN_JSON: Sequence[type[BaseModel]] = (Consent, Withdrawal, Verdict, FinalCard)
+IN_JSON: Sequence[type[BaseModel]] = (Consent, Withdrawal, Verdict, FinalCard, Abort)
 IN_YAML: Sequence[type[BaseModel]] = (RunConfiguration, Sharing, RoundConfiguration, Reliability)
 MOST_BLOCKS = 16  # of a payload that is encrypted here
 _PIPE_HOLDS = 1 << 16  # bytes that a pair of sockets takes, though nobody reads

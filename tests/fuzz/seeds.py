@@ -16,6 +16,7 @@ from shared.doors import zstd_frame
 from shared.exchange import names
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
+    Abort,
     Consent,
     Federation,
     FileEntry,
@@ -99,6 +100,7 @@ def _manifests() -> Iterator[bytes]:
 
 def _json_records() -> Iterator[bytes]:
     yield b"\x00" + canonical(Consent(run="octa-1", agrees=True, reason="yes", images={"train": "12"}).model_dump())
+    yield b"\x04" + canonical(Abort(run="octa-1", reason="too few sites agreed").model_dump())
     yield b"\x01" + canonical(Withdrawal(run="octa-1", reason="a change of plans").model_dump())
     verdict = {"run": "octa-1", "round": 1, "site": "north", "status": "accepted", "score": "0.9", "tolerance": "0.3"}
     yield b"\x02" + canonical(Verdict(**verdict, theta=None, weight="1.0", reason="ok").model_dump())
