@@ -164,7 +164,14 @@ class Played:
         offer = {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
         self.send("offer", 0, dict(offer), None)
 
-    def round(self, round_no: int, trains: bool, to_site: Sequence[str] = (), from_site: Sequence[str] = ()) -> None:
+    def round(
+        self,
+        round_no: int,
+        trains: bool,
+        to_site: Sequence[str] = (),
+        from_site: Sequence[str] = (),
+        weight: str = "1.0",
+    ) -> None:
         """
         Args:
             to_site: groups that come beside the model.
@@ -181,7 +188,7 @@ class Played:
             score="0.9" if trains else None,
             tolerance="0.01",
             theta=None,
-            weight="1.0" if trains else None,
+            weight=weight if trains else None,
             reason="ok",
         )
         self.send("verdict", round_no, {names.VERDICT: canonical(verdict.model_dump())}, "update")

@@ -47,9 +47,10 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
     result = demo(tmp_path, "--data", "data")
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())
-    # Two test images each: too few for a score to leave the site.
-    withheld = dict.fromkeys(("classes", "test_images", "before", "after", "theta")) | {"weight": 0.5}
-    assert summary["sites"] == {"clinic-a": withheld, "clinic-b": withheld}
+    assert sorted(summary["sites"]) == ["clinic-a", "clinic-b"]
+    for scores in summary["sites"].values():  # the demo's policy is that of public images: scores over two may leave
+        assert (scores["classes"], scores["test_images"], scores["theta"], scores["weight"]) == (None, 2, None, 0.5)
+        assert 0 <= scores["before"] <= 1 and 0 <= scores["after"] <= 1
     assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
 
 
@@ -63,7 +64,7 @@ def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(tmp_path:
     assert sum(weights) == pytest.approx(1 if weights else 0)
     for scores in sites.values():
         assert 0 < scores["theta"] <= 1 and 0 <= scores["after"] <= 1
-    for shown in ("AUROC", "θ", "weight", "dropfed-site predict"):
+    for shown in ("AUROC", "θ", *(["weight"] if weights else []), "dropfed-site predict"):
         assert shown in result.stdout
 
 

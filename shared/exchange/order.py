@@ -13,6 +13,7 @@ Daemons and audit ask the functions here, and so have one record of what crossed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
@@ -142,12 +143,12 @@ class Replies:
         consent = self.sealed(Place("consent", place.run))
         if place.kind == "abort":
             return self._read
-        return max(self._read, consent.manifest.seq) if consent else float("inf")
+        return max(self._read, consent.manifest.seq) if consent else math.inf
 
     def _last(self, place: Place) -> float:
         """Number of the newest: after a withdrawal that is known, nothing of the run follows."""
         withdrawal = self.sealed(Place("withdrawal", place.run))
-        return withdrawal.manifest.seq - 1 if withdrawal else float("inf")
+        return withdrawal.manifest.seq - 1 if withdrawal else math.inf
 
 
 def may_follow(before: Place, place: Place) -> bool:

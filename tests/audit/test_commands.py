@@ -15,8 +15,8 @@ from shared.audit.closing import tree_digest
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Sharing, Verdict
-from shared.exchange.signing import SigningKey, canonical, digest_of, fingerprint
+from shared.exchange.records import Sharing
+from shared.exchange.signing import SigningKey, digest_of, fingerprint
 from site_client.rotation import rotate
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
@@ -223,20 +223,7 @@ def test_runs_differ_in_what_they_say(tmp_path: Path) -> None:
     for name, weight in (("octa-1", "1.0"), ("octa-2", "0.5")):
         run.run = name
         run.offer_and_consent(keep="all" if name == "octa-1" else "best")
-        run.send("round", 1, run.to_site(1), "consent")
-        run.send("update", 1, run.from_site(1, trains=True), "round")
-        verdict = Verdict(
-            run=name,
-            round=1,
-            site="north",
-            status="accepted",
-            score="0.9",
-            tolerance="0.01",
-            theta=None,
-            weight=weight,
-            reason="ok",
-        )
-        run.send("verdict", 1, {names.VERDICT: canonical(verdict.model_dump())}, "update")
+        run.round(1, trains=True, weight=weight)
         run.finish()
     assert told("diff", "octa-1", "octa-2", run.drop) == {
         "configuration.keep": ["all", "best"],

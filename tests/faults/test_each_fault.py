@@ -18,7 +18,7 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     # kind: what a site says that sends, and the aggregator that fetches; None: nothing is wrong enough to be told
     "refused": (FAILED, FAILED),
     "delayed": (None, None),
-    "stalled": (None, "did not move a byte for 2 s"),  # of an upload's answer, the status is enough
+    "stalled": (None, "stood still: fewer than 256 bytes moved in 2 s"),  # of an upload's answer, the status is enough
     "dripping": (None, None),
     "request cut": (FAILED, FAILED),
     "answer cut": (FAILED, f"{FAILED}|was cut off after"),

@@ -29,11 +29,14 @@ class Clock(threading.Event):
         super().__init__()
         self.now = 0.0
         self.pauses: list[float] = []
+        self._waiter = threading.current_thread()
 
     def monotonic(self) -> float:
         return self.now
 
     def wait(self, timeout: float | None = None) -> bool:
+        if threading.current_thread() is not self._waiter:  # who only looks whether to cut a connection
+            return super().wait(timeout)
         self.pauses.append(timeout or 0.0)
         self.now += timeout or 0.0
         if self.now > WAITED_S:

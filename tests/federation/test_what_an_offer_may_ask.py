@@ -295,8 +295,8 @@ def test_what_counts_over_runs_survives_a_new_division(hospital: Hospital) -> No
     assert taken.rows["validation"] == 5, "nothing tells how many were sent, so all that the run allowed count"
 
 
-class DiskLostError(Exception):
-    """The machine is gone."""
+class DiskLostError(BaseException):
+    """The machine is gone, and no last resort with it."""
 
 
 def test_a_disk_lost_between_a_private_model_and_its_manifest_never_yields_a_second_noisy_version(
