@@ -39,6 +39,7 @@ from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
+from shared.folder.lock import make_work
 from shared.learning.methods import method_names
 from shared.learning.tasks import task_named
 from site_client.configuration import Policy
@@ -201,6 +202,8 @@ def _server(sites: Sequence[SiteData]) -> Iterator[str]:
     path = HOME / "server.json"
     write_file(path, json.dumps(settings).encode(), private=True)
     for site, password in passwords.items():
+        make_work(HOME / "sites" / site)
+        make_work(HOME / "aggregator")
         write_file(HOME / "sites" / site / "password", password.encode(), private=True)
         aggregator_password = str(settings["aggregator_password"])
         write_file(HOME / "aggregator" / "passwords" / site, aggregator_password.encode(), private=True)
