@@ -73,3 +73,11 @@ def store(run: Played) -> RunStore:
 def faulty() -> Iterator[FaultyServer]:
     with FaultyServer() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Generator[None]:
+    """A daemon's command that runs in this process tightens the umask for good: no other test has it from there."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
