@@ -8,7 +8,7 @@ for different sites does not matter to the model: it may be any.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from aggregator import rounds
@@ -127,8 +127,9 @@ class Office:
             has_looked_since_stop=all(desk.stop_looked or desk.in_trouble for desk in self.desks.values()),
         )
 
+    @cached_property
     def actions(self) -> list[rounds.Action]:
-        """What the daemon would do now."""
+        """What the daemon would do now; reading the facts for it asks for looks."""
         return self.rules.aggregator_decides(self.facts())
 
     def site_facts(self, site: str) -> rounds.SiteFacts:
@@ -148,7 +149,7 @@ class Office:
         """Whether the daemon ends: the run is over, and every folder says so."""
         if not (self.director.chosen or self.director.aborted) or not self.is_idle:
             return False
-        all_told = not self.rules.aggregator_decides(self.facts())
+        all_told = not self.actions
         return all_told and all(desk.published == len(desk.told) for desk in self.desks.values())
 
 
@@ -192,7 +193,7 @@ def _daemon_steps(office: Office) -> Iterator[Found]:
 def decides(office: Office) -> Iterator[Found]:
     """Read the facts, which ask for looks, and decide."""
     director, desks = office.director, {}
-    actions = office.rules.aggregator_decides(office.facts())
+    actions = office.actions
     for_run = next((action for action in actions if isinstance(action, FOR_RUN)), None)
     for_sites = {action.site: type(action).__name__ for action in actions if not isinstance(action, FOR_RUN)}
     chosen = for_run.participants if isinstance(for_run, rounds.OpenRound | rounds.AskMore) else ()
@@ -236,36 +237,21 @@ def does(office: Office) -> Found:
     return office.director.due, False, director, desks
 
 
+_UNLOOKED: dict[str, Any] = {"asked_look": False, "looked": False, "shown": ""}
+_FORGOTTEN = _UNLOOKED | {"asked_stop_look": False, "stop_looked": False, "has_noticed": False, "in_trouble": False}
+"""What a daemon that dies forgets of its looks."""
+
+
 def _ended(desks: dict[str, Desk]) -> dict[str, Desk]:
     """What nothing depends on any more once the run is over, in one form."""
     return {
-        site: desk._replace(
-            takes_part=False,
-            scored=False,
-            status="",
-            shown="",
-            had_left=False,
-            asked_look=False,
-            looked=False,
-            asked_stop_look=False,
-            stop_looked=False,
-            has_noticed=False,
-            in_trouble=False,
-        )
+        site: desk._replace(takes_part=False, scored=False, status="", had_left=False, **_FORGOTTEN)
         for site, desk in desks.items()
     }
 
 
 def _opened(desk: Desk) -> Desk:
-    return desk._replace(
-        takes_part=desk.chosen,
-        chosen=False,
-        scored=False,
-        status="",
-        asked_look=False,
-        looked=False,
-        shown="",
-    )
+    return desk._replace(takes_part=desk.chosen, chosen=False, scored=False, status="", **_UNLOOKED)
 
 
 def _asked_too(desk: Desk) -> Desk:
@@ -356,7 +342,7 @@ def accidents(office: Office) -> Iterator[Found]:
     director, desks, rules = office.director, office.desks, office.rules
     goes_on = not (director.chosen or director.aborted)
     if rules.crashes:
-        dead = {site: _forgotten(desk) for site, desk in desks.items()}
+        dead = {site: desk._replace(due="", chosen=False, **_FORGOTTEN) for site, desk in desks.items()}
         after = director._replace(due="", overdue=False)
         if (after, dead) != (director, desks):
             yield "dies", True, after, dead
@@ -370,17 +356,3 @@ def accidents(office: Office) -> Iterator[Found]:
     is_waiting = goes_on and not (director.paused or director.stopped or director.closed)
     if rules.deadlines and is_waiting and not director.overdue:
         yield "the deadline passes", False, director._replace(overdue=True), desks
-
-
-def _forgotten(desk: Desk) -> Desk:
-    return desk._replace(
-        due="",
-        chosen=False,
-        asked_look=False,
-        looked=False,
-        asked_stop_look=False,
-        stop_looked=False,
-        has_noticed=False,
-        in_trouble=False,
-        shown="",
-    )

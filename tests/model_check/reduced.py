@@ -104,8 +104,7 @@ def _found(office: director.Office) -> Iterator[director.Found]:
         looked = [View(view.desk._replace(stop_looked=stop_looked), view.sent) for view in office.views]
         now = director.Office(run, (looked[0], looked[1]), office.rules)
         if not now.is_over:
-            actions = now.actions()
-            fresh |= {(type(action).__name__, action.site) for action in actions if hasattr(action, "site")}
+            fresh |= {(type(action).__name__, action.site) for action in now.actions if hasattr(action, "site")}
             if not run.due:
                 yield from director.decides(now)
     for site in desks:
