@@ -201,9 +201,9 @@ def _server(sites: Sequence[SiteData]) -> Iterator[str]:
     }
     path = HOME / "server.json"
     write_file(path, json.dumps(settings).encode(), private=True)
+    make_work(HOME / "aggregator")
     for site, password in passwords.items():
         make_work(HOME / "sites" / site)
-        make_work(HOME / "aggregator")
         write_file(HOME / "sites" / site / "password", password.encode(), private=True)
         aggregator_password = str(settings["aggregator_password"])
         write_file(HOME / "aggregator" / "passwords" / site, aggregator_password.encode(), private=True)

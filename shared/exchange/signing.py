@@ -36,31 +36,24 @@ __all__ = [
 ]
 
 
-class KeptKey(ABC):
-    """A private key of 32 bytes, made where it is used and kept there; ``public`` is its public half, 64 hex digits."""
-
-    public: str
+class KeptSecret(ABC):
+    """32 bytes, made where they are used and kept there in a file that only its owner can read."""
 
     @abstractmethod
     def __init__(self, private: bytes) -> None: ...
 
     @classmethod
+    @abstractmethod
     def at(cls, path: Path) -> Self:
-        """Load the key kept at ``path``.
+        """Load what is kept at ``path``.
 
         Raises:
-            StandingError: it is missing, readable by others, or not a key.
+            StandingError: it is missing, readable by others, or no such secret.
         """
-        if not path.exists():
-            raise StandingError(f"{path} is missing: put this very key back from a backup, another will not do")
-        try:
-            return cls(bytes.fromhex(read_private(path).decode().strip()))
-        except ValueError:
-            raise StandingError(f"{path} does not hold a dropfed key: put the right file back") from None
 
     @classmethod
     def made_at(cls, path: Path) -> Self:
-        """Make a key at ``path``, readable by its owner only, unless there is one; load it.
+        """Make a secret at ``path`` unless there is one; load it.
 
         Raises:
             StandingError: as ``at``, for a file that is there.
@@ -68,6 +61,22 @@ class KeptKey(ABC):
         if not path.exists():
             write_file(path, secrets.token_hex(32).encode(), private=True)
         return cls.at(path)
+
+
+class KeptKey(KeptSecret):
+    """A private key; ``public`` is its public half, 64 hex digits."""
+
+    public: str
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """As for any secret that is kept."""
+        if not path.exists():
+            raise StandingError(f"{path} is missing: put this very key back from a backup, another will not do")
+        try:
+            return cls(bytes.fromhex(read_private(path).decode().strip()))
+        except ValueError:
+            raise StandingError(f"{path} does not hold a dropfed key: put the right file back") from None
 
 
 class SigningKey(KeptKey):

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -24,7 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from shared.errors import StandingError
-from shared.folder.durable import read_private, write_file
+from shared.exchange.signing import KeptSecret
+from shared.folder.durable import read_private
 from shared.learning.opacus_import import import_opacus
 from shared.learning.privacy import Mechanism
 from shared.learning.tasks.contract import SampleT
@@ -33,7 +33,7 @@ Rule = Callable[[Any, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]
 """From a layer, its inputs and the gradient of its output: (B, ...) gradients by image for each of its parameters."""
 
 
-class Secret:
+class Secret(KeptSecret):
     """32 bytes that only this site knows, and all random numbers that follow from them.
 
     A secret always gives the same numbers, so each purpose has its own: ``secret.of("round", 3).of("step", 7)``. The
@@ -41,18 +41,14 @@ class Secret:
     the CPU starts from 32 bits, few enough to try them all.
     """
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) != 32:
-            raise ValueError(f"a secret has 32 bytes, not {len(key)}")
-        self._key = key
+    def __init__(self, private: bytes) -> None:
+        if len(private) != 32:
+            raise ValueError(f"a secret has 32 bytes, not {len(private)}")
+        self._key = private
 
     @classmethod
-    def at(cls, path: Path) -> Secret:
-        """Load the secret kept at ``path``.
-
-        Raises:
-            StandingError: it is missing, readable by others, or no secret.
-        """
+    def at(cls, path: Path) -> Self:
+        """As for any secret that is kept."""
         if not path.exists():
             raise StandingError(
                 f"{path} is missing, the secret of a private run's noise: a second one would give away what the first "
@@ -64,17 +60,6 @@ class Secret:
             raise StandingError(
                 f"{path} does not hold a secret of dropfed any more: no round of this run is answered; withdraw from it"
             ) from None
-
-    @classmethod
-    def made_at(cls, path: Path) -> Secret:
-        """Make a secret at ``path``, readable by its owner only, unless there is one; load it.
-
-        Raises:
-            StandingError: as ``at``, for a file that is there.
-        """
-        if not path.exists():
-            write_file(path, secrets.token_hex(32).encode(), private=True)
-        return cls.at(path)
 
     def of(self, *purpose: int | str | bytes) -> Secret:
         """The secret for one purpose, from general to particular; no other can be found from it."""
