@@ -70,14 +70,16 @@ def test_a_flipped_bit_is_noticed(copy: Path, data: st.DataObject) -> None:
         assert name in {finding.file for finding in findings(copy)}
 
 
-def test_every_byte_of_every_record_counts(copy: Path) -> None:
-    """Not a sample: each single byte of the signed records, one after the other."""
-    for name in ("federation.json", "site.json", "status.json", Place("verdict", RUN, 1).manifest):
-        content = (copy / name).read_bytes()
-        with changed(copy / name):
+def test_every_byte_of_every_record_counts(run: Played) -> None:
+    """Not a sample: each single byte of each kind of signed record, one after the other."""
+    run.offer_and_consent()
+    for name in ("federation.json", "site.json", "status.json", Place("consent", RUN).manifest):
+        content = (run.drop / name).read_bytes()
+        with changed(run.drop / name):
             for position in range(len(content)):
-                (copy / name).write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
-                audit = verify(LocalFolder(copy))
+                flipped = content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+                (run.drop / name).write_bytes(flipped)
+                audit = verify(LocalFolder(run.drop))
                 assert name in {finding.file for finding in audit.findings}, position
 
 

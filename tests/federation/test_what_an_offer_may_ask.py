@@ -21,6 +21,7 @@ from site_client.cli import main
 from site_client.configuration import Policy
 from site_client.division import BUDGET, DIVISION, Budget, Division
 from site_client.offer import describe
+from site_client.store import runs_with_noise
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 
@@ -187,11 +188,13 @@ def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(
     assert len(left_out) == BLOCK
 
 
-def test_private_runs_spend_one_budget_and_what_was_never_answered_is_given_back(hospital: Hospital) -> None:
+def test_private_runs_spend_one_budget_and_what_an_aborted_run_never_took_is_given_back(hospital: Hospital) -> None:
     hospital.set_policy(USUAL.model_copy(update={"total_epsilon": 1.3}))
-    never_begun, first, second = (asked(**PRIVATE) for _ in range(3))
-    assert consent(hospital, never_begun).agrees
-    assert consent(hospital, first).agrees
+    aborted, first, second = (asked(**PRIVATE) for _ in range(3))
+    assert consent(hospital, aborted).agrees
+    assert runs_with_noise(hospital.work) == [aborted.run]
+    assert consent(hospital, first).agrees  # the one before it is aborted now
+    assert runs_with_noise(hospital.work) == [first.run]
     answer_once(hospital, first)
     declined = consent(hospital, second)
     assert not declined.agrees
