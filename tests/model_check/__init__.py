@@ -7,6 +7,7 @@
     director.py    what the aggregator may do next, by ``aggregator.rounds``; and what the PI and the clock may
     reduced.py     the same with fewer states, which allows all that the daemons can do, and more
     __main__.py    all models one after the other, for the record
+    numbered.py    states as numbers, and what may come next of many at once
     explorer.py    every state that can be reached, breadth first, and from which of them the run can end
     properties.py  what must hold
     rules.py       rules that were mended, put back to show what they allowed

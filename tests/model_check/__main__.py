@@ -54,8 +54,8 @@ def main() -> None:
         record("model-check", COMMAND, {"models": figures, "not explored": to_come, "memory_mb": most_mb})
 
 
-def _tell(done: int, known: int) -> None:
-    print(f"  {done:,} states looked at, {known - done:,} more known", file=sys.stderr, flush=True)
+def _tell(known: int, new: int) -> None:
+    print(f"  {known:,} states known, {new:,} of them new", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,19 @@
-"""Every state that can be reached from the beginning, breadth first, and whether the run can end from each.
-
-States are numbers here: the aggregator's part and each folder are numbered when they are first met, and what may happen
-next is worked out once for each part that matters: at a site and its courier for a folder, at the aggregator for its
-own part and what it knows of both folders. All else is putting numbers together.
-
-Two states that differ only in which site is which are one (``Rules.is_symmetric``): the aggregator's decisions are then
-the same, which is checked for each that is worked out. Nothing else is left out.
-"""
+"""Every state that can be reached from the beginning, breadth first, and whether the run can end from each."""
 
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tests.model_check import director, hospital, reduced, whole
+from tests.model_check import director, reduced, whole
 from tests.model_check.exchanges import records_read_once
-from tests.model_check.properties import ViolationError, check_end
+from tests.model_check.numbered import Model, Numbers, WrongStateError
 from tests.model_check.rules import Rules
-from tests.model_check.state import SITES, Desk, Director, Folder, Hospital, State
-
-_BITS = 24
-_MASK = (1 << _BITS) - 1
-_TOLD_EVERY = 100_000
+from tests.model_check.state import SITES, Director, Folder, Hospital, State
 
 
 def beginning(rules: Rules) -> State:
@@ -78,212 +66,88 @@ class Explored:
     counterexample: Counterexample | None = None
 
 
-class Model:
-    """The numbered parts of a model, and what may happen next."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self._of = reduced if rules.is_reduced else whole
-        self._runs: list[Director] = []
-        self._run_numbers: dict[Director, int] = {}
-        self._folders: list[Folder] = []
-        self._folder_numbers: dict[Folder, int] = {}
-        self._views: list[int] = []
-        self._view_numbers: dict[director.View, int] = {}
-        self._quiet: list[bool | None] = []
-        self._steps: list[list[tuple[int, bool]] | None] = []
-        self._results: dict[tuple[int, int, int], tuple[bool, list[tuple[str, bool, int, Desk, Desk]]]] = {}
-        self._placed: dict[tuple[int, Desk, str], int] = {}
-        self._ends_well: set[tuple[int, int]] = set()
-
-    def number(self, state: State) -> int:
-        """The number of a state; of two that differ only in which site is which, one number."""
-        first, second = (self._folder_number(folder) for folder in state.folders)
-        return self._packed(self._run_number(state.director), first, second)
-
-    def _packed(self, run: int, first: int, second: int) -> int:
-        if self.rules.is_symmetric and first > second:
-            first, second = second, first
-        return (run << 2 * _BITS) | (first << _BITS) | second
-
-    def following(self, number: int) -> list[tuple[int, bool]]:
-        """The numbers of what may come next, and whether that takes an accident.
-
-        Raises:
-            ViolationError: what comes next must not be.
-        """
-        run, first, second = number >> 2 * _BITS, (number >> _BITS) & _MASK, number & _MASK
-        packed = self._packed
-        found = [(packed(run, after, second), accident) for after, accident in self._steps_of(first)]
-        found += [(packed(run, first, after), accident) for after, accident in self._steps_of(second)]
-        for name, accident, after, one, other in self._results_of(run, first, second)[1]:
-            found.append((packed(after, self._place(first, one, name), self._place(second, other, name)), accident))
-        return found
-
-    def is_end(self, number: int) -> bool:
-        """Whether the run is over, every folder says so, and every site has read all that there is.
-
-        Raises:
-            ViolationError: the end is not as it must be.
-        """
-        run, first, second = number >> 2 * _BITS, (number >> _BITS) & _MASK, number & _MASK
-        if not (self._is_quiet(first) and self._is_quiet(second) and self._results_of(run, first, second)[0]):
-            return False
-        for folder in (first, second):
-            if (run, folder) not in self._ends_well:
-                check_end(self._runs[run], self._folders[folder], self.rules)
-                self._ends_well.add((run, folder))
-        return True
-
-    # --- what is worked out once ---------------------------------------------------------------------------
-
-    def _steps_of(self, number: int) -> list[tuple[int, bool]]:
-        if (known := self._steps[number]) is None:
-            found = self._of.folder_steps(self._folders[number], self.rules)
-            known = self._steps[number] = [(self._folder_number(after), accident) for _, accident, after in found]
-        return known
-
-    def _is_quiet(self, number: int) -> bool:
-        if (known := self._quiet[number]) is None:
-            known = self._quiet[number] = hospital.is_quiet(self._folders[number], self.rules)
-        return known
-
-    def _results_of(self, run: int, first: int, second: int) -> tuple[bool, list[tuple[str, bool, int, Desk, Desk]]]:
-        key = (run, self._views[first], self._views[second])
-        if (known := self._results.get(key)) is None:
-            views = (director.view_of(self._folders[first]), director.view_of(self._folders[second]))
-            found = self._of.results(self._runs[run], views, self.rules)
-            is_over = director.Office(self._runs[run], views, self.rules).is_over
-            numbered = [(name, accident, self._run_number(after), *desks) for name, accident, after, desks in found]
-            known = self._results[key] = (is_over, numbered)
-            if self.rules.is_symmetric and key[1] != key[2]:
-                _check_symmetry(found, self._of.results(self._runs[run], views[::-1], self.rules))
-                mirrored = [(name, accident, after, other, one) for name, accident, after, one, other in numbered]
-                self._results[run, key[2], key[1]] = (is_over, mirrored)
-        return known
-
-    def _place(self, number: int, desk: Desk, name: str) -> int:
-        """The number of a folder whose aggregator's end has changed."""
-        key = (number, desk, name)
-        if (known := self._placed.get(key)) is None:
-            known = self._placed[key] = self._folder_number(self._of.placed(self._folders[number], desk, name))
-        return known
-
-    def _run_number(self, run: Director) -> int:
-        if (known := self._run_numbers.get(run)) is None:
-            known = self._run_numbers[run] = len(self._runs)
-            self._runs.append(run)
-        return known
-
-    def _folder_number(self, folder: Folder) -> int:
-        if (known := self._folder_numbers.get(folder)) is None:
-            known = self._folder_numbers[folder] = len(self._folders)
-            self._folders.append(folder)
-            self._steps.append(None)
-            self._quiet.append(None)
-            self._views.append(self._view_numbers.setdefault(director.view_of(folder), len(self._view_numbers)))
-        return known
-
-
-def _check_symmetry(found: list[director.Result], mirrored: list[director.Result]) -> None:
-    """The aggregator does the same whichever of two sites is which."""
-    one = {(after, desks) for _, _, after, desks in found}
-    other = {(after, desks[::-1]) for _, _, after, desks in mirrored}
-    if one != other:
-        raise AssertionError("what the aggregator does depends on which site is which")
-
-
 class Exploration:
-    """All states of a model, in the order in which they are found.
+    """All states of a model, in the order in which they are found: those of one layer are as many steps away.
 
     Args:
-        on_progress: told now and then how many states were looked at, and how many are known.
+        on_progress: told after each layer how many states are known, and how many of them are new.
     """
 
-    def __init__(self, rules: Rules, on_progress: Callable[[int, int], None] = lambda done, known: None) -> None:
+    def __init__(self, rules: Rules, on_progress: Callable[[int, int], None] = lambda known, new: None) -> None:
         self.model = Model(rules)
         self.found = Explored(rules)
         self._on_progress = on_progress
-        self._indices: dict[int, int] = {}
-        self._numbers = array("Q")
-        self._came_from = array("I")
-        self._targets = array("I")  # of steps that are no accident, of all states one after the other
-        self._first_target = array("Q")
-        self._is_end = array("b")
+        self._layers: list[Numbers] = []
+        self._can_end: list[NDArray[np.bool_]] = []
+        self._ways: list[tuple[Numbers, Numbers]] = []  # of each layer: from where to where without an accident
 
     def run(self) -> Explored:
         """Explore until nothing new is found, or something that must not be."""
         began = time.monotonic()
         with records_read_once():
-            self._explore()
-        if self.found.counterexample is None:
-            self._look_back()
+            wrong = self._explored() or self._hopeless()
+            if wrong is not None:
+                self.found.counterexample = Counterexample(wrong[0], self._trace(*wrong[1:]))
         self.found.seconds = time.monotonic() - began
         return self.found
 
+    def _explored(self) -> tuple[str, int, int] | None:
+        """Explore; say what is wrong with a state, in which layer it is, and its number."""
+        try:
+            self._explore()
+        except WrongStateError as wrong:
+            return str(wrong), len(self._layers) - 1, wrong.number
+        return None
+
     def _explore(self) -> None:
-        found, model, indices = self.found, self.model, self._indices
-        self._meet(model.number(beginning(model.rules)), 0)
-        at = 0
-        while at < len(self._numbers):
-            number = self._numbers[at]
-            self._first_target.append(len(self._targets))
-            try:
-                self._is_end.append(model.is_end(number))
-                following = model.following(number)
-            except ViolationError as violation:
-                found.counterexample = Counterexample(str(violation), self.trace(at))
-                break
-            found.transitions += len(following)
-            for after, is_accident in following:
-                target = indices.get(after)
-                if target is None:
-                    target = self._meet(after, at)
-                if not is_accident:
-                    self._targets.append(target)
-            at += 1
-            if at % _TOLD_EVERY == 0:
-                self._on_progress(at, len(self._numbers))
-        found.states, found.ends = len(self._numbers), sum(self._is_end)
-        found.steps_deep = len(self._path(len(self._numbers) - 1)) - 1
+        """Go from layer to layer. ``known`` is sorted; ``places`` tells when each was found."""
+        found = self.found
+        layer = known = np.array([self.model.number(beginning(self.model.rules))])
+        places = np.zeros(1, dtype=np.uint32)
+        while len(layer):
+            self._layers.append(layer)
+            following = self.model.following(layer)
+            self._can_end.append(self.model.are_ends(layer))
+            targets, which = np.unique(following.targets, return_inverse=True)
+            at = np.searchsorted(known, targets)
+            is_new = known[np.minimum(at, len(known) - 1)] != targets
+            place_of = places[np.minimum(at, len(known) - 1)]
+            place_of[is_new] = np.arange(len(known), len(known) + np.count_nonzero(is_new))
+            is_way = ~following.are_accidents
+            sources = (found.states + following.sources[is_way]).astype(np.uint32)
+            self._ways.append((sources, place_of[which[is_way]]))
+            found.states += len(layer)
+            found.transitions += len(following.targets)
+            layer = targets[is_new]
+            places = np.insert(places, at[is_new], place_of[is_new])
+            known = np.insert(known, at[is_new], layer)
+            self._on_progress(len(known), len(layer))
+        found.ends = sum(int(np.count_nonzero(each)) for each in self._can_end)
+        found.steps_deep = len(self._layers) - 1
 
-    def _meet(self, number: int, source: int) -> int:
-        index = self._indices[number] = len(self._numbers)
-        self._numbers.append(number)
-        self._came_from.append(source)
-        return index
-
-    def _look_back(self) -> None:
+    def _hopeless(self) -> tuple[str, int, int] | None:
         """Find from which states the run can end: those where it has, and those from which a step leads to such."""
-        first = np.frombuffer(self._first_target, dtype=np.uint64).astype(np.int64)
-        last = np.append(first[1:], len(self._targets))
-        targets = np.frombuffer(self._targets, dtype=np.uint32)
-        can_end = np.frombuffer(self._is_end, dtype=np.int8).astype(bool)
-        has_steps = last > first
-        while True:
-            leads = np.zeros(len(can_end), dtype=bool)
-            leads[has_steps] = np.logical_or.reduceat(can_end[targets], first[has_steps])
-            if not (leads & ~can_end).any():
-                break
-            can_end |= leads
+        can_end, count = np.concatenate(self._can_end), -1
+        while count != (count := np.count_nonzero(can_end)):
+            for sources, targets in reversed(self._ways):
+                can_end[sources[can_end[targets]]] = True
         self.found.hopeless = int(np.count_nonzero(~can_end))
-        if self.found.hopeless:
-            what = "no way leads to the run's end"
-            self.found.counterexample = Counterexample(what, self.trace(int(np.argmin(can_end))))
+        if not self.found.hopeless:
+            return None
+        place = int(np.argmin(can_end))
+        depth = int(np.searchsorted(np.cumsum([len(layer) for layer in self._layers]), place, side="right"))
+        return "no way leads to the run's end", depth, int(np.concatenate(self._layers)[place])
 
-    def _path(self, index: int) -> list[int]:
-        """The numbers of the states that lead to one that was found, and its own."""
-        path = [index]
-        while path[-1]:
-            path.append(self._came_from[path[-1]])
-        return [self._numbers[each] for each in reversed(path)]
-
-    def trace(self, index: int) -> list[tuple[str, State]]:
-        """What happens, and what is then there, until a state that was found; which site is which stays the same."""
+    def _trace(self, depth: int, number: int) -> list[tuple[str, State]]:
+        """What happens, and what is then there, until a state of a layer; which site is which stays the same."""
+        path = [number]
+        for layer in reversed(self._layers[:depth]):
+            found = self.model.following(layer)
+            path.append(int(layer[found.sources[found.targets == path[-1]][0]]))
         state = beginning(self.model.rules)
         told = [("", state)]
-        for number in self._path(index)[1:]:
+        for wanted in reversed(path[:-1]):
             following = steps(state, self.model.rules)
-            told.append(next((name, after) for name, _, after in following if self.model.number(after) == number))
+            told.append(next((name, after) for name, _, after in following if self.model.number(after) == wanted))
             state = told[-1][1]
         return told
