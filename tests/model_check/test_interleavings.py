@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model_check.explorer import Exploration
+from tests.model_check.explorer import Exploration, beginning, steps
+from tests.model_check.properties import ViolationError
 from tests.model_check.rules import Rules
 
 PARTS = {
@@ -63,3 +64,46 @@ def test_each_gap_that_there_was_is_found_where_the_old_rule_is_put_back(gap: st
     assert found.counterexample is not None
     assert found.counterexample.what == what
     assert found.counterexample.trace[-1][0] == last
+
+
+WITHDRAWS_IN_A_PAUSE = """
+    north: site starts
+    north: courier enrols it
+    aggregator: decides
+    aggregator: seals offer for north
+    north: site is enrolled
+    north: courier uploads offer
+    north: courier publishes offer
+    north: site reads offer
+    north: site finds nothing
+    north: site seals yes consent
+    north: site uploads consent
+    north: site publishes consent
+    north: courier looks
+    aggregator: the deadline passes
+    aggregator: the PI pauses the run
+    north: site has decided to withdraw
+    north: site seals withdrawal
+    north: site uploads withdrawal
+    north: site publishes withdrawal
+    aggregator: the PI resumes the run
+    aggregator: decides
+    aggregator: OpenRound
+    aggregator: decides
+"""
+
+
+def after(trace: str, rules: Rules) -> list[str]:
+    """What may come next once these steps were taken."""
+    state = beginning(rules)
+    for wanted in trace.split("\n")[1:-1]:
+        state = next(found for name, _, found in steps(state, rules) if name == wanted.strip())
+    return [name for name, _, _ in steps(state, rules)]
+
+
+def test_a_withdrawal_sealed_in_a_pause_is_read_before_a_round_is_sealed() -> None:
+    with pytest.raises(ViolationError, match="whose folder was not looked into since the round was opened"):
+        after(WITHDRAWS_IN_A_PAUSE, Rules(sites=1, rounds_need_no_look=True))
+    then = after(WITHDRAWS_IN_A_PAUSE, Rules(sites=1))
+    assert "north: courier looks" in then
+    assert not [name for name in then if "seals round" in name]
