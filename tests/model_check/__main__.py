@@ -23,8 +23,8 @@ MODELS = {
     ),
     "the same with a quorum of two": Rules(is_reduced=True, rounds=1, quorum=2),
     "the same with one site asked in each round": Rules(is_reduced=True, rounds=1, sites_per_round=1),
-    "two folders, two rounds and the closing one; without pauses and poison": Rules(
-        is_reduced=True, pauses=False, poison=False
+    "two folders, two rounds and the closing one; all accidents but refused messages": Rules(
+        is_reduced=True, poison=False
     ),
 }
 """The small ones first. What is found is written after each, with those that are still to come."""
