@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, combinations, product
+from typing import NamedTuple
 
 from aggregator.facts import awaited
 from aggregator.inbox import look
@@ -15,6 +16,29 @@ from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, Desk, Folder
 
 WITHDRAWAL = Place("withdrawal", RUN)
+
+
+class Look(NamedTuple):
+    """One look into the folder: what it sees, and what it is to look for.
+
+    Args:
+        visible: numbers of the site's messages whose manifests are seen.
+        keeps_back: the withdrawal's own files cannot be read now.
+        more: it looks for all that the site may have sent, as when its heartbeat is not seen.
+        searches: it began after it was asked for.
+    """
+
+    visible: frozenset[int]
+    keeps_back: bool
+    more: bool
+    searches: bool
+
+
+class Looked(NamedTuple):
+    """What came of a look: what the aggregator then holds, and whether a gap in what it saw stood in its way."""
+
+    desk: Desk
+    met_gap: bool
 
 
 def steps(folder: Folder, rules: Rules) -> Iterator[Step]:
@@ -30,15 +54,10 @@ def steps(folder: Folder, rules: Rules) -> Iterator[Step]:
         name, after = _publishes(desk)
         found[after] = (name, False)
     else:
-        # A step that misses nothing goes first: what others lead to is no accident if it leads there too.
-        for visible in _subsets(folder, rules):
-            misses = len(visible) < hospital.published - desk.accepted - desk.refused
-            for keeps_back, more, searches in product(
-                (False, rules.looks_may_miss), (True, False), (False, _is_asked(desk))
-            ):
-                after = _looks(folder, visible, may_have_sent_more=more, searches=searches, keeps_back=keeps_back)
-                is_cut_off = misses or keeps_back
-                found.setdefault(after, (f"looks{', and misses something' if is_cut_off else ''}", is_cut_off))
+        for look in looks(folder, rules):
+            misses = look.keeps_back or len(look.visible) < hospital.published - desk.accepted - desk.refused
+            after = looked(folder, look).desk
+            found.setdefault(after, (f"looks{', and misses something' if misses else ''}", misses))
     if rules.trouble and desk.asked_stop_look and not (desk.stop_looked or desk.in_trouble):
         found.setdefault(desk._replace(in_trouble=True), ("cannot reach the folder", True))
     for after, (name, is_accident) in found.items():
@@ -59,6 +78,17 @@ def _is_asked(desk: Desk) -> bool:
     return (desk.asked_look and not desk.looked) or (desk.asked_stop_look and not desk.stop_looked)
 
 
+def looks(folder: Folder, rules: Rules) -> Iterator[Look]:
+    """All looks that there may be. One that misses nothing goes first: what others lead to is no accident if it leads
+    there too.
+    """
+    for visible in _subsets(folder, rules):
+        for keeps_back, more, searches in product(
+            (False, rules.looks_may_miss), (True, False), (False, _is_asked(folder.desk))
+        ):
+            yield Look(visible, keeps_back, more, searches)
+
+
 def _subsets(folder: Folder, rules: Rules) -> Iterator[frozenset[int]]:
     """Numbers of the site's messages that a look may see, all that are there first."""
     desk, hospital = folder
@@ -70,38 +100,39 @@ def _subsets(folder: Folder, rules: Rules) -> Iterator[frozenset[int]]:
     yield from map(frozenset, chain.from_iterable(combinations(there, size) for size in sizes))
 
 
-def _looks(
-    folder: Folder, visible: frozenset[int], *, may_have_sent_more: bool, searches: bool, keeps_back: bool
-) -> Desk:
+def looked(folder: Folder, how: Look) -> Looked:
+    """Look into the folder."""
     desk, hospital = folder
-    noticed = Noticed(desk, hospital, visible, keeps_back=keeps_back)
+    noticed = Noticed(desk, hospital, how.visible, keeps_back=how.keeps_back)
     newest = max((each.round_no for each in desk.told), default=0)
     withdrawals = {WITHDRAWAL} if desk.has_noticed else set()
+    is_whole, in_trouble = False, False
     try:
         seen = look(
             noticed,
             awaited(noticed, RUN, newest),
-            searches=searches,
+            searches=how.searches,
             noticed=withdrawals,
-            may_have_sent_more=lambda: may_have_sent_more,
+            may_have_sent_more=lambda: how.more,
             fetch=noticed.fetch,
         )
-        is_whole = searches and seen.is_whole
+        is_whole = how.searches and seen.is_whole
     except StandingError:
-        is_whole = False
+        in_trouble = True
     accepted, refused = noticed.taken
     shown = desk.shown
     if desk.takes_part and WITHDRAWAL in noticed.asked_for and not shown:
         shown = "nothing"
     if desk.takes_part and noticed.has_shown(WITHDRAWAL):
         shown = "withdrawal"
-    return desk._replace(
+    after = desk._replace(
         accepted=accepted,
         refused=refused,
         knows_key=noticed.knows_key,
         looked=desk.looked or (desk.asked_look and is_whole),
         stop_looked=desk.stop_looked or (desk.asked_stop_look and is_whole),
         has_noticed=any(not noticed.is_settled(place) for place in withdrawals),
-        in_trouble=False,
+        in_trouble=in_trouble,
         shown=shown,
     )
+    return Looked(after, noticed.met_gap)

@@ -169,6 +169,8 @@ class Noticed(Known):
         self.knows_key = desk.knows_key
         self.asked_for: set[Place] = set()
         """Where it was looked."""
+        self.met_gap = False
+        """Whether a message was seen whose sender has sent others before it, which are not seen."""
         self._renew()
 
     @property
@@ -219,6 +221,10 @@ class Noticed(Known):
             if message.says == "poison":
                 raise PoisonError(place.manifest, "is poison")
         except DoubtfulError:
+            if self._rotated is not None and not self.knows_key:
+                self.knows_key = True  # for it may be signed by another key: it is looked at again
+                return False
+            self.met_gap = True
             raise
         except PoisonError:
             self._refused_count += 1
