@@ -33,8 +33,9 @@ soak: $(READY)      ## federations in random faults and kills; MINUTES=60 change
 fuzz: $(READY)      ## hostile inputs for every door, by coverage; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
 
-model-check: $(READY)      ## every interleaving of daemons and accidents in small models; takes long
+model-check: $(READY)      ## every interleaving of daemons and accidents in small models, and walks through them on files; takes long
 	@$(BIN)/python -m tests.model_check
+	@$(BIN)/python -m tests.model_check.replay --walks 1000
 
 lint: $(READY)      ## style, types and who may import whom
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@
     explorer.py    every state that can be reached, breadth first, and from which of them the run can end
     properties.py  what must hold
     rules.py       rules that were mended, put back to show what they allowed
+    replay/        random walks through a model, played on the daemons' own objects and files
 
 What happens next is asked of the daemons' own functions; nothing of them is written down here a second time.
 """

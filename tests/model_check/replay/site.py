@@ -1,0 +1,91 @@
+"""A site's daemon on real files, taken step by step. Nothing runs by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import Place
+from site_client import rounds, store
+from site_client.configuration import read_configuration
+from site_client.daemon import Daemon
+from site_client.rotation import rotate
+from site_client.setup import join, read_invite
+from tests.model_check.replay.line import Line
+from tests.model_check.state import RUN
+
+
+class SiteOnDisk:
+    """A site's daemon below ``home``, joined and not started yet."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self._work, self._drop = home / name, home / "drops" / name
+        invite = read_invite(home / "aggregator" / "invites" / f"{name}.json")
+        join(self._work, invite, data={}, url=None, password=None)
+        self.open()
+
+    def open(self) -> None:
+        """Begin anew with what the files say, as a process does that is started."""
+        self.line = Line(self._drop)
+        configuration = read_configuration(self._work)
+        self.daemon = Daemon(self._work, configuration, self.line, stop=threading.Event(), give_up_after_s=0)
+
+    @property
+    def channel(self) -> Channel:
+        """Its end of the exchange."""
+        return self.daemon._channel
+
+    @property
+    def decided(self) -> rounds.Action:
+        """What the daemon would do now."""
+        return rounds.decide(self.daemon._facts())
+
+    @property
+    def lacks_weights(self) -> bool:
+        """Whether the newest message is a round whose model was not fetched, for its verdict was there."""
+        last = self.channel.last_from_peer()
+        is_round = last is not None and last.place.kind == "round"
+        return is_round and last is not None and not self.channel.path(last.place, names.GLOBAL_MODEL).exists()
+
+    def acts(self) -> None:
+        """Do what the daemon would do now."""
+        self.daemon._act(self.decided)
+
+    def settles(self) -> None:
+        """See how far the folder has what was sealed, as a daemon does first that was begun anew."""
+        if isinstance(self.decided, rounds.Publish):
+            self.acts()
+
+    def publishes(self, manifests: int) -> None:
+        """Bring the next message's payloads into the folder, and its manifest, if one gets through."""
+        with self.line.lets_through(manifests):
+            self.acts()
+
+    def rests(self) -> None:
+        """Wait until it is time to look again."""
+        assert isinstance(self.decided, rounds.Wait)
+        self.daemon._looked = False
+
+    def is_told(self, answer: store.Answer) -> None:
+        """A person decides on the run."""
+        store.write_decision(self._work, RUN, store.Decision(answer))
+
+    def seals_poison(self) -> None:
+        """Do what the daemon would do now, but what is sealed for it answers nothing: nobody may accept that."""
+        seal = self.channel.seal
+
+        def wrongly(place: Place, files: Mapping[str, bytes | Path], **rest: Any) -> object:
+            return seal(place, files, **rest | {"in_reply_to": None})
+
+        with patch.object(self.channel, "seal", wrongly):
+            self.acts()
+
+    def rotates(self) -> None:
+        """Stop, change the key, and be there to be started."""
+        rotate(self._work)
+        self.open()
