@@ -90,12 +90,15 @@ class Inbox:
         """Whether we shall compute with what a message brings.
 
         A final model that comes after our withdrawal was sealed before that was read: it is ours. Not so a round that
-        does; and a past round's weights may be gone from the folder.
+        does; and a past round's weights may be gone from the folder. That it is past only the aggregator can say.
         """
         if place.kind != "round":
             return True
         has_left = self._channel.message(Place("withdrawal", place.run)) is not None
-        return not has_left and self._channel.notice(Place("verdict", place.run, place.round_no)) is None
+        verdict = Place("verdict", place.run, place.round_no)
+        manifest = self._channel.notice(verdict)
+        is_past = manifest is not None and self._channel.is_signed(verdict, manifest)
+        return not (has_left or is_past)
 
     def _max_weights_bytes(self, place: Place) -> int:
         if place.kind == "offer":

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shared.errors import PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Withdrawal
+from shared.exchange.records import Verdict, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
+from site_client.configuration import read_configuration
+from site_client.daemon import Daemon
+from tests.model_check.replay.stubs import Clock, without_training
 from tests.played import RUN, Played
 
 
@@ -83,6 +88,43 @@ def test_a_forged_message_hides_no_other(run: Played) -> None:
         run.courier._heard_at = float("-inf")
         run.courier._work()
     assert run.aggregator.message(Place("withdrawal", RUN)) is not None
+
+
+def _daemon_of_site(run: Played) -> Daemon:
+    work = run.site.mirror.parent
+    return Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())
+
+
+def test_a_verdict_that_the_aggregator_has_not_signed_keeps_no_site_from_answering_its_round(run: Played) -> None:
+    """A site fetches no model for a round that is over, and so must not take anybody's word for that."""
+    run.offer_and_consent()
+    forged = Place("verdict", RUN, 1).manifest
+    LocalFolder(run.drop).create(forged, b"{}")
+    run.seal_and_publish("round", 1, run.to_site(1))
+    with without_training(Clock()), pytest.raises(StandingError, match=f"{forged}: is not a signed record"):
+        _daemon_of_site(run).step()
+    assert (run.drop / Place("update", RUN, 1).manifest).exists()
+
+
+def test_a_verdict_that_is_gone_for_a_while_keeps_no_site_from_what_follows(run: Played) -> None:
+    """Its round was read without the model, for it is over; until the verdict is there again nothing is answered."""
+    run.offer_and_consent()
+    run.seal_and_publish("round", 1, run.to_site(1))
+    nothing = dict.fromkeys(("score", "tolerance", "theta", "weight"))
+    late = Verdict(run=RUN, round=1, site="north", status="late", reason="late", **nothing)
+    place = run.seal_and_publish("verdict", 1, {names.VERDICT: canonical(late.model_dump())}, answers_nothing=True)
+    site, verdict = _daemon_of_site(run), run.drop / place.manifest
+    with without_training(Clock()):
+        while site._channel.message(Place("round", RUN, 1)) is None:
+            assert site._act_or_tell(must_succeed=True)
+        content = verdict.read_bytes()
+        verdict.unlink()
+        with pytest.raises(PoisonError, match="was not fetched, for there was a verdict on the round, now gone"):
+            site.step()
+        verdict.write_bytes(content)
+        site.step()
+    assert site._channel.message(place) is not None
+    assert not (run.drop / Place("update", RUN, 1).manifest).exists()
 
 
 def test_what_a_site_has_signed_to_its_own_harm_is_refused_for_good_and_so_is_what_follows(run: Played) -> None:
