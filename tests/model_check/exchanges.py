@@ -116,7 +116,7 @@ class Known:
 def _content(name: str, says: str) -> bytes:
     if name == names.WITHDRAWAL:
         return canonical(Withdrawal(run=RUN, reason="").model_dump())
-    agrees = says == "yes"
+    agrees = says != "no"
     images = {"train": "12"} if agrees else {}
     return canonical(Consent(run=RUN, agrees=agrees, reason="", images=images).model_dump())
 

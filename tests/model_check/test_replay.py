@@ -7,15 +7,36 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model_check.replay.walk import walked
+from tests.model_check.replay.walk import Step, walked
 from tests.model_check.rules import Rules
+from tests.model_check.state import State
 
 
 def test_the_daemons_do_what_the_model_says() -> None:
     walks = [walked(seed) for seed in range(8)]
     assert sum(walk.has_ended for walk in walks) >= 6
     assert sum(walk.state.director.round_no > walk.rules.rounds for walk in walks) >= 4  # the closing round
-    assert sum(len(walk.told) for walk in walks) >= 900
+    assert sum(len(walk.told) for walk in walks) >= 1200
+
+
+def _towards_a_gap(step: Step) -> float:
+    """Have two messages pile up, the second perhaps under a new key, and a look see that alone."""
+    name, _, after = step
+    if "courier looks" in name or "no consent" in name:
+        return 100.0 if _is_in_trouble(after) else 0.001
+    return 100.0 if "withdraw" in name or "rotates" in name else 1.0
+
+
+def _is_in_trouble(state: State) -> bool:
+    return any(folder.desk.in_trouble for folder in state.folders)
+
+
+@pytest.mark.parametrize("rotations", [False, True])
+def test_a_gap_that_a_look_meets_is_played_too(rotations: bool) -> None:
+    calm = {"poison": False, "crashes": False, "pauses": False, "trouble": False}
+    walk = walked(0, Rules(rounds=1, sites=1, rotations=rotations, **calm), _towards_a_gap)
+    assert walk.has_ended
+    assert any(map(_is_in_trouble, walk.been))  # where folders can always be reached, by a gap alone
 
 
 def test_a_model_that_says_otherwise_is_found_out() -> None:

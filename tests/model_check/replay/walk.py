@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -17,8 +18,14 @@ from tests.model_check.state import State
 
 LONGEST = 300
 ACCIDENT = 0.05
-ENDS = 0.002
-"""How likely these steps are beside each other one: an accident; and what ends the run, or a site's part in it."""
+ENDS = (0.001, 0.001, 0.001, 0.05)
+LOOKS = (1.0, 1.0, 0.2)
+"""How likely these steps are beside each other one: an accident; what ends the run, or a site's part in it; a look into
+a folder. Of the last two each walk has one way or the other: in some much is ended early, or messages pile up.
+"""
+
+Step = tuple[str, bool, State]
+"""What happens, whether it is an accident or a wish, and what is then there."""
 
 _ENDING = ("the PI stops the run", "seals no consent", "poison", "has decided to withdraw")
 
@@ -28,20 +35,26 @@ class Walk:
 
     Args:
         rules: of the model; None: some of all.
+        weigh: how likely a step is beside the others; None: as above.
 
     Attributes:
         told: the steps that were taken.
+        been: the states that they led to.
         left_out: so many steps of the model could not be taken, for no daemon has them.
         has_ended: the run's end was reached.
     """
 
-    def __init__(self, home: Path, rules: Rules | None, random: Random) -> None:
+    def __init__(
+        self, home: Path, rules: Rules | None, random: Random, weigh: Callable[[Step], float] | None = None
+    ) -> None:
         self.rules = rules or some_rules(random)
         self.state = beginning(self.rules)
         self.told: list[str] = []
         self.left_out = 0
         self._random, self._clock = random, Clock()
-        self._been = {self.state}
+        self._ends, self._looks = random.choice(ENDS), random.choice(LOOKS)
+        self._weigh = weigh or self._weight
+        self.been = {self.state}
         self._on_disk = OnDisk(home, self.rules, random, self._clock)
 
     def go(self) -> None:
@@ -72,17 +85,18 @@ class Walk:
         every = list(steps(self.state, self.rules))
         found = [step for step in every if self._on_disk.can_play(step[0], self.state, step[2])]
         self.left_out += len(every) - len(found)
-        new = [step for step in found if step[2] not in self._been] or found
-        (chosen,) = self._random.choices(new, [_weight(name, is_accident) for name, is_accident, _ in new])
+        new = [step for step in found if step[2] not in self.been] or found
+        (chosen,) = self._random.choices(new, [self._weigh(step) for step in new])
         name, _, after = chosen
-        self._been.add(after)
+        self.been.add(after)
         return name, after
 
-
-def _weight(name: str, is_accident: bool) -> float:
-    if any(what in name for what in _ENDING):
-        return ENDS
-    return ACCIDENT if is_accident or "deadline" in name else 1.0
+    def _weight(self, step: Step) -> float:
+        name, is_accident, _ = step
+        if any(what in name for what in _ENDING):
+            return self._ends
+        usual = self._looks if "courier looks" in name else 1.0
+        return usual * ACCIDENT if is_accident or "deadline" in name else usual
 
 
 def some_rules(random: Random) -> Rules:
@@ -106,14 +120,14 @@ def some_rules(random: Random) -> Rules:
     )
 
 
-def walked(seed: int, rules: Rules | None = None) -> Walk:
-    """Go one walk; ``rules`` as for ``Walk``.
+def walked(seed: int, rules: Rules | None = None, weigh: Callable[[Step], float] | None = None) -> Walk:
+    """Go one walk; ``rules`` and ``weigh`` as for ``Walk``.
 
     Raises:
         AssertionError: the daemons did otherwise than the model; with all that had happened.
     """
     with TemporaryDirectory() as home:
-        walk = Walk(Path(home), rules, Random(seed))
+        walk = Walk(Path(home), rules, Random(seed), weigh)
         try:
             walk.go()
         except AssertionError as error:
