@@ -54,9 +54,9 @@ def steps(folder: Folder, rules: Rules) -> Iterator[Step]:
         name, after = _publishes(desk)
         found[after] = (name, False)
     else:
-        for look in looks(folder, rules):
-            misses = look.keeps_back or len(look.visible) < hospital.published - desk.accepted - desk.refused
-            after = looked(folder, look).desk
+        for how in looks(folder, rules):
+            misses = how.keeps_back or len(how.visible) < hospital.published - desk.accepted - desk.refused
+            after = looked(folder, how).desk
             found.setdefault(after, (f"looks{', and misses something' if misses else ''}", misses))
     if rules.trouble and desk.asked_stop_look and not (desk.stop_looked or desk.in_trouble):
         found.setdefault(desk._replace(in_trouble=True), ("cannot reach the folder", True))
