@@ -33,6 +33,7 @@ def demand_signed(content: bytes, key: object, signature: object) -> None:
     """
     if not isinstance(key, str) or not isinstance(signature, str) or not (_is_hex(key, 64) and _is_hex(signature, 128)):
         raise Refusal("has no well-formed key and signature")
+    demand_public(key)
     Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), content)
 
 

@@ -21,7 +21,8 @@ from shared.doors.numbers import whole
 DEEPEST = 32
 MOST_ELEMENTS = 40  # for each entry
 LONGEST_TEXT = 4096  # characters of one element
-LONGEST_PIECE = 1 << 16  # bytes of one tag, comment or the like
+MOST_NAMES = 1000  # of elements, attributes and namespaces, which the parser keeps to its end
+LONGEST_PIECE = 1 << 13  # bytes of one tag, comment or the like
 
 _RESPONSE = ["DAV:}multistatus", "DAV:}response"]
 _HREF = [*_RESPONSE, "DAV:}href"]
@@ -77,6 +78,7 @@ class Reader:
         self._most = most_entries
         self._at: list[str] = []  # the elements that it stands in
         self._elements = self._fed = 0
+        self._names: set[str] = set()
         self._text: list[str] | None = None  # of the innermost, if that is asked for
         self._response, self._propstat = _Told(), _Told()
         self._parser = expat.ParserCreate("utf-8", "}")
@@ -84,6 +86,7 @@ class Reader:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._characters
+        self._parser.StartNamespaceDeclHandler = self._namespace
         self._parser.StartDoctypeDeclHandler = self._doctype
 
     def feed(self, piece: bytes) -> None:
@@ -114,7 +117,8 @@ class Reader:
             except expat.ExpatError:
                 raise NotWhole("sent a listing that is not whole") from None
 
-    def _start(self, name: str, _attributes: dict[str, str]) -> None:
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._note(name, *attributes)
         at = self._at
         at.append(name)
         self._elements += 1
@@ -151,6 +155,14 @@ class Reader:
             self._text.append(text)
             if sum(map(len, self._text)) > LONGEST_TEXT:
                 raise Refusal(f"sent a listing with a text of more than {LONGEST_TEXT} characters")
+
+    def _namespace(self, prefix: str | None, address: str | None) -> None:
+        self._note(f"{prefix}={address}")
+
+    def _note(self, *names: str) -> None:
+        self._names.update(names)
+        if len(self._names) > MOST_NAMES:
+            raise Refusal("sent a listing of more names of elements, attributes and namespaces than any server has")
 
     def _doctype(self, *_: object) -> None:
         raise Refusal("sent a listing with a document type, which WebDAV does not use")

@@ -13,6 +13,7 @@ from shared.doors import Refusal, demand_size, door
 AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 Kind = TypeVar("Kind")
 MOST_FAULTS = 20
+TOO_MANY_FAULTS = 1000  # to tell any of them: pydantic writes all of them out first
 
 
 class Faults(Refusal):
@@ -27,6 +28,12 @@ class Faults(Refusal):
         self.found = found
 
 
+def _refusal(error: ValidationError) -> Refusal:
+    if error.error_count() > TOO_MANY_FAULTS:
+        return Refusal(f"is wrong in {error.error_count()} places")
+    return Faults(error.errors(include_url=False)[:MOST_FAULTS])
+
+
 @door("is nested too deeply; write it flat")
 def fill(kind: type[AnyRecord], values: Mapping[str, Any]) -> AnyRecord:
     """Check parsed values against a record.
@@ -37,7 +44,7 @@ def fill(kind: type[AnyRecord], values: Mapping[str, Any]) -> AnyRecord:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise Faults(error.errors(include_url=False)[:MOST_FAULTS]) from None
+        raise _refusal(error) from None
 
 
 @door("is not JSON")
@@ -51,7 +58,7 @@ def fill_json(kind: type[AnyRecord], content: bytes, max_bytes: int) -> AnyRecor
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
-        raise Faults(error.errors(include_url=False)[:MOST_FAULTS]) from None
+        raise _refusal(error) from None
 
 
 @door("has a form that is not known here")

@@ -51,6 +51,7 @@ PLAIN_WORDS = {
 OTHERWISE = "cannot be this"
 
 _SHOWN = 100  # characters of a key
+KEPT_BYTES = 1 << 16  # of a text whose values are kept for the next time
 
 
 def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
@@ -68,8 +69,12 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
     return check_record(values, kind, file)
 
 
-@lru_cache(maxsize=16)  # the same records lie in every site's folder, and an audit comes by each more than once
 def _values(content: bytes) -> Any:
+    return _kept_values(content) if len(content) <= KEPT_BYTES else yaml_text.parse(content, MAX_RECORD_BYTES)
+
+
+@lru_cache(maxsize=16)  # the same records lie in every site's folder, and an audit comes by each more than once
+def _kept_values(content: bytes) -> Any:
     return yaml_text.parse(content, MAX_RECORD_BYTES)
 
 

@@ -23,6 +23,7 @@ from urllib3.poolmanager import PoolManager
 LEAST_BYTES = 256  # that must come within the time for standstill
 CONNECT_S = 20.0  # to find the server and greet it
 MAX_HEAD_BYTES = 1 << 18  # status lines and headers, those of interim answers too
+MOST_LINES = 1000  # one after the other, in a head or behind the last chunk
 
 
 class Sockets:
@@ -104,12 +105,34 @@ class _SteadyAnswer(HTTPResponse):
     def __init__(self, sock: socket.socket, *arguments: Any, **settings: Any) -> None:
         super().__init__(sock, *arguments, **settings)
         self._steady = _Steady(self.fp.detach(), self.stall_s)
-        self.fp = io.BufferedReader(self._steady)
+        self.fp = _Lines(self._steady)
 
     def begin(self) -> None:
         """Read the head."""
         super().begin()
         self._steady.is_head = False
+
+
+class _Lines(io.BufferedReader):
+    """Has lines as long as something else comes between them now and then."""
+
+    _count = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read a line.
+
+        Raises:
+            HTTPException: there are too many, one after the other.
+        """
+        self._count += 1
+        if self._count > MOST_LINES:
+            raise HTTPException("the headers of the answer, or what follows its body, do not end")
+        return super().readline(size)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read some of the body."""
+        self._count = 0
+        return super().read(size)
 
 
 class _Steady(io.RawIOBase):

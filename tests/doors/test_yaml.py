@@ -13,10 +13,11 @@ from shared.doors import Refusal, yaml_text
 from shared.doors.yaml_text import MOST_EVENTS, parse, write
 from shared.errors import ConfigurationError, PoisonError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.reading import KEPT_BYTES, _kept_values, dump_yaml, parse_yaml
 from shared.exchange.records import Reliability, RunConfiguration, Sharing, TensorShape
 from shared.exchange.trust import open_yaml
 from tests.federation.running import run_configuration
+from tests.memory import peak_memory
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 words = st.sampled_from(
@@ -203,3 +204,19 @@ def test_without_the_library_in_c_the_same_is_read_and_refused(monkeypatch: pyte
     for escape in (r"\UFFFFFFFF", r"\uD800", r"\xZZ"):
         with pytest.raises(Refusal):
             parse(f'run: "{escape}"\n'.encode(), MAX_RECORD_BYTES)
+
+
+def test_a_record_that_is_wrong_everywhere_is_refused_without_telling_each_place() -> None:
+    """To write out 60,000 faults took longer than to find them, and 236 MB."""
+    names = "".join(f'  "{number:x} !":\n    dtype: F32\n    shape: []\n' for number in range(5000))
+    with peak_memory() as peak, pytest.raises(ConfigurationError, match=r"is wrong in \d{4,} places"):
+        parse_yaml(f"tensors:\n{names}".encode(), Sharing, "tensors.yaml")
+    assert peak() < 60_000_000
+
+
+def test_the_values_of_a_large_text_are_not_kept() -> None:
+    """16 records of 1 MB that were refused held 186 MB for as long as the daemon lived."""
+    before = _kept_values.cache_info().currsize
+    with pytest.raises(ConfigurationError):
+        parse_yaml(f"a: {'x' * KEPT_BYTES}\n".encode(), Sharing, "tensors.yaml")
+    assert _kept_values.cache_info().currsize == before

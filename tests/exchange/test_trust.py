@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
 from shared.errors import PoisonError
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, Place, place_at
@@ -116,6 +117,13 @@ def test_each_step_refuses(step: str, content: bytes, reason: str) -> None:
 def test_the_aggregators_places_are_not_the_sites() -> None:
     with pytest.raises(PoisonError, match="does not write"):
         open_bytes(NORTH.sign(manifest(kind="verdict")), Place("verdict", "octa-1", 3))
+
+
+def test_under_a_key_of_small_order_nothing_is_signed() -> None:
+    """Under 32 zeros a signature of 64 zeros holds for about every fourth content."""
+    for number in range(20):
+        with pytest.raises(Refusal):
+            open_signed(canonical({"body": {"number": number}, "key": "00" * 32, "signature": "00" * 64}))
 
 
 def test_a_payload_must_have_its_size_and_hash() -> None:

@@ -15,11 +15,11 @@ import pytest
 import requests
 
 from shared.doors import Refusal
-from shared.doors.multistatus import Reader
+from shared.doors.multistatus import MOST_NAMES, Reader
 from shared.errors import DropfedError, PassingError
 from shared.folder.connection import MAX_LISTING_BYTES, Connection, FileBody
 from shared.folder.contract import MAX_ENTRIES
-from shared.folder.sockets import LEAST_BYTES, MAX_HEAD_BYTES, _Steady
+from shared.folder.sockets import LEAST_BYTES, MAX_HEAD_BYTES, MOST_LINES, _Steady
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import multistatus
 from tests.folder.raw_server import RawServer
@@ -272,6 +272,26 @@ def test_a_head_that_does_not_end_is_no_answer(flood: bytes) -> None:
     server.close()
 
 
+def test_what_follows_the_last_chunk_without_an_end_is_no_answer() -> None:
+    def pour(client: socket.socket, _: bytes) -> None:
+        while True:
+            client.sendall(b"X: y\r\n" * 1000)
+
+    server = RawServer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", pour)
+    folder = WebDavFolder(server.url, "north", "secret-word", stall_s=60)
+    with pytest.raises(PassingError):
+        folder.read("f", max_bytes=100)
+    server.close()
+
+
+def test_a_body_in_many_chunks_is_read_to_its_end() -> None:
+    chunks = (MOST_LINES + 1) * b"1\r\na\r\n"
+    server = RawServer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX: y\r\n\r\n")
+    folder = WebDavFolder(server.url, "north", "secret-word", stall_s=60)
+    assert folder.read("f", max_bytes=MOST_LINES + 1) == b"a" * (MOST_LINES + 1)
+    server.close()
+
+
 def test_what_waits_for_an_answer_that_drips_can_be_cut_from_another_thread() -> None:
     is_asked = threading.Event()
 
@@ -332,6 +352,26 @@ def test_a_listing_of_any_size_takes_little_memory(kind: str) -> None:
             fed += len(piece)
         reader.close()
     assert peak() < 50_000_000
+
+
+NAMES = {
+    "attributes of one tag": ("<x ", " a{}='' "),
+    "attributes of many tags": ("", "<x a{}=''/>"),
+    "elements": ("", "<x{}/>"),
+    "namespaces": ("", "<x xmlns:n{}='urn:n'/>"),
+    "addresses of namespaces": ("", "<x xmlns:n='urn:{}'/>"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_listing_of_ever_new_names_is_refused_soon(kind: str) -> None:
+    """The parser keeps each: 40 MB of them took 790 MB of memory, which Python does not count."""
+    begin, name = NAMES[kind]
+    reader, numbers = Reader(MAX_ENTRIES), itertools.count()
+    reader.feed(f'<D:multistatus xmlns:D="DAV:">{begin}'.encode())
+    with pytest.raises(Refusal):
+        for _ in range(2 * MOST_NAMES):
+            reader.feed(name.format(next(numbers)).encode())
 
 
 # --- what is not the network's ----------------------------------------------------------------------------------
