@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +18,7 @@ from shared.errors import PassingError
 from shared.folder.chunks import CHUNK
 from shared.folder.copies import Copies
 from shared.folder.durable import hash_file
+from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer
 from tests.folder.owncloud import OwnCloud
@@ -183,13 +185,16 @@ class TestCopies:
     ) -> None:
         cloud.share(AGGREGATOR, "west", "north", "unused too")
         copies, sha256 = Copies(), hash_file(source)[1]
+        urls = [f"{cloud.url}/remote.php/webdav/{site}" for site in ("north", "south", "west")]
         north, south, west = (
-            WebDavFolder(f"{cloud.url}/remote.php/webdav/{site}", AGGREGATOR, "secret", copies=copies)
-            for site in ("north", "south", "west")
+            RetryingFolder(  # a file is locked for a moment after a download of it was broken off
+                WebDavFolder(url, AGGREGATOR, "secret", copies=copies), name=url, stop=Event(), first_wait_s=0.1
+            )
+            for url in urls
         )
         north.upload("runs/r/big", source, sha256=sha256)
         (source.parent / "changed").write_bytes(changed)
-        WebDavFolder(north.url, AGGREGATOR, "secret").upload("runs/r/big", source.parent / "changed")
+        WebDavFolder(urls[0], AGGREGATOR, "secret").upload("runs/r/big", source.parent / "changed")
         south.upload("runs/r/big", source, sha256=sha256)
         assert stored(cloud, "south") == source.read_bytes()
         assert "webdav/north/runs/r/big was changed by somebody who may write there" in caplog.text
