@@ -24,9 +24,10 @@ from shared.learning.privacy import Spent, epsilon, mechanism
 from shared.learning.private_gradients import Secret
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
+from shared.visible import typed
 from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
-from site_client.division import Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
+from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
 from site_client.folders import all_units, find, units_in
 from site_client.policy import excesses
 from site_client.train import Trainer
@@ -43,10 +44,11 @@ def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Train
     Raises:
         ConfigurationError: the run asks for more than this hospital allows.
         DataError: its images cannot be read, or do not make the run's sets.
-        StandingError: what it kept of earlier runs is missing or old.
+        StandingError: what it kept of earlier runs is missing or old, or this run may have been answered before.
     """
     policy, run = site.policy, trainer.run
     before = _after_all_others(work, channel, run.run)
+    _demand_unanswered(work, before.budget, run)
     here, secret = all_units(work, site), bytes.fromhex(before.division.secret)
     blocks = deal(before.division.blocks, here, policy.minimum_count, secret)
     found = find(run.task, here, blocks, policy.minimum_count)
@@ -134,6 +136,7 @@ def divide_anew(work: Path, channel: Channel) -> None:
     budget = budget_here(work)
     known = budget.runs if budget is not None else {}
     renew(work, {**known, **{run: _worst_case(channel, run) for run in agreed_runs(channel) if run not in known}})
+    store.accept_restored(work)
 
 
 def _worst_case(channel: Channel, run: str) -> Agreed:
@@ -144,6 +147,27 @@ def _worst_case(channel: Channel, run: str) -> Agreed:
 
 
 # --- what is asked of a run ------------------------------------------------------------------------------------
+
+
+def _demand_unanswered(work: Path, budget: Budget, run: RunConfiguration) -> None:
+    """Raise if this run may have been answered before, whatever the folder holds of that: others can remove it there.
+
+    What a yes that was cut off before it was sealed has left is open, of this division, and has its secret beside it.
+    """
+    agreed = budget.runs.get(run.run)
+    if agreed is not None:
+        has_noise = agreed.private is None or store.noise_path(work, run.run).exists()
+        if agreed.is_over or agreed.sets is None or not has_noise or store.is_restored(work):
+            raise StandingError(
+                f"run {run.run} was agreed to before, by {BUDGET}, and that yes is not in the folder any more: a second "
+                "answer would give away what the first has hidden, so decline it"
+            )
+    elif run.privacy is not None and store.is_restored(work):
+        raise StandingError(
+            f"run {run.run} is private, and this site lost its disk: only a person knows whether {BUDGET} is the newest, "
+            "for what the folder holds others can remove; decline the run, or see what "
+            f"`dropfed-site accept-division --work {typed(work)}` would mean"
+        )
 
 
 def _demand_images(images: int, policy: Policy) -> None:

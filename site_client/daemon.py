@@ -341,6 +341,7 @@ class Daemon:
                 open_site_card(content, federation=us.federation, site=us.site, secret=None)
             except PoisonError as error:
                 raise other_site(f"{names.SITE_CARD} in the folder", error.reason, us) from None
+            store.note_restored(self._work)
             write_file(taking_back, b"")
             write_file(path, content)
         self._channel.publish_keys()

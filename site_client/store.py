@@ -8,6 +8,7 @@ ciphertext/                              what is encrypted in the folder and on 
 quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
 paused                                   a person here paused this site; gone once it goes on
+restored                                 a lost disk's messages came back from the folder; gone once a person accepts that
 personal/RUN/0007.safetensors            what stayed here with the answer to round 7: head, BatchNorm, a method's state
 noise/RUN                                the secret of a private run's noise; gone once the final model is here
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
@@ -50,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 Answer = Literal["yes", "no", "withdraw"]
 PAUSED = "paused"
+RESTORED = "restored"
 SCRATCH = "scratch"
 
 
@@ -97,6 +99,22 @@ def paused_at(work: Path) -> float | None:
         return (work / PAUSED).stat().st_mtime
     except FileNotFoundError:
         return None
+
+
+def note_restored(work: Path) -> None:
+    """Remember that what this site said is known from the folder alone, where others may have removed some of it."""
+    write_file(work / RESTORED, b"")
+
+
+def is_restored(work: Path) -> bool:
+    """Whether it is, and no person has accepted that yet."""
+    return (work / RESTORED).exists()
+
+
+def accept_restored(work: Path) -> None:
+    """Have a site that lost its disk join private runs again."""
+    (work / RESTORED).unlink(missing_ok=True)
+    sync_folder(work)
 
 
 def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:

@@ -14,14 +14,16 @@ from shared.errors import StandingError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import Consent, RunConfiguration
+from shared.exchange.signing import canonical
 from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_record
+from shared.folder.durable import write_file
 from shared.folder.meter import Direction
 from site_client.cli import main
 from site_client.configuration import Policy
-from site_client.division import BUDGET, DIVISION, Budget, Division
+from site_client.division import BUDGET, DIVISION, Agreed, Budget, Division, Spending
 from site_client.offer import describe
-from site_client.store import runs_with_noise
+from site_client.store import noise_path, runs_with_noise
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 
@@ -336,3 +338,101 @@ def test_a_disk_lost_between_a_private_model_and_its_manifest_never_yields_a_sec
     taken = Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run]
     reserved = Budget.model_validate_json(kept[BUDGET]).runs[run.run]
     assert taken.private == reserved.private is not None, "what had left in part counts as spent"
+
+
+def put_back(hospital: Hospital, backup: dict[str, bytes]) -> None:
+    """The disk is lost, and what the backup holds is put back."""
+    shutil.rmtree(hospital.work)
+    hospital.work.mkdir(mode=0o700)
+    for name, content in backup.items():
+        write_file(hospital.work / name, content, private=True)
+
+
+def backed_up(hospital: Hospital) -> dict[str, bytes]:
+    return {name: (hospital.work / name).read_bytes() for name in BACKUP if (hospital.work / name).exists()}
+
+
+def remove_what_it_said(hospital: Hospital, run: RunConfiguration) -> None:
+    """Whoever can write in the folder takes the site's own messages of a run out of it, and what answered them."""
+    for place in (Place("consent", run.run), Place("round", run.run, 1), Place("update", run.run, 1)):
+        shutil.rmtree(hospital.drop / place.path)
+
+
+def test_a_site_that_restores_its_newest_backup_answers_no_private_run_again_whose_yes_was_removed(
+    hospital: Hospital,
+) -> None:
+    run = asked(**PRIVATE)
+    assert consent(hospital, run).agrees
+    hospital.send_round(run, 1)
+    hospital.live()
+    backup = backed_up(hospital)
+    put_back(hospital, backup)
+    remove_what_it_said(hospital, run)
+    for _ in range(2):
+        assert_stuck(hospital, f"{run.run} was agreed to before.*so decline it")
+    assert not runs_with_noise(hospital.work)
+    assert (hospital.work / BUDGET).read_bytes() == backup[BUDGET]
+    assert CliRunner().invoke(main, ["decline", run.run, "--work", str(hospital.work)]).exit_code == 0
+    hospital.live()
+    declined = (hospital.drop / Place("consent", run.run).path / names.CONSENT).read_bytes()
+    assert not open_record(declined, Consent, names.CONSENT).agrees
+
+
+def test_a_site_that_restores_an_older_backup_joins_a_private_run_only_once_a_person_accepts_that(
+    hospital: Hospital,
+) -> None:
+    assert consent(hospital, asked()).agrees
+    backup, run = backed_up(hospital), asked(**PRIVATE)
+    assert consent(hospital, run).agrees
+    hospital.send_round(run, 1)
+    hospital.live()
+    put_back(hospital, backup)
+    remove_what_it_said(hospital, run)
+    for _ in range(2):
+        assert_stuck(hospital, f"{run.run} is private, and this site lost its disk")
+    assert not runs_with_noise(hospital.work)
+    assert CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"]).exit_code == 0
+    hospital.live()
+    assert hospital.is_published(Place("consent", run.run))
+
+
+@pytest.mark.parametrize(
+    "known",
+    [{"is_over": True}, {"sets": None}, {}],
+    ids=["over", "of another division", "without its secret"],
+)
+def test_what_the_budget_knows_of_a_run_is_not_overwritten_when_the_run_is_offered_again(
+    known: dict[str, object], hospital: Hospital
+) -> None:
+    run = asked(**PRIVATE)
+    assert consent(hospital, asked()).agrees
+    budget = Budget.model_validate_json((hospital.work / BUDGET).read_bytes())
+    spent = Spending(noise_multiplier="1.0", sampling_rate="0.5", steps=1000)
+    before = Agreed(sets={"train": [0]}, rows={"train": 5000}, private=spent).model_copy(update=known)
+    kept = canonical(budget.with_run(run.run, before).model_dump(mode="json"))
+    write_file(hospital.work / BUDGET, kept, private=True)
+    hospital.offer(run)
+    assert_stuck(hospital, f"{run.run} was agreed to before")
+    assert not runs_with_noise(hospital.work)
+    assert Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run] == before
+
+
+def test_a_yes_that_was_cut_off_before_it_was_sealed_is_given_at_the_next_start(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = asked(**PRIVATE)
+    hospital.offer(run)
+    for seam in ("site_client.commitment.keep", "site_client.daemon.split_counts"):
+        with monkeypatch.context() as patched:
+            patched.setattr(seam, _lose_power)
+            with pytest.raises(DiskLostError):
+                hospital.live()
+        assert runs_with_noise(hospital.work) == [run.run]
+    secret = noise_path(hospital.work, run.run).read_bytes()
+    hospital.live()
+    assert hospital.is_published(Place("consent", run.run))
+    assert noise_path(hospital.work, run.run).read_bytes() == secret
+
+
+def _lose_power(*given: object, **named: object) -> None:
+    raise DiskLostError
