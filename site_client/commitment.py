@@ -159,13 +159,13 @@ def _demand_unanswered(work: Path, budget: Budget, run: RunConfiguration) -> Non
         has_noise = agreed.private is None or store.noise_path(work, run.run).exists()
         if agreed.is_over or agreed.sets is None or not has_noise or store.is_restored(work):
             raise StandingError(
-                f"run {run.run} was agreed to before, by {BUDGET}, and that yes is not in the folder any more: a second "
-                "answer would give away what the first has hidden, so decline it"
+                f"run {run.run} was agreed to before, by {BUDGET}, and that yes is not in the folder any more: a "
+                "second answer would give away what the first has hidden, so decline it"
             )
     elif run.privacy is not None and store.is_restored(work):
         raise StandingError(
-            f"run {run.run} is private, and this site lost its disk: only a person knows whether {BUDGET} is the newest, "
-            "for what the folder holds others can remove; decline the run, or see what "
+            f"run {run.run} is private, and this site lost its disk: only a person knows whether {BUDGET} is the "
+            "newest, for what the folder holds others can remove; decline the run, or see what "
             f"`dropfed-site accept-division --work {typed(work)}` would mean"
         )
 

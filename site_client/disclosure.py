@@ -14,7 +14,7 @@ import numpy as np
 from shared.exchange.records import Quantiles, Reliability, RoundConfiguration
 from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
 from shared.learning.data.splits import unit_of
-from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CLASS, Score, ranking
+from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
 from shared.learning.objectives import LOSS
 from shared.learning.reliability import Doubts
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample
@@ -89,8 +89,9 @@ def _cut(loss: Score) -> Score:
 
 
 def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
-    """The scores of a set that are about parts of blocks: the recalls of classes that a block has beside others, and
-    with them all means over classes. With these recalls left out alone, the means would still tell them.
+    """The scores of a set that are about parts of blocks: those over images that the model chooses; the recalls of
+    classes that a block has beside others, and with them all means over classes. With these recalls left out alone, the
+    means would still tell them.
     """
     of_block: dict[int | str, set[int]] = defaultdict(set)
     for sample in samples:
@@ -98,7 +99,7 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
             unit = unit_of(sample.id)
             of_block[blocks.get(unit, unit)].add(grade)  # what was never dealt is by itself
     torn = {grade for grades in of_block.values() if len(grades) > 1 for grade in grades}
-    return MEANS_OVER_CLASSES | {f"{OF_CLASS}{grade}" for grade in torn} if torn else frozenset()
+    return OF_CHOSEN | (MEANS_OVER_CLASSES | {f"{OF_CLASS}{grade}" for grade in torn} if torn else frozenset())
 
 
 def reliability(found: Doubts, policy: Policy) -> Reliability:
@@ -106,6 +107,7 @@ def reliability(found: Doubts, policy: Policy) -> Reliability:
 
     θ and its status always do: they are the method. All else is told only over as many images as the policy wants: how
     many were wrong only if as many were wrong and right, and quantiles only if there are as many images in each tenth.
+    Its AUROC ranks images that the model chooses, so it is told of public images alone.
     """
     threshold = youden_threshold(found.uncertainty, found.wrong)
     auroc = ranking(found.uncertainty, found.wrong).auroc()
@@ -121,6 +123,6 @@ def reliability(found: Doubts, policy: Policy) -> Reliability:
         status=threshold.status,
         n=count_text(threshold.predictions if may_show else 0, policy),
         n_wrong=str(threshold.wrong) if may_divide else None,
-        auroc=round(auroc, DECIMALS) if may_divide and auroc is not None else None,
+        auroc=round(auroc, DECIMALS) if policy.minimum_count == 1 and auroc is not None else None,
         quantiles=quantiles,
     )

@@ -8,7 +8,7 @@ ciphertext/                              what is encrypted in the folder and on 
 quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
 paused                                   a person here paused this site; gone once it goes on
-restored                                 a lost disk's messages came back from the folder; gone once a person accepts that
+restored                                 a disk was lost; gone once a person accepted a new division
 personal/RUN/0007.safetensors            what stayed here with the answer to round 7: head, BatchNorm, a method's state
 noise/RUN                                the secret of a private run's noise; gone once the final model is here
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ

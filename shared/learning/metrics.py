@@ -33,6 +33,15 @@ MEANS_OVER_CLASSES = frozenset(
 )
 """The scores of graded images in which each class counts alike, however few its images are."""
 
+OF_CHOSEN = frozenset(
+    (
+        *("misdiagnosis_auroc", "uncertainty_right", "uncertainty_wrong"),
+        *(f"selective_accuracy_{percent}" for percent in DROPPED_PERCENTS),
+        *(f"referral_share_{percent}" for percent in REFERRAL_GOALS),
+    )
+)
+"""The scores of graded images over some that the model chooses, by what it answers or is sure of."""
+
 _ROUNDING = 1e-6
 """How far a probability may lie outside [0, 1] and be clipped; more is an error of the caller."""
 
@@ -43,7 +52,8 @@ class Score:
 
     Args:
         value: None where the score is undefined.
-        images: only those the value depends on, such as the images of one grade.
+        images: only those the value depends on, such as the images of one grade; 1 where two sets that differ by whole
+            blocks can differ in one of these alone.
     """
 
     value: float | None

@@ -298,7 +298,7 @@ class _Record:
         terms = {name: Score(value, images) for name, value in losses.items() if name != LOSS}
         # Copies of an image make no score one over more images, so the views of the one most seen count as one.
         scores = {
-            name: Score(score.value, score.images // most_views)
+            name: Score(score.value, -(-score.images // most_views))
             for name, score in self._scoring.scores([seen for _, seen in looks]).items()
         }
         return Evaluation(images=images, loss=losses[LOSS], scores=terms | scores)

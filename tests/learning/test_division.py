@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import DataError
+from shared.exchange.records import RoundConfiguration
 from shared.learning.data.division import Block, deal, present
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.sets import members_of, sets_of
 from shared.learning.data.splits import SPLITS, Folds, SplitName, SplitPlan
 from shared.learning.data.units import Unit, settled
-from shared.learning.metrics import MEANS_OVER_CLASSES
-from shared.learning.tasks.contract import Collection, divided
-from site_client.disclosure import withheld
+from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, grading_scores, pixel_scores
+from shared.learning.objectives import CrossEntropy
+from shared.learning.tasks.contract import Collection, Dataset, Evaluation, Sample, divided
+from shared.learning.tasks.octa_segmentation import VesselScoring
+from site_client.configuration import Policy
+from site_client.disclosure import ScoreTable, withheld
 from tests.learning.spans import Vector, smallest_support
 
 SECRET = b"s" * 32
@@ -304,7 +310,9 @@ class Site:
 
 
 def numbers(images: Sequence[tuple[object, int]], kept_back: frozenset[str]) -> Iterator[Vector]:
-    """The weights of images in what a row tells: in scores over all of them, in each recall, in means over classes."""
+    """The weights of images in what a row tells: in scores over all of them, in each recall, in means over classes, and
+    in what a model that answers one class for all images, as sure of each as its maker likes, tells of right and wrong.
+    """
     yield {image: 1 for image, _ in images}
     of_class: Mapping[int, list[object]] = defaultdict(list)
     for image, grade in images:
@@ -314,6 +322,14 @@ def numbers(images: Sequence[tuple[object, int]], kept_back: frozenset[str]) -> 
             yield dict.fromkeys(members, 1)
     if not MEANS_OVER_CLASSES & kept_back:
         yield {image: Fraction(1, len(members)) for members in of_class.values() for image in members}
+    for grade, members in of_class.items():
+        rest = [image for image, other in images if other != grade]
+        for name, chosen in (("uncertainty_right", members), ("uncertainty_wrong", rest)):
+            if name not in kept_back and len(chosen) >= LEAST:
+                yield dict.fromkeys(chosen, 1)
+    most_sure = [image for image, _ in images[: len(images) - len(images) // 10]]
+    if "selective_accuracy_10" not in kept_back and len(images) // 10 >= LEAST:
+        yield dict.fromkeys(most_sure, 1)
 
 
 @settings(max_examples=60)
@@ -332,3 +348,70 @@ def test_no_combination_of_what_leaves_in_any_runs_is_about_fewer_images_than_a_
             site.change(random)
         site.add(random.choice(["dr", "fundus"]), random.choice([0, 1, 1, 2, 6]), random)
     assert smallest_support(site.told, LEAST) is None
+
+
+@dataclass(frozen=True)
+class Graded:
+    id: str
+    grade: int
+    doubt: float
+
+
+def row_of(samples: Sequence[Graded], blocks: Mapping[str, int], minimum_count: int = 5) -> dict[str, str]:
+    """What leaves of a model that answers class 3 for every image, as unsure of each as its maker likes."""
+    probabilities = np.tile([0.1, 0.1, 0.1, 0.7], (len(samples), 1))
+    scores = grading_scores(
+        np.array([each.grade for each in samples]), probabilities, np.array([each.doubt for each in samples])
+    )
+    return told(Evaluation(len(samples), 1.0, scores), samples, blocks, minimum_count)
+
+
+def told(
+    evaluation: Evaluation, samples: Sequence[Sample], blocks: Mapping[str, int], minimum_count: int
+) -> dict[str, str]:
+    dataset = Dataset([], samples, [], ("a", "b", "c", "d"), blocks=blocks)
+    asked = RoundConfiguration(round=1, epochs=1, learning_rate=0.1, batch_size=2, seed=0, augmentation={})
+    table = ScoreTable(asked, Policy(minimum_count=minimum_count), dataset)
+    table.add(0, "validation", evaluation)
+    return next(csv.DictReader(io.StringIO(table.content().decode())))
+
+
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_a_model_that_answers_one_class_for_all_tells_no_sum_over_that_class(is_torn: bool) -> None:
+    """Two sets that differ by a block with one image of the class would tell what the model thinks of that image."""
+    images = [Graded(f"i{n}", 3 if n % 5 == 0 or not is_torn else n % 3, n / 100) for n in range(60)]
+    blocks = {each.id: n // 5 for n, each in enumerate(images)}
+    row = row_of(images, blocks)
+    assert (row["images"], float(row["accuracy"])) == ("60", 0.2 if is_torn else 1.0)
+    assert {name: row[name] for name in OF_CHOSEN} == dict.fromkeys(OF_CHOSEN, "")
+    public = row_of(images, {}, minimum_count=1)
+    assert float(public["uncertainty_right"]) == pytest.approx(
+        np.mean([each.doubt for each in images if each.grade == 3]), abs=1e-4
+    )
+
+
+@dataclass(frozen=True)
+class Vessels:
+    id: str
+    mask: tuple[bool, ...]
+
+
+def test_a_score_of_the_images_that_have_vessels_is_told_only_where_all_have_them() -> None:
+    """Two sets that differ by a block with one such image would tell that image's score."""
+    random = np.random.default_rng(3)
+    foreground = random.random((40, 2))  # (pixels, classes)
+    probabilities = foreground / foreground.sum(axis=1, keepdims=True)
+
+    def row(with_vessels: int, minimum_count: int = 5) -> dict[str, str]:
+        masks = [(n < with_vessels,) * 10 + (False,) * 30 for n in range(20)]
+        images = [Vessels(f"i{n}", mask) for n, mask in enumerate(masks)]
+        looks = [[pixel_scores(np.array(each.mask, int), probabilities, np.full(40, 0.5)) for each in images]]
+        scores = VesselScoring(CrossEntropy()).scores(looks)
+        blocks = {each.id: n // 5 for n, each in enumerate(images)}
+        return told(Evaluation(20, 1.0, scores), images, blocks, minimum_count)
+
+    partial = [f"{name}_{of}" for name in ("sensitivity", "auroc", "auprc") for of in ("mean", "std")]
+    assert not any(row(19)[name] for name in partial)
+    assert all(row(20)[name] for name in partial)
+    assert all(row(19, minimum_count=1)[name] for name in partial)
+    assert row(19)["dice_mean"] != ""

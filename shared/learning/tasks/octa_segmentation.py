@@ -171,12 +171,16 @@ class VesselScoring:
         return looks
 
     def scores(self, looks: Sequence[list[PixelScores]]) -> dict[str, Score]:
-        """``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it."""
+        """``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
+
+        Such a score is over part of a block, and so over one image, whatever the number of the others.
+        """
         of_images = [scores for look in looks for scores in look]
         over_images: dict[str, Score] = {}
         for name in of_images[0]:
             defined = [value for scores in of_images if (value := scores[name]) is not None]
             mean, std = mean_and_std(defined) if defined else (None, None)
-            over_images[f"{name}_mean"] = Score(mean, len(defined))
-            over_images[f"{name}_std"] = Score(std, len(defined))
+            images = len(defined) if len(defined) == len(of_images) else min(len(defined), 1)
+            over_images[f"{name}_mean"] = Score(mean, images)
+            over_images[f"{name}_std"] = Score(std, images)
         return over_images
