@@ -12,6 +12,7 @@ from shared.exchange.records import RunConfiguration, Sharing
 from shared.learning.data.splits import SplitName
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
+from shared.learning.models.ensembles import answers_of
 from shared.learning.private_training import IMAGES_AT_A_TIME
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
@@ -31,7 +32,8 @@ class Demands:
         sharing: which tensors travel and stay, by this software.
         rounds: in which the site trains, at most.
         epochs: of each round, with those that the method adds.
-        views: how often one image is shown to the model in the whole run, fine-tuning too, if none is repeated.
+        views: how often one image, or one moment of a recording, is shown to a network in the whole run, fine-tuning
+            too, if none is repeated: in all windows that overlap there, to each member or in each pass.
         parameters: of all networks that are trained.
         memory_bytes: what training takes, about: weights, gradients, what the optimizer and the method remember, and
             what the layers yield for one batch.
@@ -88,7 +90,7 @@ def demands(run: RunConfiguration) -> Demands:
         network = build_network(task, method, options, _CLASSES, run_seed=run.seed, is_private=run.privacy is not None)
     listed = sharing(task, method, network)
     epochs = len(method.phases(network, run.epochs))
-    of_epoch = augmentation.copies + augmentation.originals
+    of_epoch = (augmentation.copies + augmentation.originals) * options.overlap * answers_of(network)
     return Demands(
         sharing=listed,
         rounds=run.rounds,
@@ -143,7 +145,9 @@ def _yielded(network: nn.Module, shape: tuple[int, ...], batch_size: int) -> int
     handles = [layer.register_forward_hook(count) for layer in layers]
     try:
         network.train()
-        network(torch.empty(_TRIED, *shape, device="meta"))
+        answered = network(torch.empty(_TRIED, *shape, device="meta"))
+        if (answers := answers_of(network)) > 1:  # (B, M, K, ...), of which training may have made fewer
+            largest = max(largest, answered[:, 0].numel() * answers)
     finally:
         for handle in handles:
             handle.remove()

@@ -34,6 +34,7 @@ PRIVATE = {
     "privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 1.0},
     "augmentation": {"copies": 0},
 }
+FIVE_TIMES = {"copies": 4, "originals": True}
 BACKUP = ("site.yaml", "signing.key", "encryption.key", "password", DIVISION, BUDGET)
 _numbers = count(1)
 
@@ -117,6 +118,14 @@ def ids(hospital: Hospital, run: RunConfiguration) -> dict[str, frozenset[str]]:
             "6,012 times one image may be shown in the whole run are more than this hospital's 5,000",
         ),
         (
+            {"rounds": 60, "augmentation": FIVE_TIMES, "method": "deep_ensembles", "method_options": {"members": 20}},
+            "6,000 times one image may be shown in the whole run are more than this hospital's 5,000",
+        ),
+        (
+            {"rounds": 20, "augmentation": FIVE_TIMES, "method": "mc_dropout", "method_options": {"passes": 100}},
+            "10,000 times one image may be shown in the whole run are more than this hospital's 5,000",
+        ),
+        (
             {"task_options": {"image_size": 32, "widths": [64, 2048, 2048, 2048]}},
             "parameters are more than this hospital's",
         ),
@@ -133,6 +142,8 @@ def ids(hospital: Hospital, run: RunConfiguration) -> dict[str, frozenset[str]]:
         "epochs",
         "views by copies",
         "views by fine-tuning",
+        "views by members",
+        "views by passes",
         "parameters",
         "memory",
         "delta",

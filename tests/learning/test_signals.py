@@ -22,11 +22,14 @@ from shared.learning.data.spectrograms import cut_spectrograms, read_spectrogram
 from shared.learning.data.splits import Folds, SplitPlan, unit_of
 from shared.learning.data.synthetic_signals import write_wave
 from shared.learning.data.time_series import cut_windows, read_time_series
+from shared.learning.demands import demands
 from shared.learning.methods import open_method
 from shared.learning.probe import probe_score
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, divided
+from site_client.configuration import Policy
+from site_client.policy import excesses
 from tests.learning.dealt import image, opened_anew, sets_anew
 from tests.learning.small_sites import SIGNALS, write_small
 
@@ -533,3 +536,37 @@ def test_a_private_run_takes_time_series(data, tmp_path):
     run = run_of("time_series", "fedee", 1, privacy={"target_epsilon": 8, "delta": 0.001, "max_grad_norm": 1.0})
     outcome = run_rounds(run, {site: data / "time_series" / site for site in SITES}, tmp_path)
     assert all(0 < spent <= 8 for spent in outcome.spent.values())
+
+
+# --- what an offer costs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("stride", "overlap"), [(1, 5000), (2, 2500), (4999, 2), (5000, 1), (6000, 1)])
+def test_windows_that_overlap_show_each_moment_as_often_and_are_declined(stride, overlap):
+    """A stride of 1 would have a hospital learn thousands of times as much as the number of rounds says."""
+    options = {"window": 5000, "stride": stride}
+    run = RunConfiguration(
+        run="r", task="time_series", method="mean", sites=["a"], rounds=3, task_options=options, batch_size=8
+    )
+    found = demands(run)
+    assert found.views == 3 * overlap
+    told = "times one image may be shown in the whole run are more than this hospital's 5,000"
+    assert any(told in sentence for sentence in excesses(Policy(), found)) == (3 * overlap > 5000)
+
+
+def test_the_answers_of_all_passes_take_memory():
+    def memory(passes):
+        return demands(
+            RunConfiguration(
+                run="r",
+                task="octa_segmentation",
+                method="mc_dropout",
+                sites=["a"],
+                rounds=1,
+                task_options={"image_size": 512, "widths": [2, 4]},
+                method_options={"passes": passes},
+            )
+        ).memory_bytes
+
+    answers_of_one_pass = 32 * 2 * 512**2  # images in a batch, classes, pixels
+    assert memory(100) - memory(50) == 4 * 2 * answers_of_one_pass * 50

@@ -93,6 +93,13 @@ class DropoutPasses(nn.Module):
         return values * (stays / (1 - dropout.p)).to(values)
 
 
+def answers_of(network: nn.Module) -> int:
+    """How often a network answers one input: once, or with every member, or in every pass."""
+    if isinstance(network, SideBySide):
+        return len(network.members)
+    return network.passes if isinstance(network, DropoutPasses) else 1
+
+
 def drops_out(network: nn.Module) -> bool:
     """Whether a network has a dropout that drops anything."""
     return any(isinstance(module, nn.Dropout) and module.p > 0 for module in network.modules())

@@ -41,6 +41,11 @@ class Options(BaseModel):
         """Whether some images are taken more often than others in an epoch."""
         return False
 
+    @property
+    def overlap(self) -> int:
+        """How many of the model's inputs hold one moment of a recording, or one image, at most."""
+        return 1
+
 
 def valid_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     """The names of an option's classes, for a validator.

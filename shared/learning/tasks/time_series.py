@@ -49,6 +49,10 @@ class TimeSeriesOptions(SignalOptions):
     std: tuple[float, ...] | None = None
     """What each channel is divided by; None: each recording's own deviation."""
 
+    @property
+    def overlap(self) -> int:
+        return -(-self.window // self.stride)
+
     @field_validator("channels")
     @classmethod
     def _channels_are_columns(cls, channels: tuple[str, ...]) -> tuple[str, ...]:
