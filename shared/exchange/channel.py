@@ -104,7 +104,7 @@ class Channel:
         self._refused = {digest_of(path.read_bytes()) for path in self._quarantine.rglob(MANIFEST)}
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._is_nearly_full = False
-        self._doubtful: dict[str, tuple[str, str]] = {}  # path → hash of content that failed once, and how
+        self._failed: set[str] = set()  # paths, of messages and of hand-overs, at which something failed before
 
     # --- what is known -------------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Channel:
 
         Raises:
             PoisonError: the sender has signed what no such message may be; it will never be accepted.
-            DoubtfulError: manifest or payload failed twice with the same bytes, which may not be the sender's doing.
+            DoubtfulError: manifest or payloads failed twice, which may not be the sender's doing.
             PassingError: they did, but the folder lists the file otherwise.
         """
         if (accepted := self.message(place)) is not None:
@@ -407,8 +407,8 @@ class Channel:
             message = self._peer.open(manifest, place, head=self.peer_head, answers=answers, refused=self._refused)
             if place.kind != "offer":
                 self._check_encrypted(message)
-        except DoubtfulError as error:
-            if not self._learn_keys() and self._fails_again(place.manifest, digest_of(manifest), error):
+        except DoubtfulError:
+            if not self._learn_keys() and self._fails_again(place.path):
                 self._demand_listed(place.manifest, len(manifest))
                 raise
             return None
@@ -421,19 +421,16 @@ class Channel:
             if content_bytes(entry) > most:
                 raise PoisonError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
             room -= content_bytes(entry) if is_weights(name) else 0
-            sha256 = ""
             try:
-                sha256 = self._bring(message, name)
-                self._check_brought(message, name, sha256)
-            except DoubtfulError as error:
-                if self._fails_again(path, sha256, error):
+                self._check_brought(message, name, self._bring(message, name))
+            except DoubtfulError:
+                if self._fails_again(place.path):
                     raise
                 return None
             except NotFoundError:
-                missing = DoubtfulError(path, "is named by its manifest but is not there")
-                if self._fails_again(path, "", missing):
+                if self._fails_again(place.path):
                     self._demand_listed(path, None)
-                    raise missing from None
+                    raise DoubtfulError(path, "is named by its manifest but is not there") from None
                 return None
         if place.kind == "offer":
             self._check_encrypted(message)
@@ -472,12 +469,14 @@ class Channel:
         self._refused.add(digest_of(manifest))
         logger.error("%s: refused %s: %s", self._me.site, place.path, error)
 
-    def _fails_again(self, path: str, sha256: str, error: PoisonError) -> bool:
-        """A first failure may be a torn read; the same bytes failing twice, in the same way, are poison."""
-        failure = (sha256, str(error))
-        failed_before = self._doubtful.get(path)
-        self._doubtful[path] = failure
-        return failed_before == failure
+    def _fails_again(self, path: str) -> bool:
+        """A first failure may be a torn read; a second one is told, whatever came.
+
+        Whoever writes in the folder could else have a message fail otherwise each time, and be waited for for ever.
+        """
+        failed_before = path in self._failed
+        self._failed.add(path)
+        return failed_before
 
     def _demand_listed(self, path: str, size: int | None) -> None:
         """Demand that the folder lists a file with this size, or with None not at all: that nothing on the way lies.
@@ -540,7 +539,7 @@ class Channel:
         try:
             self._peer = learn(before, self._folder, self.mirror, accepted=self.peer_head)
         except PoisonError as error:
-            if not self._fails_again(error.file, "", error):
+            if not self._fails_again(error.file):
                 logger.warning("%s: %s; it is not followed", self._me.site, error)
         return self._peer != before
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import NotFoundError, PassingError, PoisonError
+from shared.errors import DoubtfulError, NotFoundError, PassingError, PoisonError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import RunConfiguration
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
 
@@ -168,6 +168,44 @@ def test_what_is_cut_or_missing_in_the_folder_is_poison(tmp_path: Path, folder: 
     assert receive(north, OFFER) is None
     with pytest.raises(PoisonError, match=name):
         receive(north, OFFER)
+
+
+class Restless(LocalFolder):
+    """Passes one file on with other bytes each time."""
+
+    def __init__(self, root: Path, at: str) -> None:
+        super().__init__(root)
+        self._at = at
+        self._times = 0
+
+    def _another(self, path: str, content: bytes) -> bytes:
+        if not path.endswith(self._at):
+            return content
+        self._times += 1
+        return content[:-4] + self._times.to_bytes(4, "big")
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        return self._another(path, super().read(path, max_bytes=max_bytes))
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        super().download(path, target, size=size)
+        target.write_bytes(self._another(path, target.read_bytes()))
+        return digest_of(target.read_bytes())
+
+
+@pytest.mark.parametrize("name", [names.MANIFEST, names.TENSORS])
+def test_what_comes_with_other_bytes_each_time_is_doubtful_from_the_second_time_on(
+    tmp_path: Path, folder: LocalFolder, name: str
+) -> None:
+    """Whoever lets a message fail in another way each time would else be waited for for ever."""
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", Restless(folder.root, name))
+    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.publish()
+    assert receive(north, OFFER) is None
+    for _ in range(3):
+        with pytest.raises(DoubtfulError, match=name):
+            receive(north, OFFER)
+    assert not north.is_settled(OFFER)
 
 
 def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:

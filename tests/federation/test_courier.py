@@ -29,7 +29,7 @@ from site_client.facts import may_answer
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import run_configuration
-from tests.played import RUN, Played, daemon_of
+from tests.played import RUN, TENSORS, Played, daemon_of
 
 
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
@@ -226,6 +226,41 @@ def test_a_withdrawal_that_does_not_hold_counts_all_the_same(run: Played) -> Non
     run.beat()
     assert work_after_a_while(run)
     assert "withdrawal.json: is not canonical JSON" in str(withdrawal_of(run.aggregator, RUN))
+
+
+class Restless(LocalFolder):
+    """Passes models on with other last bytes each time."""
+
+    times = 0
+
+    def download(self, path: str, target: Path, *, size: int) -> str:
+        sha256 = super().download(path, target, size=size)
+        if not path.endswith(names.SITE_MODEL):
+            return sha256
+        self.times += 1
+        target.write_bytes(target.read_bytes()[:-4] + self.times.to_bytes(4, "big"))
+        return digest_of(target.read_bytes())
+
+
+def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_coming(run: Played) -> None:
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    store.ask(1, ("north",), ("north",))
+    run.courier.channel._folder = Restless(run.drop)
+    run.seal_and_publish("update", 1, run.from_site(1, trains=True))
+    run.courier.attend(Place("update", RUN, 1))
+    store.request_stop()
+    daemon = daemon_of(run, store)
+    assert not daemon._has_looked_since_stop()
+    for _ in range(2):
+        work_after_a_while(run)
+    assert "nor held against anybody" in (run.courier._home / "trouble.txt").read_text()
+    assert daemon._has_looked_since_stop()
+    run.courier.channel._folder = LocalFolder(run.drop)
+    assert work_after_a_while(run)
+    assert run.aggregator.message(Place("update", RUN, 1)) is not None
 
 
 def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: pytest.LogCaptureFixture) -> None:

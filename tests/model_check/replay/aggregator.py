@@ -134,6 +134,12 @@ class AggregatorOnDisk:
         courier._work()
         courier._asked_looks = asked
 
+    def forgets_failures(self, site: str) -> None:
+        """Have the next failure of each message count as its first."""
+        channel = self.couriers[site].channel
+        assert channel is not None
+        channel._failed.clear()
+
     def cannot_reach(self, site: str) -> None:
         """Try to look into a folder that does not answer, and be told to end while waiting for it."""
         courier, stop = self.couriers[site], self._stops[site]

@@ -93,6 +93,8 @@ class OnDisk:
             case ["looks" | "looks,", *_]:
                 look = next(ways(before, after.desk, self._rules))
                 met = gap(before, look)
+                if look.keeps_back:
+                    self.aggregator.forgets_failures(site)  # a second torn read would be trouble
                 for _ in met:  # each is held for a gap that is there to stay once a look has met it already
                     self._look(site, before, Look(visible=met, keeps_back=False, more=True, searches=False))
                 self._look(site, before, look)
