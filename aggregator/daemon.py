@@ -44,7 +44,7 @@ from shared.learning.methods.contract import MODEL, Method
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.tolerance import HeldOutSet
-from shared.trouble import Trouble, UnforeseenError, held_against
+from shared.trouble import Trouble, UnforeseenError, held_against, only_told
 
 logger = logging.getLogger(__name__)
 
@@ -128,12 +128,18 @@ class Daemon:
                     site.attend(awaited(site.channel, self._run.run, self._store.round_no))
             if not any(has_acted):
                 self._news.wait(LONGEST_WAIT_S)
-        except (DropfedError, OSError):
+        except DropfedError:
             raise
+        except OSError as error:
+            self._wait_for_disk(error)
         except Exception as error:
             self._trouble.begins(UnforeseenError(error))
             self._stop.wait(self._trouble.pause_s(LONGEST_WAIT_S))
         return True
+
+    def _wait_for_disk(self, error: OSError) -> None:
+        self._trouble.begins(disk_trouble(error, self._store.home))
+        self._stop.wait(DISK_TROUBLE_PAUSE_S)
 
     def _interrupt(self) -> None:
         for site in self._sites.values():
@@ -228,8 +234,7 @@ class Daemon:
         try:
             self._act(action)
         except OSError as error:
-            self._trouble.begins(disk_trouble(error, self._store.home))
-            self._stop.wait(DISK_TROUBLE_PAUSE_S)
+            self._wait_for_disk(error)
         except DropfedError:
             raise
         except Exception as error:
@@ -506,14 +511,19 @@ class _Waiting:
             self._seconds += now - self._at
         self._at = now
         if now - self._saved_at >= WAITING_SAVED_EVERY_S:
-            self._store.write_waited(round_no, self._seconds)
+            self._save(round_no, self._seconds)
             self._saved_at = now
         return self._seconds
 
     def restart(self, round_no: int) -> None:
         """Begin the present stage's waiting anew."""
-        self._store.write_waited(round_no, 0)
+        self._save(round_no, 0)
         self._begin(round_no, 0)
+
+    def _save(self, round_no: int, seconds: float) -> None:
+        """Where the disk does not take it, only a restart knows less: its deadline is that much later."""
+        with only_told(self._store.home):
+            self._store.write_waited(round_no, seconds)
 
     def _begin(self, round_no: int, seconds: float) -> None:
         self._round_no, self._seconds = round_no, seconds

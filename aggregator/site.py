@@ -35,7 +35,7 @@ from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.retrying import RetryingFolder
 from shared.polling import Polling
-from shared.trouble import Trouble, UnforeseenError
+from shared.trouble import Trouble, UnforeseenError, only_told
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class Site:
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
+        self._is_in_trouble = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
         self._open_channel()
@@ -129,7 +130,7 @@ class Site:
     @property
     def is_in_trouble(self) -> bool:
         """Whether something stands in the way of looking into the folder now."""
-        return (self._home / "trouble.txt").exists()
+        return self._is_in_trouble
 
     def look_soon(self) -> None:
         """Have the courier look into the folder without waiting for its next turn."""
@@ -334,12 +335,14 @@ class Site:
         self.channel = open_channel(self._home, self._folder, self._key, self._encryption_key)
 
     def _note_trouble(self, error: DropfedError | None) -> None:
-        """Keep the present trouble where ``status`` finds it."""
+        """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
+        self._is_in_trouble = error is not None
         path = self._home / "trouble.txt"
-        if error is None:
-            path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_text() != str(error):
-            write_file(path, str(error).encode())
+        with only_told(path):
+            if error is None:
+                path.unlink(missing_ok=True)
+            elif not path.exists() or path.read_bytes() != str(error).encode():
+                write_file(path, str(error).encode())
 
 
 def open_channel(

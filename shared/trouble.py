@@ -10,8 +10,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 
 from shared.errors import DropfedError, PassingError, PoisonError, StandingError
+from shared.folder.durable import disk_trouble
 from shared.visible import visible
 
 LONGEST_PAUSE_S = 300.0
@@ -71,6 +73,20 @@ class UnforeseenError(StandingError):
     def __init__(self, cause: Exception) -> None:
         super().__init__(f"an error that nobody expected, {_named(cause)}; please report it, with the lines of the log")
         self.__cause__ = cause
+
+
+@contextmanager
+def only_told(path: Path) -> Iterator[None]:
+    """Go on where a file cannot be written that nothing but people's knowledge hangs on; the log says so once."""
+    try:
+        yield
+    except OSError as error:
+        _log_untold(str(disk_trouble(error, path)))
+
+
+@lru_cache(maxsize=1000)
+def _log_untold(trouble: str) -> None:
+    logger.error("%s The work goes on without what would be noted there.", trouble)
 
 
 @contextmanager

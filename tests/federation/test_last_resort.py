@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import WAIT_S, run_configuration
 from tests.folder.raw_server import RawServer
-from tests.played import RUN, TENSORS, Played, ended_run
+from tests.played import RUN, TENSORS, Played, daemon_of, ended_run
 
 
 class Broken(LocalFolder):
@@ -117,16 +119,100 @@ def test_pauses_grow_with_what_nobody_expected_and_with_nothing_else() -> None:
     assert trouble.pause_s(2.0) == 2.0
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """While it is set, the disk with the aggregator's files takes nothing."""
+    is_full, open_file = threading.Event(), os.open
+
+    def open_or_refuse(path: Any, flags: int, *rest: int) -> int:
+        if is_full.is_set() and flags & os.O_CREAT and Path(path).is_relative_to(tmp_path / "aggregator"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return open_file(path, flags, *rest)
+
+    monkeypatch.setattr("shared.folder.durable.os.open", open_or_refuse)
+    yield is_full
+    is_full.clear()
+
+
+def test_a_courier_outlives_a_full_disk_on_which_it_cannot_even_note_that(
+    tmp_path: Path, full_disk: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined(tmp_path)
+    drop, work, stop = tmp_path / "drop", tmp_path / "aggregator", threading.Event()
+    drop.mkdir()
+    LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
+    site = Site(
+        work / "sites" / "north",
+        LocalFolder(drop),
+        invite=read_invite(work, "north"),
+        key=SigningKey.at(work / "signing.key"),
+        stop=stop,
+        longest_pause_s=0.01,
+        on_news=lambda: None,
+    )
+    full_disk.set()
+    site.start()
+    wait_until(lambda: site.is_in_trouble or not site._thread.is_alive())
+    assert site._thread.is_alive()
+    full_disk.clear()
+    wait_until(lambda: site.channel is not None and not site.is_in_trouble)
+    stop.set()
+    site.join()
+    assert "is full: free some space there. The work goes on without what would be noted there." in caplog.text
+
+
+def test_an_aggregator_outlives_a_full_disk_while_it_waits(
+    tmp_path: Path, full_disk: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.daemon.WAITING_SAVED_EVERY_S", 0.0)
+    run = Played(tmp_path)
+    store = RunStore(tmp_path / "aggregator", RUN)
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    run.offer()
+    daemon = daemon_of(run, store)
+    daemon._waiting.restart(0)
+    full_disk.set()
+    for _ in range(3):
+        daemon._news.set()
+        daemon._facts()
+    daemon._waiting.restart(0)
+    assert caplog.text.count("The work goes on without what would be noted there.") == 1
+    full_disk.clear()
+    daemon._facts()
+    assert (store.home / "waited.json").exists()
+
+
+def test_an_aggregator_outlives_facts_that_the_disk_does_not_give(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.daemon.DISK_TROUBLE_PAUSE_S", 0.0)
+    monkeypatch.setattr("aggregator.daemon.LONGEST_WAIT_S", 0.0)
+    run = Played(tmp_path)
+    store = Restless(tmp_path / "aggregator", RUN)
+    store.mistake = OSError(errno.EIO, os.strerror(errno.EIO))
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    run.offer()
+    daemon = daemon_of(run, store)
+    for _ in range(3):
+        assert daemon._goes_on()
+    assert caplog.text.count("cannot be read or written now: Input/output error") == 1
+
+
 class Restless(RunStore):
     """A store that raises what nobody expected the first times it is asked whether the run is paused."""
 
     mistakes = 2
+    mistake: Exception = ZeroDivisionError("nobody expected it")
 
     @property
     def paused(self) -> bool:
         if self.mistakes:
             self.mistakes -= 1
-            raise ZeroDivisionError("nobody expected it")
+            raise self.mistake
         return super().paused
 
 
