@@ -42,7 +42,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import sharing
 from shared.learning.training import evaluate
 from tests.federation.running import run_configuration, staging_run, write_data
-from tests.played import RUN, TENSORS, Played
+from tests.played import RUN, TENSORS, Played, ended_run
 from tests.test_report import report
 
 SECTIONS = ("curves", "scores", "sites-doubt", "heldout", "decisions", "time", "sites", "configuration")
@@ -63,6 +63,21 @@ def pages(run: Played, name: str = "pages") -> Path:
     result = report(run, "--pages", str(folder))
     assert (result.exit_code, result.output) == (0, f"wrote {folder / 'report.html'}\n")
     return folder
+
+
+def test_a_column_that_no_class_has_ends_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old records may hold tables that would be omitted today."""
+    as_asked = Played.from_site
+
+    def with_a_column(run: Played, round_no: int, *rest: Any) -> dict[str, bytes | Path]:
+        files = as_asked(run, round_no, *rest)
+        row = MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"accuracy_of_x": 0.5, "dice_mean": 0.5})
+        return files | {names.METRICS: write_metrics([row])}
+
+    monkeypatch.setattr(Played, "from_site", with_a_column)
+    run, _ = ended_run(tmp_path)
+    page = page_of(pages(run))
+    assert "accuracy_of_x" in page and "no site has told it for this aggregate" in page
 
 
 def page_of(folder: Path) -> str:

@@ -22,6 +22,7 @@ from aggregator.report.tables import (
     told,
 )
 from shared.counted import counted
+from shared.exchange.tables import is_declared
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
 
 _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREEN, "s")}
@@ -61,7 +62,8 @@ def of_classes(document: Document, aggregate: int, split: str) -> Figure:
     name, title = f"classes-{split}", f"Right answers of each grade, {split} images"
     found = of_aggregate(document, aggregate)
     told_of = [row for of_site in found.values() if (row := of_site[split])]
-    grades = sorted({key for row in told_of for key in row["scores"] if key.startswith(OF_CLASS)}, key=_grade)
+    told_scores = {key for row in told_of for key in row["scores"]}
+    grades = sorted((key for key in told_scores if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
     if not grades:
         return Figure(name, title, why_none="no site has told it for this aggregate")
     caption = (

@@ -35,7 +35,7 @@ from shared.exchange.records import (
     Verdict,
     decimal_text,
 )
-from shared.exchange.tables import MetricsRow, epsilon_in
+from shared.exchange.tables import MetricsRow, demand_learning_rate, epsilon_in
 from shared.exchange.trust import Message
 from shared.learning.answers import SOUND, UNANSWERED
 from shared.learning.methods import method_class
@@ -91,8 +91,10 @@ def _update(reading: Reading, message: Message, _run: RunConfiguration) -> Itera
     configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
     if configuration is None:
         return
-    if any(row.learning_rate != configuration.learning_rate for row in _table(reading, message.place)):
-        yield names.METRICS, f"tells another learning rate than the round's, {configuration.learning_rate}"
+    try:
+        demand_learning_rate(_table(reading, message.place), names.METRICS, configuration.learning_rate)
+    except PoisonError as error:
+        yield names.METRICS, error.reason
 
 
 def _table(reading: Reading, place: Place) -> list[MetricsRow]:

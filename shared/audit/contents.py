@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from torch import nn
-
 from shared.audit import protocol_1
 from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, PoisonError
@@ -43,9 +41,10 @@ from shared.exchange.records import (
     Verdict,
     Withdrawal,
 )
-from shared.exchange.tables import read_metrics, undeclared
+from shared.exchange.tables import demand_of_round, read_metrics
 from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
+from shared.learning.answers import epochs_of
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.schedules import round_configuration
@@ -229,26 +228,11 @@ def _is_unbounded(value: Any, depth: int = 0) -> bool:
 # --- tables ------------------------------------------------------------------------------------------------
 
 
-class _Headless(nn.Module):
-    """A network of which a method can tell how many epochs it trains."""
-
-    heads: tuple[nn.Module, ...] = ()
-
-
 def _check_metrics(reading: Reading, place: Place, content: bytes, shown_as: str) -> None:
     rows = read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
-    if odd := undeclared(rows):
-        raise PoisonError(shown_as, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
-    if any(row.round_no != place.round_no for row in rows):
-        raise PoisonError(shown_as, "speaks of another round")
     run = reading.configuration(place.run)
-    if run is None:
-        return
-    epochs = 0
-    if place.round_no <= run.rounds:
-        epochs = len(_method_of(run, shown_as).phases(_Headless(), run.epochs))
-    if any(row.epoch > epochs for row in rows):
-        raise PoisonError(shown_as, f"has rows of more epochs than the {epochs} of this round")
+    epochs = None if run is None else epochs_of(run, place.round_no, _method_of(run, shown_as))
+    demand_of_round(rows, shown_as, round_no=place.round_no, epochs=epochs)
 
 
 # --- tensors -----------------------------------------------------------------------------------------------

@@ -86,9 +86,36 @@ def epsilon_in(table: list[MetricsRow]) -> float | None:
     return max((epsilon for epsilon in said if epsilon is not None), default=None)
 
 
-def undeclared(rows: list[MetricsRow]) -> list[str]:
-    """The score columns that the protocol does not describe."""
-    return sorted(name for name in (rows[0].scores if rows else ()) if not _DECLARED.fullmatch(name))
+def is_declared(column: str) -> bool:
+    """Whether the protocol describes a score column."""
+    return _DECLARED.fullmatch(column) is not None
+
+
+def demand_of_round(rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None) -> None:
+    """Demand that a table is of a round, and has no columns but those that the protocol describes.
+
+    Args:
+        epochs: how many epochs the round trains; None where nobody can tell.
+
+    Raises:
+        PoisonError: it is not.
+    """
+    if odd := sorted(name for name in (rows[0].scores if rows else ()) if not is_declared(name)):
+        raise PoisonError(path, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
+    if any(row.round_no != round_no for row in rows):
+        raise PoisonError(path, "speaks of another round")
+    if epochs is not None and any(row.epoch > epochs for row in rows):
+        raise PoisonError(path, f"has rows of more epochs than the {epochs} of this round")
+
+
+def demand_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
+    """Demand that a table tells the learning rate of its round.
+
+    Raises:
+        PoisonError: it tells another.
+    """
+    if any(row.learning_rate != learning_rate for row in rows):
+        raise PoisonError(path, f"tells another learning rate than the round's, {learning_rate}")
 
 
 def _read(content: bytes) -> list[MetricsRow]:

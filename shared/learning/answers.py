@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from torch import nn
+
 from shared.doors.schema import fill
 from shared.errors import PoisonError
 from shared.exchange import names
@@ -16,12 +18,13 @@ from shared.exchange.records import (
     Verdict,
     decimal_text,
 )
-from shared.exchange.tables import EPSILON, epsilon_in, read_metrics
+from shared.exchange.tables import EPSILON, demand_learning_rate, demand_of_round, epsilon_in, read_metrics
 from shared.exchange.trust import Message, check_form, open_yaml
 from shared.exchange.weights import LARGEST, check_tensors
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.methods.contract import Method
 from shared.learning.run_files import Scored
+from shared.learning.schedules import learning_rate
 from shared.learning.spoilers import spoilers
 
 UNANSWERED = ("late", "withdrawn")
@@ -56,14 +59,28 @@ def check_answer(
     _check_files(message, file, sharing, method, trains=trains)
     check_form(message, run.wire)
     is_rounded = message.manifest.protocol > 1
-    table = read_metrics(file(names.METRICS).read_bytes(), f"{place.path}/{names.METRICS}", is_rounded=is_rounded)
+    metrics = f"{place.path}/{names.METRICS}"
+    table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)
+    demand_of_round(table, metrics, round_no=place.round_no, epochs=epochs_of(run, place.round_no, method))
+    demand_learning_rate(table, metrics, learning_rate(run.learning_rate, place.round_no - 1))
     spent = epsilon_in(table) if is_private else None
     if spent is None and trains and is_private:
-        raise PoisonError(f"{place.path}/{names.METRICS}", f"does not say what {EPSILON} was spent")
+        raise PoisonError(metrics, f"does not say what {EPSILON} was spent")
     if not method.sends_reliability:
         return None, spent
     reliability = file(names.RELIABILITY).read_bytes()
     return open_yaml(reliability, form, f"{place.path}/{names.RELIABILITY}").theta, spent
+
+
+class _Headless(nn.Module):
+    """A network of which a method can tell how many epochs it trains."""
+
+    heads: tuple[nn.Module, ...] = ()
+
+
+def epochs_of(run: RunConfiguration, round_no: int, method: Method) -> int:
+    """How many epochs a round trains, as its tables count them; the closing one trains none."""
+    return len(method.phases(_Headless(), run.epochs)) if round_no <= run.rounds else 0
 
 
 def _check_files(

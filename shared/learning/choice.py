@@ -17,12 +17,15 @@ Tables = Mapping[int, Mapping[str, list[MetricsRow]]]
 
 
 def received_rows(tables: Tables, split: Split) -> dict[int, dict[str, MetricsRow]]:
-    """By aggregate number and site: the row of the received model on ``split``. What is absent is absent."""
+    """By aggregate number and site: the row of the received model on ``split``. What is absent is absent.
+
+    A row that says it is of another round than its answer is of none.
+    """
     rows: dict[int, dict[str, MetricsRow]] = {}
     for round_no, of_sites in tables.items():
         for site, table in of_sites.items():
             for row in table:
-                if row.epoch == 0 and row.split == split:
+                if (row.round_no, row.epoch, row.split) == (round_no, 0, split):
                     rows.setdefault(round_no - 1, {})[site] = row
     return rows
 
