@@ -6,6 +6,7 @@ so that canonical bytes do not depend on anybody's float printing. YAML records 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -92,6 +93,16 @@ TensorName = Annotated[
         "a tensor's path, as in encoder.layer1.0.weight, at most 200 characters",
     ),
 ]
+
+
+def most(count: str) -> int:
+    """The most that a ``CountText`` can mean: of "fewer than 5", 4."""
+    return whole(count.removeprefix("fewer than ")) - count.startswith("fewer than ")
+
+
+def fewest(count: str) -> int:
+    """The fewest that a ``CountText`` can mean: of "fewer than 5", none."""
+    return 0 if count.startswith("fewer than ") else whole(count)
 
 
 def _no_truth_value(value: Any) -> Any:
@@ -568,8 +579,7 @@ class Consent(Record):
     @property
     def training_images(self) -> int:
         """How many images a site that agrees says it trains on; of "fewer than 5" the most that can be, 4."""
-        text = self.images["train"]
-        return whole(text.removeprefix("fewer than ")) - text.startswith("fewer than ")
+        return most(self.images["train"])
 
 
 class Withdrawal(Record):
@@ -586,24 +596,44 @@ class Abort(Record):
     reason: Sentence
 
 
-def _rounded(value: float) -> float:
+def _is_rounded(value: float) -> float:
     if round(value, 4) != value:
         raise ValueError("must have four decimals or fewer")
     return value
 
 
+def _is_in_hundredths(value: float) -> float:
+    if round(value, 2) != value:
+        raise ValueError("must have two decimals or fewer")
+    return value
+
+
+def _has_no_sign(value: float) -> float:
+    if math.copysign(1, value) < 0:
+        raise ValueError("must be written without a sign")
+    return value
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
-RoundedShare = Annotated[Share, AfterValidator(_rounded)]
+RoundedShare = Annotated[Share, AfterValidator(_is_rounded), AfterValidator(_has_no_sign)]
+Hundredths = Annotated[Share, AfterValidator(_is_in_hundredths)]
 
 
 class Quantiles(Record):
     """Of a site's uncertainties, rounded to hundredths."""
 
-    q10: Share
-    q25: Share
-    q50: Share
-    q75: Share
-    q90: Share
+    q10: Hundredths
+    q25: Hundredths
+    q50: Hundredths
+    q75: Hundredths
+    q90: Hundredths
+
+    @model_validator(mode="after")
+    def _rise(self) -> Quantiles:
+        told = [self.q10, self.q25, self.q50, self.q75, self.q90]
+        if told != sorted(told):
+            raise ValueError("must not fall from one to the next")
+        return self
 
 
 class Reliability(Record):
@@ -631,6 +661,21 @@ class Reliability(Record):
     def _fallback_is_one_half(self) -> Reliability:
         if self.status != "measured" and self.theta != 0.5:
             raise ValueError(f"theta: must be 0.5 where the status is {self.status}")
+        return self
+
+    @model_validator(mode="after")
+    def _tells_what_can_be(self) -> Reliability:
+        """Over few predictions neither count nor score is told; where all or none were wrong, there is no score."""
+        n, wrong = self.n, self.n_wrong
+        if n.startswith("fewer than ") and (wrong, self.auroc) != (None, None):
+            raise ValueError(f"n_wrong, auroc: must be null where n is {n}")
+        if self.auroc is not None and self.status in ("all right", "all wrong"):
+            raise ValueError(f"auroc: must be null where the status is {self.status}")
+        if wrong is None:
+            return self
+        least, greatest = {"all right": (0, 0), "all wrong": (most(n), most(n))}.get(self.status, (1, most(n) - 1))
+        if most(wrong) < least or fewest(wrong) > greatest:
+            raise ValueError(f"n_wrong: cannot be {wrong} of {n} where the status is {self.status}")
         return self
 
 

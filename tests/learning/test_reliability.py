@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from torch import nn
@@ -386,6 +388,19 @@ def test_a_well_formed_record_is_taken():
         {"n": 40},
         {"n": "about 40"},
         {"n_wrong": "-1"},
+        {"n_wrong": "41"},
+        {"n_wrong": "40"},
+        {"n_wrong": "0"},
+        {"n_wrong": "999999999", "n": "10"},
+        {"n": "fewer than 5"},
+        {"n": "fewer than 5", "n_wrong": None},
+        {"status": "all right", "theta": 0.5, "n": "10", "n_wrong": "10", "auroc": None},
+        {"status": "all right", "theta": 0.5},
+        {"status": "all wrong", "theta": 0.5, "n_wrong": "39", "auroc": None},
+        {"status": "no separation", "theta": 0.5, "n_wrong": "40"},
+        {"auroc": -0.0},
+        {"quantiles": GOOD["quantiles"] | {"q10": 0.123456789012345}},
+        {"quantiles": GOOD["quantiles"] | {"q25": 0.05}},
         {"uncertainties": [0.1, 0.2]},
     ],
     ids=str,
@@ -393,6 +408,18 @@ def test_a_well_formed_record_is_taken():
 def test_any_other_record_is_refused(changes):
     with pytest.raises(PoisonError, match=RELIABILITY):
         opened(**changes)
+
+
+@settings(max_examples=200)
+@given(
+    answers=st.lists(st.tuples(st.floats(0, 1) | st.sampled_from([-0.0, 0.5]), st.booleans()), min_size=1, max_size=80),
+    images=st.integers(1, 80),
+    minimum=st.sampled_from([1, 2, 5]),
+)
+def test_what_a_site_tells_of_any_answers_is_taken(answers, images, minimum):
+    found = Doubts(np.array([doubt for doubt, _ in answers]), np.array([wrong for _, wrong in answers]), images)
+    told = reliability(found, Policy(minimum_count=minimum))
+    assert open_yaml(dump_yaml(told), Reliability, RELIABILITY) == told
 
 
 def test_a_threshold_is_told_with_four_decimals_and_is_never_0():
