@@ -88,7 +88,7 @@ class Played:
         self.site = Channel(north, folder, me="north", key=own_key, peer=peer, encryption_key=own_encryption_key)
         self.heartbeat = Heartbeat(north, read_configuration(north), folder, own_key)
         self._models = home
-        self._trained: list[int] = []
+        self._took_part: dict[str, list[str]] = {}
 
     def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
         """One side seals and publishes a message, the other accepts it, and the site's heart beats."""
@@ -143,7 +143,7 @@ class Played:
     ) -> None:
         """As for ``offer``, and the site says yes."""
         self.offer(keep, wire, groups, rounds, encrypt)
-        consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12"})
+        consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12", "validation": "10"})
         self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
 
     def offer(
@@ -158,6 +158,7 @@ class Played:
         Args:
             groups: what travels beside the model, by the part of ``tensors.yaml``.
         """
+        self._took_part = {}
         sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[], **(groups or {}))
         settings = {"run": self.run, "sites": ["north"], "quorum": 1, "rounds": rounds, "keep": keep, "wire": wire}
         self._configuration = run_configuration(**settings, encrypt=encrypt)
@@ -170,7 +171,7 @@ class Played:
         trains: bool,
         to_site: Sequence[str] = (),
         from_site: Sequence[str] = (),
-        weight: str = "1.0",
+        score: str = "0.9",
     ) -> None:
         """
         Args:
@@ -179,16 +180,16 @@ class Played:
         """
         self.send("round", round_no, self.to_site(round_no, to_site), "consent")
         self.send("update", round_no, self.from_site(round_no, trains, from_site), "round")
-        self._trained += [round_no] if trains else []
+        self._took_part[str(round_no)] = ["north"] if trains else []
         verdict = Verdict(
             run=self.run,
             round=round_no,
             site="north",
             status="accepted" if trains else "validated",
-            score="0.9" if trains else None,
+            score=score if trains else None,
             tolerance="0.01",
             theta=None,
-            weight=weight if trains else None,
+            weight="1.0" if trains else None,
             reason="ok",
         )
         self.send("verdict", round_no, {names.VERDICT: canonical(verdict.model_dump())}, "update")
@@ -203,9 +204,10 @@ class Played:
         }
 
     def from_site(self, round_no: int, trains: bool, groups: Sequence[str] = ()) -> dict[str, bytes | Path]:
-        """The payloads of its answer."""
+        """The payloads of its answer. The untrained model it tells nothing of, the others are equally good."""
         rate = round_configuration(self._configuration, round_no, "north").learning_rate
-        row = MetricsRow(round_no, 0, "validation", "10", rate, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})
+        score = None if round_no == 1 else 0.5
+        row = MetricsRow(round_no, 0, "validation", "10", rate, 0.5, {"dice_mean": score, "dice_std": 0.1})
         model = {names.SITE_MODEL: self.model(0.25)} if trains else {}
         state = {names.state_file(group): self.model(0.125) for group in groups}
         return {names.METRICS: write_metrics([row]), **model, **state}
@@ -217,8 +219,8 @@ class Played:
             method="mean",
             chosen_round=1,
             score_name="dice_mean",
-            validation={"1": "0.5"},
-            took_part={str(number): ["north"] for number in self._trained},
+            validation={str(int(number) - 1): "0.5" for number in self._took_part if number != "1"},
+            took_part=self._took_part,
             reason="best",
         )
         self.send(

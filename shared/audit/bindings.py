@@ -3,12 +3,12 @@
     offer       the run of its path, and this site among the run's sites
     consent     a no tells of no images
     round       no number beyond the closing round; to a site that agreed
-    update      the rates of its round, row by row
+    update      the rates of its round, row by row; of no more images than the consent; how good the received model is
     verdict     what its status demands: an answer that is named, or none; a score, the run's tolerance and how the two
-                compare; a weight; the θ and ε that the answer itself tells
+                compare; a weight; the θ and ε that the answer itself tells; no reason of another verdict
     final       a card of the run's own task, method and score, whose chosen aggregate, validation and shares can be,
-                and whose shares and ε of this site are those of its verdicts and answers; as model, the aggregate that
-                the round after the chosen one brought
+                and whose shares, ε and validation of this site are those of its verdicts and answers; as model, the
+                aggregate that the round after the chosen one brought
 
 What takes the other folders, or computing again, is ``replay``'s. A record that does not hold, or that no key opens, is
 found elsewhere, and nothing is compared with it here.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from shared.audit.reading import HiddenError, Reading
 from shared.audit.show import metrics_of
@@ -34,10 +35,14 @@ from shared.exchange.records import (
     RunConfiguration,
     Verdict,
     decimal_text,
+    fewest,
+    most,
 )
 from shared.exchange.tables import MetricsRow, demand_learning_rate, epsilon_in
 from shared.exchange.trust import Message
-from shared.learning.answers import SOUND, UNANSWERED
+from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison
+from shared.learning.choice import received_rows, validation_means
+from shared.learning.combinations import open_rule
 from shared.learning.methods import method_class
 from shared.learning.spoilers import TOGETHER
 from shared.learning.tasks import SELECTION_SCORES
@@ -86,15 +91,23 @@ def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
         yield names.MANIFEST, "asks a site that has declined"
 
 
-def _update(reading: Reading, message: Message, _run: RunConfiguration) -> Iterator[tuple[str, str]]:
+def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    table = _table(reading, message.place)
     asked = Place("round", message.place.run, message.place.round_no)
     configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
-    if configuration is None:
-        return
-    try:
-        demand_learning_rate(_table(reading, message.place), names.METRICS, configuration.learning_rate)
-    except PoisonError as error:
-        yield names.METRICS, error.reason
+    if configuration is not None:
+        try:
+            demand_learning_rate(table, names.METRICS, configuration.learning_rate)
+        except PoisonError as error:
+            yield names.METRICS, error.reason
+    if table and not any((row.epoch, row.split) == (0, "validation") for row in table):
+        yield names.METRICS, "does not tell how the received model did on the validation images"
+    consent = reading.record_or_none(Place("consent", run.run), names.CONSENT, Consent)
+    if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on
+        for split, told in sorted({(row.split, row.images) for row in table}):
+            agreed = consent.images.get(split, "0")
+            if fewest(told) > most(agreed):  # fewer there may be: of what was lost since, nothing is told
+                yield names.METRICS, f"tells of {told} {split} images, and the consent of {agreed}"
 
 
 def _table(reading: Reading, place: Place) -> list[MetricsRow]:
@@ -113,7 +126,9 @@ def _verdict(reading: Reading, message: Message, run: RunConfiguration) -> Itera
     if verdict is None:
         return
     answer = reading.messages.get(Place("update", run.run, message.place.round_no))
-    for what in (*_by_status(reading, message, verdict, answer, run), *_by_score(verdict, run)):
+    by_itself = (*_by_score(verdict, run), *_by_weight(verdict, run))
+    by_words = _by_reason(verdict, run) if reading.opened.protocol > 1 else ()  # which early versions chose otherwise
+    for what in (*_by_status(reading, message, verdict, answer, run), *by_itself, *by_words):
         yield names.VERDICT, what
     if answer is not None:
         for what in _by_answer(reading, verdict, answer, run):
@@ -154,6 +169,26 @@ def _by_score(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
         yield f"says {verdict.status} at score {verdict.score} and tolerance {wanted}"
 
 
+def _by_weight(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
+    """Of several sites a rule may leave some out. The only one is the whole aggregate, where one is enough for it."""
+    if verdict.weight is None or len(run.sites) > 1:
+        return
+    due = 1.0 if open_rule(run.combination).fewest <= 1 else 0.0
+    if abs(finite(verdict.weight) - due) > _ROUNDING:
+        yield f"tells the weight {verdict.weight} of the run's only site, whose weight is {due}"
+
+
+def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
+    is_accepted, reason = verdict.status == "accepted", verdict.reason
+    of_others = [words for status, words in REASONS.items() if status != verdict.status]
+    own = comparison(verdict.score, run.tolerance, exceeds=is_accepted)
+    is_another = reason.startswith("score ") and not (
+        verdict.status in ("accepted", "omitted") and reason.startswith(own)
+    )
+    if is_another or reason in of_others or (is_accepted and reason.startswith(TOGETHER)):
+        yield f"says {verdict.status}, and its reason is that of another verdict"
+
+
 def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
     """θ and ε are what the answer tells, where nothing was wrong with it, and else not told."""
     is_sound = verdict.status in SOUND or verdict.score is not None
@@ -179,7 +214,8 @@ def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
     card = reading.record_or_none(message.place, names.CARD, FinalCard)
     if card is None:
         return
-    for what in (*_of_its_run(card, run), *_of_its_choice(card, run), *_of_this_site(reading, card, run)):
+    checks = (_of_its_run(card, run), _of_its_choice(card, run))
+    for what in chain(*checks, _of_this_site(reading, card, run), _of_its_validation(reading, card, run)):
         yield names.CARD, what
     after = reading.messages.get(Place("round", run.run, card.chosen_round + 1))
     if after is not None and _differ(reading, message, after):
@@ -196,6 +232,11 @@ def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
         yield f"speaks of an aggregate after the last, {last}"
     if any(not 0 < whole(number) <= last + 1 for number in card.took_part):
         yield f"speaks of a round that is none of 1 to {last + 1}"
+    opened = max(map(whole, card.took_part), default=0)
+    if card.chosen_round > opened:
+        yield f"tells the chosen_round {card.chosen_round}, and of rounds up to {opened}"
+    if any(whole(number) >= opened for number in card.validation):
+        yield f"tells the validation of an aggregate that none of its rounds, up to {opened}, brought"
     named = {site for sites in card.took_part.values() for site in sites} | card.epsilon.keys()
     if strangers := sorted(named - set(run.sites)):
         yield f"names {', '.join(strangers)}, no site of the run"
@@ -236,6 +277,25 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
         yield f"tells the ε {card.epsilon.get(site)} of {site}, whose answers tell {', '.join(spent)}"
 
 
+def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
+    """What this site told of an aggregate is there; where no other site is in the run, it is all that is there."""
+    site = reading.opened.site
+    places = {number: Place("update", run.run, number) for number in range(1, run.rounds + 2)}
+    tables = {number: _table(reading, place) for number, place in places.items()}
+    rows = received_rows({number: {site: table} for number, table in tables.items()}, "validation")
+    told = validation_means(rows, card.score_name)
+    for aggregate, own in told.items():
+        verdict = reading.record_or_none(Place("verdict", run.run, aggregate + 1), names.VERDICT, Verdict)
+        if verdict is not None and verdict.status in SOUND and str(aggregate) not in card.validation:
+            yield f"tells no validation of aggregate {aggregate}, of which {site} told {own}"
+    for number, mean in card.validation.items() if run.sites == [site] else ():
+        after = whole(number) + 1
+        does_not_hold = places.get(after) in reading.messages and not tables[after]
+        if not does_not_hold and told.get(whole(number)) != finite(mean):
+            own_text = told.get(whole(number), "none")
+            yield f"tells the validation {mean} of aggregate {number}, of which {site}, the only site, told {own_text}"
+
+
 def _differ(reading: Reading, final: Message, after: Message) -> bool:
     """Whether the final model is another than what a round brought, where both are told in the plain form."""
     if after.manifest.files[names.GLOBAL_MODEL].wire != PLAIN:
@@ -246,6 +306,8 @@ def _differ(reading: Reading, final: Message, after: Message) -> bool:
         return False
 
 
+_ROUNDING = 1e-6
+"""How far the weights of a round may be from 1 in all."""
 _CHECKS = {
     "offer": _offer,
     "consent": _consent,

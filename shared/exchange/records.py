@@ -702,8 +702,9 @@ class Verdict(Record):
 class FinalCard(Record):
     """``card.json``: which aggregate was chosen and why.
 
-    ``validation``: mean over sites, by round number. ``epsilon``: by site, the most that it said it had spent of its
-    images' privacy; empty where the run is not private.
+    ``validation``: mean over sites, in [0, 1], by aggregate. ``took_part``: the sites whose weight is above 0, by round
+    that was opened. ``epsilon``: by site, the most that it said it had spent of its images' privacy; empty where the
+    run is not private.
     """
 
     run: Name
@@ -711,7 +712,7 @@ class FinalCard(Record):
     method: Name
     chosen_round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     score_name: Name
-    validation: dict[RoundText, DecimalText]
+    validation: dict[RoundText, ShareText]
     took_part: dict[RoundText, list[Name]]
     epsilon: dict[Name, DecimalText] = {}
     reason: Sentence

@@ -33,6 +33,18 @@ UNANSWERED = ("late", "withdrawn")
 SOUND = ("accepted", "validated")
 """What it is on one whose answer passed every check."""
 
+REASONS = {
+    "late": "no answer came before the round closed",
+    "withdrawn": "the site withdrew from the run before it answered",
+    "validated": "the closing round trains nothing",
+}
+"""Why a verdict is what it is, where no answer was scored."""
+
+
+def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> str:
+    """Why a verdict is what it is, where an answer was scored."""
+    return f"score {float(score or 0):.4f} {'exceeds' if exceeds else 'does not exceed'} the tolerance {tolerance}"
+
 
 def check_answer(
     message: Message,
@@ -189,20 +201,17 @@ def _verdict(
     has_withdrawn: bool,
 ) -> Verdict:
     if scored is None and has_withdrawn:
-        status, reason = "withdrawn", "the site withdrew from the run before it answered"
+        status, reason = "withdrawn", REASONS["withdrawn"]
     elif scored is None:
-        status, reason = "late", "no answer came before the round closed"
+        status, reason = "late", REASONS["late"]
     elif scored.reason:
         status, reason = "omitted", scored.reason
     elif round_no > run.rounds:
-        status, reason = "validated", "the closing round trains nothing"
+        status, reason = "validated", REASONS["validated"]
     elif weight is None:
-        status, reason = (
-            "omitted",
-            f"score {float(scored.score or 0):.4f} does not exceed the tolerance {run.tolerance}",
-        )
+        status, reason = "omitted", comparison(scored.score, run.tolerance, exceeds=False)
     else:
-        exceeds = f"score {float(scored.score or 0):.4f} exceeds the tolerance {run.tolerance}"
+        exceeds = comparison(scored.score, run.tolerance, exceeds=True)
         status, reason = "accepted", "models are not scored in this run" if run.tolerance is None else exceeds
         if not weight:
             reason += f", but {why_left_out}"

@@ -131,8 +131,8 @@ class Recorded:
         return self
 
     def _consent(self, site: str) -> None:
-        images = 20 + 10 * self.run.sites.index(site)
-        consent = Consent(run=self.run.run, agrees=True, reason="", images={"train": str(images)})
+        images = {"train": str(20 + 10 * self.run.sites.index(site)), "validation": "10"}
+        consent = Consent(run=self.run.run, agrees=True, reason="", images=images)
         self._send(site, Place("consent", self.run.run), {names.CONSENT: canonical(consent.model_dump())})
 
     def _send(self, site: str, place: Place, files: dict[str, bytes | Path]) -> None:

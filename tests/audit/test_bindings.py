@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ VERDICT = {
 }  # fmt: skip
 CARD = {
     "run": RUN, "task": "octa_segmentation", "method": "mean", "chosen_round": 1, "score_name": "dice_mean",
-    "validation": {"0": "0.25", "1": "0.5"}, "took_part": {"1": ["north"], "2": []}, "epsilon": {}, "reason": "best",
+    "validation": {"1": "0.5"}, "took_part": {"1": ["north"], "2": []}, "epsilon": {}, "reason": "best",
 }  # fmt: skip
 
 
@@ -88,6 +89,28 @@ LIES: dict[str, tuple[dict[str, object], str]] = {
         {"status": "omitted", "weight": None},
         "says omitted at score 0.9 and tolerance 0.01",
     ),
+    "another-reason": (
+        {"reason": "score 0.0001 does not exceed the tolerance 0.5"},
+        "says accepted, and its reason is that of another verdict",
+    ),
+    "a-reason-of-none-here": (
+        {"reason": "no answer came before the round closed"},
+        "says accepted, and its reason is that of another verdict",
+    ),
+    "a-reason-of-another-score": (
+        {"reason": "score 0.8000 exceeds the tolerance 0.01"},
+        "says accepted, and its reason is that of another verdict",
+    ),
+    "a-reason-to-omit": (
+        {"reason": f"{TOGETHER}: w would hold NaN"},
+        "says accepted, and its reason is that of another verdict",
+    ),
+    "a-reason-to-accept": (
+        {"status": "omitted", "weight": None, "score": "0.0", "reason": "score 0.9000 exceeds the tolerance 0.01"},
+        "says omitted, and its reason is that of another verdict",
+    ),
+    "no-share": ({"weight": "0.0"}, "tells the weight 0.0 of the run's only site, whose weight is 1.0"),
+    "half-a-share": ({"weight": "0.5"}, "tells the weight 0.5 of the run's only site, whose weight is 1.0"),
     "theta": ({"theta": "0.7"}, "tells the θ 0.7, the answer None"),
     "epsilon": ({"epsilon": "1.5"}, "tells the ε 1.5, the answer None"),
 }
@@ -111,6 +134,20 @@ CARDS: dict[str, tuple[dict[str, object], str]] = {
     "part": ({"took_part": {"1": ["north"], "2": ["north"]}}, "says of north that it took part in round 2"),
     "epsilon": ({"epsilon": {"north": "1.0"}}, "tells an ε, and the run is not private"),
     "not-the-best": ({"chosen_round": 0}, "tells the chosen_round 0, and the best validation is that of 1"),
+    "chosen-of-no-round": ({"took_part": {}}, "tells the chosen_round 1, and of rounds up to 0"),
+    "validation-of-no-round": (
+        {"took_part": {"1": ["north"]}},
+        "tells the validation of an aggregate that none of its rounds, up to 1, brought",
+    ),
+    "better-than-told": (
+        {"validation": {"1": "0.99"}},
+        "tells the validation 0.99 of aggregate 1, of which north, the only site, told 0.5",
+    ),
+    "validation-of-nobody": (
+        {"validation": {"0": "0.1", "1": "0.5"}},
+        "tells the validation 0.1 of aggregate 0, of which north, the only site, told none",
+    ),
+    "no-validation": ({"validation": {}}, "tells no validation of aggregate 1, of which north told 0.5"),
 }
 
 
@@ -118,6 +155,33 @@ CARDS: dict[str, tuple[dict[str, object], str]] = {
 def test_a_final_card_of_another_run_is_found(tmp_path: Path, lie: str) -> None:
     changes, what = CARDS[lie]
     assert (f"{Place('final', RUN).path}/card.json", what) in found(with_card(tmp_path, changes))
+
+
+@pytest.mark.parametrize("mean", ["77.5", "-1e+300", "-0.5"])
+def test_a_validation_that_is_no_score_is_found(tmp_path: Path, mean: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    content = canonical(CARD | {"validation": {"1": mean}})
+    run.seal_and_publish("final", 0, {names.CARD: content, names.FINAL_MODEL: run.model(0.25)})
+    ((file, what),) = found(run)
+    assert file == f"{Place('final', RUN).path}/card.json"
+    assert "validation.1: must be in [0, 1]" in what
+
+
+@pytest.mark.parametrize("validation", [{"3": "0.9"}, {}], ids=["told", "not-told"])
+def test_an_aggregate_of_a_round_that_was_never_played_is_not_chosen(
+    tmp_path: Path, validation: dict[str, str]
+) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=3)
+    run.round(1, trains=True)
+    card = CARD | {"chosen_round": 3, "validation": validation, "took_part": {"1": ["north"]}}
+    files = {names.CARD: canonical(card), names.FINAL_MODEL: run.model(0.25)}
+    run.seal_and_publish("final", 0, dict(files))
+    file = f"{Place('final', RUN).path}/card.json"
+    assert (file, "tells the chosen_round 3, and of rounds up to 1") in found(run)
 
 
 def test_a_final_model_that_is_no_aggregate_is_found(tmp_path: Path) -> None:
@@ -136,6 +200,41 @@ def test_an_answer_at_another_rate_is_found(tmp_path: Path) -> None:
     assert finding == (
         f"{Place('update', RUN, 1).path}/metrics.csv", "tells another learning rate than the round's, 0.1"
     )  # fmt: skip
+
+
+TABLES: dict[str, tuple[str, str, str | None]] = {
+    "more-to-train-on": ("train", "4000", "tells of 4000 train images, and the consent of 12"),
+    "one-more": ("train", "13", "tells of 13 train images, and the consent of 12"),
+    "of-no-test-set": ("test", "999999999", "tells of 999999999 test images, and the consent of 0"),
+    "as-many": ("train", "12", None),
+    "some-lost-since": ("train", "11", None),
+    "withheld-since": ("train", "fewer than 20", None),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_an_answer_about_more_images_than_the_consent_is_found(tmp_path: Path, case: str) -> None:
+    split, images, what = TABLES[case]
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 1, run.to_site(1), "consent")
+    received = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})
+    more = replace(received, epoch=1, split=split, images=images)
+    table = write_metrics([received, more])
+    run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
+    assert found(run) == ([] if what is None else [(f"{Place('update', RUN, 1).path}/metrics.csv", what)])
+
+
+def test_an_answer_without_the_received_model_is_found(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 1, run.to_site(1), "consent")
+    table = write_metrics([MetricsRow(1, 1, "train", "12", 0.1, 0.5, {"dice_mean": 0.5})])
+    run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
+    assert found(run) == [
+        (f"{Place('update', RUN, 1).path}/metrics.csv",
+         "does not tell how the received model did on the validation images")
+    ]  # fmt: skip
 
 
 def test_a_site_that_has_no_part_is_offered_nothing_and_one_that_declined_is_asked_nothing(tmp_path: Path) -> None:
@@ -170,7 +269,7 @@ VERDICTS = st.fixed_dictionaries(
     {
         "status": st.sampled_from(["accepted", "omitted", "late", "withdrawn", "validated"]),
         "score": SHARES,
-        "weight": SHARES,
+        "weight": SHARES | st.just("1.0"),
         "theta": SHARES,
     }
 )
@@ -185,7 +284,7 @@ def test_of_all_verdicts_on_an_answer_only_those_hold_that_an_aggregator_can_giv
     status, score, weight = told["status"], told["score"], told["weight"]
     passes = score is not None and float(score) > 0.01
     can_be = told["theta"] is None and (
-        (status == "accepted" and answers and passes and weight is not None)
+        (status == "accepted" and answers and passes and weight is not None and float(weight) >= 1 - 1e-6)
         or (status == "omitted" and weight is None and not passes)
         or (status == "late" and not answers and (score, weight) == (None, None))
     )

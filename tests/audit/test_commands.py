@@ -80,10 +80,10 @@ def test_a_round_is_shown_with_its_metrics_and_its_verdict(copy: Path) -> None:
     north = document["sites"]["north"]
     assert north["asked"]["digest"] == digest_file(copy, Place("round", RUN, 1))
     assert north["answered"]["files"][names.SITE_MODEL]["state"] == "there"
-    assert [row["scores"]["dice_mean"] for row in north["metrics"]] == [0.5]
+    assert [row["scores"] for row in north["metrics"]] == [{"dice_mean": None, "dice_std": 0.1}]
     assert (north["verdict"]["status"], north["verdict"]["reason"], north["problems"]) == ("accepted", "ok", [])
     text = cli("show", "1", copy)[1]
-    assert "metrics as received, validation, 10 images: loss 0.5, dice_mean 0.5" in text
+    assert "metrics as received, validation, 10 images: loss 0.5, dice_std 0.1" in text
     assert "verdict: accepted, weight 1.0000: ok" in text
 
 
@@ -220,14 +220,14 @@ def test_no_command_passes_over_a_gap_and_nothing_is_signed_that_does_not_hold(
 
 def test_runs_differ_in_what_they_say(tmp_path: Path) -> None:
     run = Played(tmp_path)
-    for name, weight in (("octa-1", "1.0"), ("octa-2", "0.5")):
+    for name, score in (("octa-1", "0.9"), ("octa-2", "0.8")):
         run.run = name
         run.offer_and_consent(keep="all" if name == "octa-1" else "best")
-        run.round(1, trains=True, weight=weight)
+        run.round(1, trains=True, score=score)
         run.finish()
     assert told("diff", "octa-1", "octa-2", run.drop) == {
         "configuration.keep": ["all", "best"],
-        "outcome.round 1.north.weight": ["1.0", "0.5"],
+        "outcome.round 1.north.score": ["0.9", "0.8"],
     }
     text = cli("diff", "octa-1", "octa-2", run.drop)[1]
     assert text.splitlines()[0] == "configuration.keep: all in octa-1, best in octa-2"
