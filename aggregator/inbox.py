@@ -58,7 +58,8 @@ def look(
         fetch: takes a message, or refuses it; returns whether it did either.
 
     Raises:
-        StandingError: what is there does not hold, and may not be the site's doing.
+        StandingError: what is there does not hold, and may not be the site's doing; or a withdrawal was there, and is
+            not any more.
     """
     if awaited is not None and folder.is_settled(awaited):
         awaited = None  # the daemon has not looked yet
@@ -71,6 +72,7 @@ def look(
     last = expected(folder)[-1:] if searches else []
     left = [place for place in last if _is_there(folder, place, noticed)]
     if manifest is None and not left and not may_have_sent_more():
+        _demand_there(folder, noticed)
         return Seen(happened=False, is_whole=all(map(folder.is_settled, noticed)))
     happened, doubtful = False, None
     for place in expected(folder):
@@ -87,7 +89,22 @@ def look(
             return Seen(happened, is_whole=False)  # what follows it is looked at once this has come whole
     if doubtful is not None and not happened:
         raise StandingError(f"{doubtful}: {doubtful.remedy}")
+    if not happened:
+        _demand_there(folder, noticed)
     return Seen(happened, is_whole=all(map(folder.is_settled, {*left, *noticed})))
+
+
+def _demand_there(folder: Folder, noticed: set[Place]) -> None:
+    """Have trouble told where a withdrawal was taken away before it was read: else a stop would wait for it in silence.
+
+    Raises:
+        StandingError: it is not there.
+    """
+    for place in noticed:
+        if not folder.is_settled(place) and folder.notice(place) is None:
+            raise StandingError(
+                f"{place.manifest} was in the folder, signed, and is not any more: have the site put it there again"
+            )
 
 
 def _is_there(folder: Folder, place: Place, noticed: set[Place]) -> bool:

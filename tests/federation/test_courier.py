@@ -263,6 +263,29 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
     assert run.aggregator.message(Place("update", RUN, 1)) is not None
 
 
+def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_from_coming(run: Played) -> None:
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    withdrawal = withdraw(run)
+    content = run.drop / withdrawal.path / names.WITHDRAWAL
+    reason, manifest = content.read_bytes(), (run.drop / withdrawal.manifest).read_bytes()
+    content.unlink()
+    daemon = daemon_of(run, store)
+    store.request_stop()
+    assert not daemon._has_looked_since_stop()
+    work_after_a_while(run)  # sees it, and cannot read it
+    (run.drop / withdrawal.manifest).unlink()
+    work_after_a_while(run)
+    assert "is not any more" in (run.courier._home / "trouble.txt").read_text()
+    assert daemon._has_looked_since_stop()
+    content.write_bytes(reason)
+    (run.drop / withdrawal.manifest).write_bytes(manifest)
+    assert work_after_a_while(run)
+    assert run.aggregator.message(withdrawal) is not None
+
+
 def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: pytest.LogCaptureFixture) -> None:
     courier, status = run.courier, run.drop / names.STATUS
     kept = run.drop.parent / "aggregator" / "sites" / "north" / names.STATUS
