@@ -129,7 +129,7 @@ class Echo(Trainer):
 
         Training hashes a model while it writes it, which is no part of the exchange; here the hash came with it.
         """
-        rows = [MetricsRow(configuration.round, 0, "validation", "10", 0.1, 0.5, SCORES)]
+        rows = [MetricsRow(configuration.round, 0, "validation", "10", configuration.learning_rate, 0.5, SCORES)]
         tables = {names.METRICS: write_metrics(rows)}
         if not configuration.epochs:
             return Worked(len(dataset.train), tables, None, {})

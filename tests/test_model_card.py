@@ -71,7 +71,11 @@ def test_the_files_are_those_that_the_sites_got(played: Played, exported: Path, 
 
 def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card: dict[str, Any]) -> None:
     north, south = card["sites"]["north"], card["sites"]["south"]
-    assert (north["agreed"], north["images"], north["rounds_in_the_model"]) == (True, {"train": "12"}, [1])
+    assert (north["agreed"], north["images"], north["rounds_in_the_model"]) == (
+        True,
+        {"train": "12", "validation": "10"},
+        [1],
+    )
     assert north["validation"]["scores"] == {"dice_mean": 0.5, "dice_std": 0.1}
     assert north["software"].startswith("dropfed ")
     assert south == {
@@ -84,7 +88,7 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card:
         "test": None,
         "software": None,
     }
-    assert card["images"] == {"train": 12, "validation": None, "test": None}
+    assert card["images"] == {"train": 12, "validation": 10, "test": None}
     assert card["run"]["rounds"] == {"planned": 1, "trained": 1, "in_the_model": 1}
     assert card["run"]["verdicts"] == {"accepted": 1, "validated": 1}
     began = json.loads((played.drop / Place("round", RUN, 1).path / names.MANIFEST).read_bytes())
@@ -102,9 +106,9 @@ def test_the_card_for_people(exported: Path, card: dict[str, Any]) -> None:
         "# octa-1",
         f"| SHA-256 | {card['model']['sha256']} |",
         r"| rounds | 1 of 1 trained; the model is the aggregate of round 1 (best \| of all) |",
-        "| north | yes | 12 | not told | not told | 1 | no |",
+        "| north | yes | 12 | 10 | not told | 1 | no |",
         "| south | not told | not told | not told | not told | 0 | no |",
-        "| all in the model | | 12 | not told | not told | | |",
+        "| all in the model | | 12 | 10 | not told | | |",
         "| north | 0.500 | not told |",
         "| licence | not told: it is for the PI to say, before the model is handed on |",
         "The run was not private: no noise was added, and no ε is known.",

@@ -58,7 +58,12 @@ class ScriptedSite:
     def consent(self, agrees: bool = True) -> None:
         """Answer the offer."""
         offer = self.receive(Place("offer", RUN), digest_of(self.card))
-        answer = Consent(run=RUN, agrees=agrees, reason="as the test says", images={"train": "12"} if agrees else {})
+        answer = Consent(
+            run=RUN,
+            agrees=agrees,
+            reason="as the test says",
+            images={"train": "12", "validation": "10"} if agrees else {},
+        )
         files = {names.CONSENT: canonical(answer.model_dump())}
         self.channel.seal(Place("consent", RUN), files, in_reply_to=offer.digest)
         self.channel.publish()
