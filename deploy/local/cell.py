@@ -26,7 +26,7 @@ import torch
 from aggregator.studies.matrix import Cell, CellConfiguration
 from aggregator.studies.results import CONFIGURATION, PREDICTIONS, RESULT
 from deploy.local.exchange import FOLDERS, PARTS, run_exchange
-from deploy.local.rounds import Final, Outcome, open_public, run_rounds
+from deploy.local.rounds import Final, Outcome, public_members, run_rounds
 from shared.errors import DropfedError
 from shared.exchange.reading import parse_json
 from shared.exchange.records import RunConfiguration
@@ -103,7 +103,7 @@ def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Pat
     run, wanted = configuration.run, configuration.images_per_site
     if wanted == "fewest":
         task = task_named(run.task)
-        wanted = min(len(open_public(task, folder, run, site).train) for site, folder in data.items())
+        wanted = min(len(public_members(task, folder, run, site)["train"]) for site, folder in data.items())
     return configuration.run_with(wanted)
 
 

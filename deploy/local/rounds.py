@@ -29,6 +29,7 @@ from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.choice import best_of, validation_means
 from shared.learning.compute import EXACT, Computing
+from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
@@ -40,7 +41,7 @@ from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Evaluation, Task, open_anew
+from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_anew
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
@@ -177,9 +178,13 @@ def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> D
     Raises:
         DataError: every problem of the images, or the sets cannot be made.
     """
+    return task.open_dataset(folder, task.options(run.task_options), public_members(task, folder, run, site))
+
+
+def public_members(task: Task, folder: Path, run: RunConfiguration, site: str) -> Members:
+    """What lies in a site's folder, in the sets of a run; as for ``open_public``."""
     plan = check_record(run.split, SplitPlan, "split")
-    options, seed, secret = task.options(run.task_options), split_seed(run.seed, site), no_secret(run.seed, site)
-    return open_anew(task, folder, options, plan, seed, secret=secret)
+    return members_anew(task, folder, plan, split_seed(run.seed, site), secret=no_secret(run.seed, site))
 
 
 def run_rounds(

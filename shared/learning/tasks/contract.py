@@ -151,9 +151,16 @@ def open_anew(
     Raises:
         DataError: names every problem of every file, or the sets cannot be made.
     """
+    return task.open_dataset(root, options, members_anew(task, root, plan, seed, secret=secret, least=least))
+
+
+def members_anew(
+    task: Task[Any, Any], root: Path, plan: SplitPlan, seed: int, *, secret: bytes, least: int = 1
+) -> Members:
+    """What lies in a folder, in the sets of a run; arguments and errors as for ``open_anew``."""
     units = settled(task.units(root), root, None)
     blocks = present(deal([], {task.name: units}, least, secret), task.name, units, least).blocks
-    return task.open_dataset(root, options, members_of(sets_of(blocks, plan, seed), blocks))
+    return members_of(sets_of(blocks, plan, seed), blocks)
 
 
 @dataclass(frozen=True)
