@@ -69,6 +69,8 @@ class Site:
         self.channel: Channel | None = None
         self.looked = 0
         """The newest of the looks asked for that has come; a look that is cut off has not."""
+        self.is_in_trouble = False
+        """Whether something stands in the way of looking into the folder now."""
         self._home = home
         self._folder = RetryingFolder(folder, name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._invite = invite
@@ -86,7 +88,6 @@ class Site:
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
-        self._is_in_trouble = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
         self._open_channel()
@@ -126,11 +127,6 @@ class Site:
         """Whether looks have shown a withdrawal that the site has signed, and that could not be taken yet."""
         channel = self.channel
         return channel is not None and not all(map(channel.is_settled, list(self._noticed)))
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether something stands in the way of looking into the folder now."""
-        return self._is_in_trouble
 
     def look_soon(self) -> None:
         """Have the courier look into the folder without waiting for its next turn."""
@@ -336,7 +332,7 @@ class Site:
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
-        self._is_in_trouble = error is not None
+        self.is_in_trouble = error is not None
         path = self._home / "trouble.txt"
         with only_told(path):
             if error is None:

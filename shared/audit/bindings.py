@@ -214,8 +214,9 @@ def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
     card = reading.record_or_none(message.place, names.CARD, FinalCard)
     if card is None:
         return
-    checks = (_of_its_run(card, run), _of_its_choice(card, run))
-    for what in chain(*checks, _of_this_site(reading, card, run), _of_its_validation(reading, card, run)):
+    by_itself = chain(_of_its_run(card, run), _of_its_choice(card, run))
+    by_this_site = chain(_of_this_site(reading, card, run), _of_its_validation(reading, card, run))
+    for what in chain(by_itself, by_this_site):
         yield names.CARD, what
     after = reading.messages.get(Place("round", run.run, card.chosen_round + 1))
     if after is not None and _differ(reading, message, after):

@@ -114,7 +114,7 @@ class _SteadyAnswer(HTTPResponse):
 
 
 class _Lines(io.BufferedReader):
-    """Has lines as long as something else comes between them now and then."""
+    """Gives at most ``MOST_LINES`` lines one after the other."""
 
     _count = 0
 
