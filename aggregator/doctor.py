@@ -17,13 +17,14 @@ from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_site_card
 from shared.folder.contract import Folder
+from shared.folder.listed import note_tag
 from shared.learning.tasks import TASK_NAMES
 
 
 def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Finding]:
     """Look at every site's folder and invite, what the servers can do, and the held-out images.
 
-    In each folder a scratch folder is made and removed; nothing else is changed.
+    In each folder a scratch folder is made and removed; here it is noted how its daemon may look into it.
     """
     yield from with_problems(partial(look_at_rights, work))
     for name, access in sorted(configuration.sites.items()):
@@ -46,7 +47,7 @@ def _site(work: Path, name: str, access: SiteAccess, federation: str) -> Iterato
     if not (work / KEY_FILE).exists() or SigningKey.at(work / KEY_FILE).public != invite.aggregator_key:
         yield Finding("problem", f"its invite shows another key than {work / KEY_FILE}; put the right key back")
     folder = open_folder(work, access)
-    yield from look_at_server(folder)
+    yield from look_at_server(folder, partial(note_tag, work / "sites" / name))
     yield _card(folder, invite)
 
 

@@ -31,15 +31,18 @@ from shared.exchange.readme import README_TEXT
 from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent, Message, open_federation, open_record, open_site_card, open_yaml
-from shared.folder.contract import Folder
+from shared.folder.contract import Entry, Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
+from shared.folder.forbearing import ForbearingFolder
+from shared.folder.listed import HAS_TAG, ListedFolder
 from shared.folder.retrying import RetryingFolder
 from shared.polling import Polling
 from shared.trouble import Trouble, UnforeseenError, only_told
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_EVERY_S = 5.0  # between two looks at the site's status.json, at least
+HEARTBEAT_EVERY_S = 5.0  # between two looks for a change of the site's status.json, at least
+HEARTBEAT_READ_EVERY_S = 600.0  # though no listing shows a change
 
 PUBLISHED = "published.json"
 """Name of the file among a site's that says what of ours is known to be in its folder."""
@@ -72,7 +75,8 @@ class Site:
         self.is_in_trouble = False
         """Whether something stands in the way of looking into the folder now."""
         self._home = home
-        self._folder = RetryingFolder(folder, name=invite.site, stop=stop, on_trouble=self._note_trouble)
+        retrying = RetryingFolder(ForbearingFolder(folder), name=invite.site, stop=stop, on_trouble=self._note_trouble)
+        self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
         self._invite = invite
         self._key = key
         self._encryption_key = encryption_key
@@ -82,7 +86,8 @@ class Site:
         self._awaited: Place | None = None
         self._asked_looks = 0
         self._noticed: set[Place] = set()
-        self._heard_at = float("-inf")
+        self._heard_at = self._read_at = float("-inf")
+        self._heard: Entry | None = None  # as it was listed when it was read
         self._false_heartbeats = 0  # one after the other
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
         self._has_noted = False  # what is published
@@ -180,6 +185,7 @@ class Site:
 
     def _step(self) -> bool:
         asked = self._asked_looks  # a look that is asked for from here on has not begun
+        self._folder.look_anew(whatever_the_tag_says=asked > self.looked)
         if self.channel is None:
             happened = self._enrol()
             self.looked = asked
@@ -268,6 +274,10 @@ class Site:
         if now - self._heard_at < HEARTBEAT_EVERY_S:
             return False
         self._heard_at = now
+        heard = self._folder.find(names.STATUS)
+        if heard is not None and _shows_no_change(self._heard, heard) and now - self._read_at < HEARTBEAT_READ_EVERY_S:
+            return False
+        self._heard, self._read_at = heard, now
         try:
             content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
             status = channel.open_status(content)
@@ -339,6 +349,10 @@ class Site:
                 path.unlink(missing_ok=True)
             elif not path.exists() or path.read_bytes() != str(error).encode():
                 write_file(path, str(error).encode())
+
+
+def _shows_no_change(before: Entry | None, now: Entry) -> bool:
+    return before is not None and now.mark is not None and (before.size, before.mark) == (now.size, now.mark)
 
 
 def open_channel(

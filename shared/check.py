@@ -127,8 +127,11 @@ def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Findi
         yield Finding("warning", f"TLS: the certificate ends on {certificate.ends:%Y-%m-%d}; have it renewed in time")
 
 
-def look_at_server(folder: Folder) -> Iterator[Finding]:
+def look_at_server(folder: Folder, on_measured: Callable[[Capabilities], object] = lambda _: None) -> Iterator[Finding]:
     """See whether the folder can be entered, and what its server can do; writes and removes a scratch folder there.
+
+    Args:
+        on_measured: told what its server can do.
 
     Raises:
         DropfedError: it cannot be used.
@@ -140,6 +143,7 @@ def look_at_server(folder: Folder) -> Iterator[Finding]:
         return
     yield Finding("ok", f"{shown(folder.url)} answers, and the password is right")
     found = folder.capabilities(free_scratch(folder))
+    on_measured(found)
     yield Finding(
         "ok", f"server: {_shown(found.software)}, {'https' if found.is_https else 'http'}, {found.login} login"
     )
@@ -150,7 +154,7 @@ def look_at_server(folder: Folder) -> Iterator[Finding]:
     yield _or_note(found.chunked_uploads, "chunked upload", "an upload that is cut begins anew")
     yield _or_note(found.conditional_puts, "conditional PUT", "nothing relies on it where MOVE works")
     yield _or_note(found.etags, "ETags", "whether a file is still the same shows only when it has come whole")
-    yield _or_note(found.etags_propagate, "ETag propagation", "news are looked for by their names")
+    yield _or_note(found.etags_propagate, "ETag propagation", "news are looked for in each directory where they may be")
     yield _or_note(found.checksums, "checksums", "only our own SHA-256 tells whether a file is right")
     yield _room(found.room_bytes)
     yield _clock(found.clock_ahead_s)

@@ -58,8 +58,24 @@ class PassingError(DropfedError):
         self.retry_after_s = retry_after_s
 
 
+class LockedError(PassingError):
+    """A name cannot be written now because its server holds it locked: 423, or ownCloud's 500 to a MOVE.
+
+    Args:
+        path: of that name, inside the folder.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class StandingError(DropfedError):
     """A failure that a person must cure: 401, 403, no such folder, 507, bad certificate, not WebDAV."""
+
+
+class LeftAloneError(StandingError):
+    """A name that stays locked though nobody uses it, and is not written until its lock must be gone."""
 
 
 class NotFoundError(DropfedError):

@@ -44,6 +44,8 @@ from shared.exchange.trust import Correspondent, check_form, open_federation, op
 from shared.exchange.weights import check_tensors
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
+from shared.folder.forbearing import ForbearingFolder
+from shared.folder.listed import HAS_TAG, ListedFolder
 from shared.folder.meter import Direction
 from shared.folder.retrying import RetryingFolder
 from shared.folder.stopping import cut_after
@@ -98,14 +100,16 @@ class Daemon:
         self._configuration = configuration
         self._stop = stop
         key = own_key(work)
+        folder = ForbearingFolder(folder)
         self._heartbeat = Heartbeat(work, configuration, folder, key)
-        self._folder = RetryingFolder(
+        retrying = RetryingFolder(
             folder,
             name="the folder",
             stop=stop,
             on_trouble=self._heartbeat.note_trouble,
             give_up_after_s=give_up_after_s,
         )
+        self._folder = ListedFolder(retrying, has_tag=(work / HAS_TAG).exists())
         peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
         self._channel = Channel(
             work,
@@ -278,6 +282,7 @@ class Daemon:
         """Do an action. ``_looked`` is true afterwards only if it was a look that found nothing new."""
         match action:
             case rounds.PublishCard():
+                self._folder.look_anew()
                 self._publish_card()
             case rounds.ReadFederation():
                 return self._read_federation()
@@ -303,6 +308,7 @@ class Daemon:
 
     def _look_for(self, look: rounds.Look) -> bool:
         """Fetch the first of the messages that is there; if there is none, we have looked. Always goes on."""
+        self._folder.look_anew()
         later = self._inbox.later_rounds(look.later_than) if look.later_than else []
         fetched = self._inbox.fetch_first([*later, *look.places, *(self._inbox.offers() if look.offers else [])])
         self._looked = fetched is None
@@ -362,6 +368,7 @@ class Daemon:
     def _read_federation(self) -> bool:
         """Accept the aggregator's list of keys once it is there, if it is this folder's and names ours."""
         self._looked = True
+        self._folder.look_anew()
         try:
             content = self._folder.read(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)
         except NotFoundError:

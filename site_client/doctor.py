@@ -25,6 +25,7 @@ from shared.exchange.records import Federation, RunConfiguration, Sharing
 from shared.exchange.trust import open_site_card
 from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder
+from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
@@ -40,7 +41,7 @@ from site_client.setup import KEY_FILE
 def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False) -> Iterator[Finding]:
     """Look at this machine, the signing key, the folder, its server, who takes part there, and the data.
 
-    In the folder a scratch folder is made and removed; nothing else is changed.
+    In the folder a scratch folder is made and removed; here it is noted how the daemon may look into it.
 
     Args:
         quick: leave out what takes time: the 16 MB that are sent and brought back, and the images.
@@ -106,7 +107,7 @@ def _folder(
     if folder_here(configuration.url) is None:
         yield from look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
     folder = connect(work, configuration, Meter())
-    yield from look_at_server(folder)
+    yield from look_at_server(folder, partial(note_tag, work))
     if speed is not None and isinstance(folder, WebDavFolder):
         yield from with_problems(partial(speed, folder))
     if key is not None:

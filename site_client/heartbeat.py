@@ -15,13 +15,14 @@ import time
 from pathlib import Path
 
 from shared import service
-from shared.errors import DropfedError, PassingError, PoisonError
+from shared.errors import DropfedError, LeftAloneError, PassingError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, Place
 from shared.exchange.records import Phase, Status, now_text, sentence, status_text
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
+from shared.folder.listed import ListedFolder
 from site_client.configuration import SiteConfiguration
 from site_client.rotation import first_key, shown_key
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 PUBLIC_TROUBLE = "something at the site needs attention; its own status says what"
 EVERY_S = 5.0  # between two heartbeats in the folder
+UNCHANGED_EVERY_S = 900.0  # between two that differ in their time alone
 NOTED_EVERY_S = 1.0  # between two here, while nothing but progress changes
 
 
@@ -49,7 +51,8 @@ class Heartbeat:
         self._is_our_folder = False  # as far as was seen
         self._work = work
         self._configuration = configuration
-        self._folder = folder
+        self._folder = ListedFolder(folder)
+        self._sent: Status | None = None
         self._key = key
         self._noted_at = self._sent_at = float("-inf")
 
@@ -64,8 +67,9 @@ class Heartbeat:
         """
         before = self.trouble
         self.trouble = sentence(str(error)) if error else None
-        # A refused message is the folder's matter, and told as it is; all else stays here.
-        self._public_trouble = self.trouble if isinstance(error, PoisonError) else PUBLIC_TROUBLE if error else None
+        # A refused message, or a locked one, is the folder's matter, and told as it is; all else stays here.
+        is_the_folders = isinstance(error, PoisonError | LeftAloneError)
+        self._public_trouble = self.trouble if is_the_folders else PUBLIC_TROUBLE if error else None
         if self.trouble != before and self._last is not None:
             is_answered = error is not None and not isinstance(error, PassingError)
             self._say(self._last.model_copy(update={"time": now_text()}), sends=is_answered)
@@ -80,7 +84,12 @@ class Heartbeat:
             return
         self.phase, self._noted_at = phase, time_s
         status = self._status(phase, channel, place, percent)
-        self._say(status, sends=now or time_s - self._sent_at >= EVERY_S)
+        self._say(status, sends=now or time_s - self._sent_at >= self._pause_s(status))
+
+    def _pause_s(self, status: Status) -> float:
+        """How long to wait after the last heartbeat, in seconds, before this is sent."""
+        is_news = self._sent is None or self._sent != self._public(status).model_copy(update={"time": self._sent.time})
+        return EVERY_S if is_news else UNCHANGED_EVERY_S
 
     def _status(self, phase: Phase, channel: Channel, place: Place | None, percent: int) -> Status:
         last = channel.last_from_peer()
@@ -101,25 +110,31 @@ class Heartbeat:
     def _say(self, status: Status, *, sends: bool) -> None:
         """Write a status here, with what stands in the way, and perhaps send it; nothing that fails matters."""
         self._last = status
-        if self.trouble and status.phase in ("waiting", "asked for consent"):
-            status = status.model_copy(update={"phase": "trouble"})
-        public = status.model_copy(update={"trouble": self._public_trouble})
+        public = self._public(status)
         service.show(f"{status_text(public.model_dump())}{f': {public.trouble}' if public.trouble else ''}")
         try:
             write_file(
-                self._work / STATUS, self._key.sign(status.model_copy(update={"trouble": self.trouble}).model_dump())
+                self._work / STATUS, self._key.sign(public.model_copy(update={"trouble": self.trouble}).model_dump())
             )
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
         if sends:
             self._sent_at = time.monotonic()
+            self._sent = None
             try:
                 if not self._is_our_folder:
                     self._is_our_folder = self._holds_our_card()
                 if self._is_our_folder:
                     self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
+                    self._sent = public
             except (DropfedError, OSError) as error:
                 logger.debug("heartbeat not sent: %s", error)
+
+    def _public(self, status: Status) -> Status:
+        """A status as the folder may have it."""
+        is_held_up = self.trouble and status.phase in ("waiting", "asked for consent")
+        phase = "trouble" if is_held_up else status.phase
+        return status.model_copy(update={"phase": phase, "trouble": self._public_trouble})
 
     def _holds_our_card(self) -> bool:
         """Whether the card in the folder is the one here, and shows our key.
@@ -127,6 +142,7 @@ class Heartbeat:
         Raises:
             DropfedError, OSError: one of them is not there, or cannot be read.
         """
+        self._folder.look_anew()
         there = self._folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
         here = (self._work / "mirror" / SITE_CARD).read_bytes()
         return there == here and shown_key(self._work) == first_key(self._work)

@@ -57,6 +57,11 @@ class AtomicFolder(FolderResource):  # type: ignore[misc]  # wsgidav has no type
         """Return the names of what lies in the folder."""
         return [name for name in super().get_member_names() if not name.startswith(PART)]
 
+    def get_member_list(self) -> list[FileResource | FolderResource]:
+        """Return what lies in the folder, but not what was moved or removed since its name was read."""
+        members = map(self.get_member, self.get_member_names())
+        return [member for member in members if member is not None]
+
     def create_empty_resource(self, name: str) -> FileResource:
         """Return a file to be written; it appears when its content is complete."""
         path = f"{self.path.rstrip('/')}/{name}"

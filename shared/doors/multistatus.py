@@ -3,7 +3,7 @@
     multistatus > response > href
                            > propstat > status
                                       > prop > resourcetype > collection
-                                             > getcontentlength, getetag, quota-available-bytes
+                                             > getcontentlength, getetag, getlastmodified, quota-available-bytes
 
 Properties count where their propstat says 200. The text is taken for UTF-8, as servers write it, whatever it says of
 itself.
@@ -30,7 +30,9 @@ _PROPSTAT = [*_RESPONSE, "DAV:}propstat"]
 _STATUS = [*_PROPSTAT, "DAV:}status"]
 _PROP = [*_PROPSTAT, "DAV:}prop"]
 _COLLECTION = [*_PROP, "DAV:}resourcetype", "DAV:}collection"]
-_SIZE, _ETAG, _ROOM = (f"DAV:}}{name}" for name in ("getcontentlength", "getetag", "quota-available-bytes"))
+_SIZE, _ETAG, _DATE, _ROOM = _ASKED_FOR = tuple(
+    f"DAV:}}{name}" for name in ("getcontentlength", "getetag", "getlastmodified", "quota-available-bytes")
+)
 
 
 class NotWhole(Refusal):
@@ -48,6 +50,7 @@ class Response:
     Args:
         path: decoded, without a final slash; "" where its address is none.
         size: in bytes; None where the server does not say, or of a folder.
+        date: of the last change, in the server's words.
         available_bytes: how much more may be put there; None where the server does not say or sets no limit.
     """
 
@@ -55,6 +58,7 @@ class Response:
     is_folder: bool = False
     size: int | None = None
     etag: str | None = None
+    date: str | None = None
     available_bytes: int | None = None
 
 
@@ -132,7 +136,7 @@ class Reader:
             self._propstat = _Told()
         elif at == _COLLECTION:
             self._propstat.is_folder = True
-        elif at in (_HREF, _STATUS) or (name in (_SIZE, _ETAG, _ROOM) and at[:-1] == _PROP):
+        elif at in (_HREF, _STATUS) or (name in _ASKED_FOR and at[:-1] == _PROP):
             self._text = []
 
     def _end(self, name: str) -> None:
@@ -174,6 +178,7 @@ def _response(told: _Told) -> Response:
         told.is_folder,
         None if told.is_folder else _count(told.texts.get(_SIZE, "")),
         told.texts.get(_ETAG),
+        told.texts.get(_DATE),
         _count(told.texts.get(_ROOM, "")),
     )
 

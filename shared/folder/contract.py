@@ -8,7 +8,7 @@ either, and calling one twice has the effect of calling it once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_ENTRIES = 10_000  # a longer listing is refused
@@ -18,11 +18,18 @@ UNFINISHED = ".new"  # ends the name under which a small file is written, before
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in a folder listing; ``size`` in bytes, None for a folder and for what is no plain file."""
+    """One name in a folder listing.
+
+    Attributes:
+        size: in bytes, None for a folder and for what is no plain file.
+        mark: what the server changes with most changes of a file, an ETag or a date; None where it tells neither. The
+            same mark is no proof of the same content.
+    """
 
     name: str
     is_folder: bool
     size: int | None
+    mark: str | None = field(default=None, compare=False)
 
 
 class Folder(ABC):
@@ -87,6 +94,13 @@ class Folder(ABC):
             NotFoundError: there is no such folder.
             PoisonError: more than ``MAX_ENTRIES`` entries.
         """
+
+    def tag(self) -> str | None:
+        """Return what the server changes with every change in or below the folder; None where it has no such tag.
+
+        Whether it does so with every change, ``Capabilities.etags_propagate`` tells.
+        """
+        return None
 
     @abstractmethod
     def interrupt(self) -> None:

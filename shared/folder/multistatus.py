@@ -15,7 +15,7 @@ from shared.folder.contract import Entry
 
 QUESTION = (
     b'<?xml version="1.0" encoding="utf-8"?><propfind xmlns="DAV:"><prop>'
-    b"<resourcetype/><getcontentlength/><getetag/><quota-available-bytes/></prop></propfind>"
+    b"<resourcetype/><getcontentlength/><getetag/><getlastmodified/><quota-available-bytes/></prop></propfind>"
 )
 
 
@@ -53,7 +53,7 @@ def listing_of(responses: Sequence[Response], path: str, where: str) -> Listing:
         if response.path == path:
             itself = response
         elif parent == path and name:
-            entries.append(Entry(name, response.is_folder, response.size))
+            entries.append(Entry(name, response.is_folder, response.size, response.etag or response.date))
     if itself is None:
         raise StandingError(
             f"{where} sent a listing of another folder: configure the address that the server itself uses for it."

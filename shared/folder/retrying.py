@@ -6,30 +6,28 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import Event
-from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, stop_never
 from tenacity import wait_random_exponential as full_jitter
 
 from shared import service
 from shared.errors import DropfedError, NotFoundError, PassingError, StandingError, Stopped
-from shared.folder.contract import Entry, Folder
+from shared.folder.around import FolderAround, Result
+from shared.folder.contract import Folder
 from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
 LONGEST_RETRY_AFTER_S = 3600.0  # a server that asks for more is asked again after this
 ROOT_SEEN_EVERY_S = 300.0  # "not there" is not believed for longer than this of a folder that was not seen itself
-Result = TypeVar("Result")
 
 
 def ignore(_trouble: DropfedError | None) -> None:
     """Take no notice."""
 
 
-class RetryingFolder(Folder):
+class RetryingFolder(FolderAround):
     """A folder whose passing and standing failures are waited out; all other errors pass through at once.
 
     Of a folder that is gone every file is "not there", as if it were only to come. So now and then that answer is
@@ -61,7 +59,7 @@ class RetryingFolder(Folder):
         longest_wait_s: float = 60.0,
         standing_wait_s: float = 60.0,
     ) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._name = name
         self._stop = stop
         self._on_trouble = on_trouble
@@ -80,36 +78,6 @@ class RetryingFolder(Folder):
 
     def __repr__(self) -> str:
         return f"RetryingFolder({self._folder!r})"
-
-    def read(self, path: str, *, max_bytes: int) -> bytes:
-        return self._call(lambda: self._folder.read(path, max_bytes=max_bytes))
-
-    def download(self, path: str, target: Path, *, size: int) -> str:
-        return self._call(lambda: self._folder.download(path, target, size=size))
-
-    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
-        self._call(lambda: self._folder.upload(path, source, sha256=sha256))
-
-    def remove(self, path: str) -> None:
-        self._call(lambda: self._folder.remove(path))
-
-    def room(self) -> int | None:
-        return self._call(self._folder.room)
-
-    def create(self, path: str, content: bytes) -> None:
-        self._call(lambda: self._folder.create(path, content))
-
-    def overwrite(self, path: str, content: bytes) -> None:
-        self._call(lambda: self._folder.overwrite(path, content))
-
-    def list(self, path: str) -> list[Entry]:
-        return self._call(lambda: self._folder.list(path))
-
-    def interrupt(self) -> None:
-        self._folder.interrupt()
-
-    def check(self) -> None:
-        self._call(self._folder.check)
 
     def _call(self, work: Callable[[], Result]) -> Result:
         try:

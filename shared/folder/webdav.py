@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from shared.errors import AlreadyExistsError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import AlreadyExistsError, LockedError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
 from shared.folder.chunks import CHUNK, ChunkedUploads
@@ -64,6 +64,7 @@ class WebDavFolder(Folder):
         self._meter = meter or Meter()
         self._copies = copies
         self._folders: set[str] = set()  # made or seen by this object
+        self._made: set[str] = set()  # made by this object
         self._may_move = True  # until a MOVE is forbidden, as in create-only shares
 
     def __repr__(self) -> str:
@@ -97,7 +98,7 @@ class WebDavFolder(Folder):
                     self.make_folder(_parent(path))  # rather than learn after a long upload that it is missing
                     self._bring(path, file, size, sha256)
         except PassingError:
-            self._folders.clear()  # perhaps somebody removed what was there before
+            self._forget_folders()
             raise
         except OSError as error:
             raise disk_trouble(error, source) from error
@@ -125,12 +126,16 @@ class WebDavFolder(Folder):
     def room(self) -> int | None:
         return self._ask("", depth=0).available_bytes
 
+    def tag(self) -> str | None:
+        return self._ask("", depth=0).etag
+
     def create(self, path: str, content: bytes) -> None:
-        if self._holds(check_path(path), content):
+        # Servers have been seen to write over a file whatever they were told. Nothing can be in a folder just made.
+        if _parent(check_path(path)) not in self._made and self._holds(path, content):
             return
         try:
             self._put_whole(path, content, overwrite=False)
-        except PassingError:
+        except (PassingError, _ForbiddenError):
             # The answer was lost, or tells of a file that is there by now: the destination decides.
             if not self._holds(path, content):
                 raise
@@ -236,8 +241,13 @@ class WebDavFolder(Folder):
         return digest.hexdigest()
 
     def _holds(self, path: str, content: bytes) -> bool:
-        """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is."""
+        """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is.
+
+        Nothing is asked for by its name that is not listed: ownCloud locks a name that is asked for and not there.
+        """
         try:
+            if _name(path) not in {entry.name for entry in self.list(_parent(path))}:
+                return False
             found = self.read(path, max_bytes=len(content))
             if found != content and content.startswith(found):
                 found = self.read(path, max_bytes=len(content))  # the first answer may have been cut on its way
@@ -272,7 +282,7 @@ class WebDavFolder(Folder):
             self.make_folder(parent)
         answer = self._connection.send("PUT", path, body=body, headers=headers)
         if answer.status in _MAYBE_NO_PARENT:
-            self._folders.clear()  # somebody may have removed what was there before
+            self._forget_folders()
             if self.make_folder(parent):
                 answer = self._connection.send("PUT", path, body=body, headers=headers)
         self._demand(answer, (201, 204) if answer.is_page else (200, 201, 204), "PUT", path)
@@ -282,7 +292,9 @@ class WebDavFolder(Folder):
         answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         if answer.status == 412:
             self._connection.send("DELETE", source)
-        self._demand(answer, (201, 204), "MOVE", source)
+        if answer.status == 500:  # of a lock, in ownCloud's words; what was moved was just put there
+            raise LockedError(str(self._connection.error(answer, "MOVE", target)), target)
+        self._demand(answer, (201, 204), "MOVE", target)
 
     def make_folder(self, path: str) -> bool:
         """Make sure that a folder and all above it are there; return whether it had to be made.
@@ -301,12 +313,18 @@ class WebDavFolder(Folder):
         answer = self._connection.send("MKCOL", f"{path}/")
         if answer.status in _MAYBE_NO_PARENT and self.make_folder(_parent(path)):
             answer = self._connection.send("MKCOL", f"{path}/")
-        made = answer.status == 201
+        if made := answer.status == 201:
+            self._made.add(path)
         if not made and not self._is_folder(path, answer):
             where = self._connection.where(path)
             raise StandingError(f"{where} is a file where a folder must be: move it out of the way.")
         self._folders.add(path)
         return made
+
+    def _forget_folders(self) -> None:
+        """Somebody may have removed what was there before."""
+        self._folders.clear()
+        self._made.clear()
 
     def _is_folder(self, path: str, refusal: Answer) -> bool:
         """Tell whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
@@ -323,6 +341,8 @@ class WebDavFolder(Folder):
         if answer.status in wanted:
             return
         error = self._connection.error(answer, method, path)
+        if answer.status == 423:
+            raise LockedError(str(error), path)
         if answer.status == 403:
             raise _ForbiddenError(str(error))
         if isinstance(error, NotFoundError):  # not what was asked for is missing, but what was just put there
@@ -336,6 +356,10 @@ class _ForbiddenError(StandingError):
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -538,7 +538,12 @@ class _Handler(BaseHTTPRequestHandler):
             places += [
                 _Place(place.endpoint, place.prefix, place.tree, f"{place.inside}/{name}".lstrip("/")) for name in found
             ]
-        self._answer(207, _multistatus([self._described(each, wanted or USUAL_PROPERTIES) for each in places]), _XML)
+        self._answer(207, _multistatus([*self._described_all(places, wanted or USUAL_PROPERTIES)]), _XML)
+
+    def _described_all(self, places: list[_Place], wanted: list[str]) -> Iterator[str]:
+        for place in places:
+            with suppress(FileNotFoundError):  # moved or removed since it was listed
+                yield self._described(place, wanted)
 
     def _described(self, place: _Place, wanted: list[str]) -> str:
         known = self._properties(place)

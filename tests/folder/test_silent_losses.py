@@ -194,19 +194,21 @@ class TestLostAnswers:
         assert faulty.files == {"manifest.json": b"mine"}
 
     def test_of_the_move_and_of_the_look(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        faulty.folders.add("a")
         faulty.fail("MOVE", does_it_and_hangs_up)
-        faulty.fail("GET", says(404), says(503))
+        faulty.fail("PROPFIND", says(404), says(503))
         with pytest.raises(PassingError):
-            faulty_folder.create("manifest.json", b"mine")
-        faulty_folder.create("manifest.json", b"mine")
-        assert faulty.files == {"manifest.json": b"mine"}
+            faulty_folder.create("a/manifest.json", b"mine")
+        faulty_folder.create("a/manifest.json", b"mine")
+        assert faulty.files == {"a/manifest.json": b"mine"}
 
     def test_while_somebody_else_took_the_name(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
-        faulty.fail("GET", says(404))  # the look comes a moment too early
-        faulty.files["manifest.json"] = b"theirs"
+        faulty.folders.add("a")
+        faulty.fail("PROPFIND", says(404))  # the look comes a moment too early
+        faulty.files["a/manifest.json"] = b"theirs"
         with pytest.raises(AlreadyExistsError):
-            faulty_folder.create("manifest.json", b"mine")
-        assert faulty.files == {"manifest.json": b"theirs"}
+            faulty_folder.create("a/manifest.json", b"mine")
+        assert faulty.files == {"a/manifest.json": b"theirs"}
 
     def test_of_overwriting(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.files["status.json"] = b"old"

@@ -1,0 +1,79 @@
+"""A folder whose names are left alone where nothing else can end a lock on them.
+
+ownCloud forgets to take a lock back when it is stopped in the midst of a request, and each further request for that
+name prolongs the lock by an hour. So a name that stays locked though nobody uses it is not asked for until that hour
+has passed, and after it the server's hourly clean-up, which alone removes such locks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from shared.errors import DropfedError, LeftAloneError, LockedError
+from shared.folder.around import FolderAround
+from shared.folder.contract import Folder
+
+LOCKED_FOR_S = 600.0
+"""After this a lock is taken for a forgotten one."""
+LEFT_ALONE_S = 7500.0
+"""Longer than a lock's life (an hour) and the time to the next clean-up after that (another), which may run late."""
+
+
+class ForbearingFolder(FolderAround):
+    """Writes no name that has been locked for long.
+
+    Raises:
+        LeftAloneError: from the methods that write, at once: the name is left alone for now.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._locked_at: dict[str, float] = {}
+        self._left_alone: dict[str, tuple[float, str]] = {}
+
+    def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
+        with self._forbearance(path):
+            super().upload(path, source, sha256=sha256)
+
+    def create(self, path: str, content: bytes) -> None:
+        with self._forbearance(path):
+            super().create(path, content)
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        with self._forbearance(path):
+            super().overwrite(path, content)
+
+    @contextmanager
+    def _forbearance(self, path: str) -> Iterator[None]:
+        until, reason = self._left_alone.get(path, (0.0, ""))
+        if time.monotonic() < until:
+            raise LeftAloneError(reason)
+        try:
+            yield
+        except LockedError as error:
+            began = self._locked_at.setdefault(path, time.monotonic())
+            if time.monotonic() - began < LOCKED_FOR_S:
+                raise
+            self._folder.list("")  # a server that answers nothing else either has another trouble than a lock
+            del self._locked_at[path]
+            reason = _reason(error.path)
+            self._left_alone[path] = time.monotonic() + LEFT_ALONE_S, reason
+            raise LeftAloneError(reason) from None
+        except DropfedError:
+            self._locked_at.pop(path, None)
+            raise
+        self._locked_at.pop(path, None)
+        self._left_alone.pop(path, None)
+
+
+def _reason(path: str) -> str:
+    until = datetime.now().astimezone() + timedelta(seconds=LEFT_ALONE_S)
+    return (
+        f"{path} stays locked on its server though nobody uses it; it is left alone until {until:%Y-%m-%d %H:%M}, when "
+        "that lock should be gone; whoever runs the server can remove it at once, and then this daemon is to be "
+        "started anew"
+    )

@@ -1,0 +1,129 @@
+"""Looks into a folder by its listings, and how few requests they take."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from shared.errors import NotFoundError
+from shared.folder.listed import LISTED_EVERY_S, ListedFolder
+from shared.folder.local import LocalFolder
+from shared.folder.webdav import WebDavFolder
+from tests.folder.faulty import FaultyServer
+
+
+class Tagged(LocalFolder):
+    """A folder that says of itself what a test has it say; it counts what it is asked."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.says = "a"
+        self.asked: list[str] = []
+
+    def tag(self) -> str:
+        self.asked.append("tag")
+        return self.says
+
+    def list(self, path: str):  # type: ignore[no-untyped-def]
+        self.asked.append(path)
+        return super().list(path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr("shared.folder.listed.time", SimpleNamespace(monotonic=lambda: now.s))
+    return now
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Tagged:
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs" / "r" / "there").write_bytes(b"content")
+    return Tagged(tmp_path)
+
+
+def test_nothing_is_asked_for_by_a_name_that_no_listing_has_shown(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path
+) -> None:
+    faulty.folders.add("runs")
+    faulty.files["runs/there"] = b"content"
+    folder = ListedFolder(faulty_folder)
+    for name in ("runs/absent", "runs/deeper/absent"):
+        with pytest.raises(NotFoundError, match=f"^{name} is not there"):
+            folder.read(name, max_bytes=9)
+        with pytest.raises(NotFoundError, match=f"^{name} is not there"):
+            folder.download(name, tmp_path / "target", size=9)
+    assert folder.read("runs/there", max_bytes=9) == b"content"
+    assert faulty.requests == ["PROPFIND runs", "PROPFIND runs/deeper", "GET runs/there"]
+
+
+def test_a_look_lists_each_directory_once_and_the_next_look_anew(tagged: Tagged) -> None:
+    folder = ListedFolder(tagged)
+    for _ in range(3):
+        folder.look_anew()
+        for _ in range(3):
+            assert [entry.name for entry in folder.list("runs/r")] == ["there"]
+            assert folder.find("runs/r/there") is not None
+            assert folder.find("runs/r/absent") is None
+    assert tagged.asked == ["runs/r"] * 3
+
+
+def test_where_the_tag_tells_an_unchanged_folder_takes_one_request(tagged: Tagged) -> None:
+    folder = ListedFolder(tagged, has_tag=True)
+    for _ in range(5):
+        folder.look_anew()
+        assert folder.find("runs/r/there")
+    assert tagged.asked == ["tag", "runs/r", *["tag"] * 4]
+    tagged.says = "b"
+    folder.look_anew()
+    assert folder.find("runs/r/there")
+    assert tagged.asked[-2:] == ["tag", "runs/r"]
+
+
+@pytest.mark.parametrize("asks_for_all", [False, True])
+def test_now_and_then_and_when_it_must_a_look_lists_whatever_the_tag_says(
+    tagged: Tagged, clock: SimpleNamespace, asks_for_all: bool
+) -> None:
+    folder = ListedFolder(tagged, has_tag=True)
+    folder.look_anew()
+    assert folder.find("runs/r/there")
+    clock.s += LISTED_EVERY_S - 1 + (not asks_for_all)
+    folder.look_anew(whatever_the_tag_says=asks_for_all)
+    assert folder.find("runs/r/there")
+    assert tagged.asked == ["tag", "runs/r", "tag", "runs/r"]
+
+
+def test_a_tag_that_told_nothing_of_a_change_is_not_believed_again(tagged: Tagged, clock: SimpleNamespace) -> None:
+    folder = ListedFolder(tagged, has_tag=True)
+    folder.look_anew()
+    assert folder.find("runs/r/late") is None
+    (tagged.root / "runs" / "r" / "late").write_bytes(b"")
+    folder.look_anew()
+    assert folder.find("runs/r/late") is None
+    clock.s += LISTED_EVERY_S
+    folder.look_anew()
+    assert folder.find("runs/r/late")
+    tagged.asked.clear()
+    for _ in range(2):
+        folder.look_anew()
+        assert folder.find("runs/r/late")
+    assert tagged.asked == ["runs/r"] * 2
+
+
+def test_a_change_between_tag_and_listing_does_not_discredit_the_tag(tagged: Tagged, clock: SimpleNamespace) -> None:
+    folder, numbers = ListedFolder(tagged, has_tag=True), itertools.count()
+    folder.look_anew()
+    assert folder.find("runs/r/late") is None
+    clock.s += LISTED_EVERY_S
+    folder.look_anew()
+    (tagged.root / "runs" / "r" / "late").write_bytes(b"")
+    tagged.says = f"changed {next(numbers)}"
+    assert folder.find("runs/r/late")
+    folder.look_anew()
+    tagged.asked.clear()
+    folder.look_anew()
+    assert tagged.asked == ["tag"]
