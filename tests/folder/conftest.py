@@ -13,6 +13,8 @@ from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer
 from tests.folder.installed import AbsentError
 from tests.folder.logins import SITE, Login, Logins
+from tests.folder.owncloud import OwnCloud
+from tests.folder.owncloud_requests import AGGREGATOR, NORTH
 from tests.folder.servers import NAMES, running
 
 
@@ -60,3 +62,12 @@ def folder(way: Login | Path) -> Folder:
 @pytest.fixture
 def faulty_folder(faulty: FaultyServer) -> WebDavFolder:
     return WebDavFolder(faulty.url, "north", "secret-word", stall_s=5)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[OwnCloud]:
+    """The aggregator owns ``north`` and ``south``; the user north finds the first as ``retina``."""
+    with OwnCloud(tmp_path / "homes", dict([AGGREGATOR, NORTH])) as cloud:
+        cloud.share("aggregator", "north", "north", "retina")
+        cloud.share("aggregator", "south", "north", "other")
+        yield cloud

@@ -37,9 +37,9 @@ from xml.sax.saxutils import escape
 from defusedxml.ElementTree import fromstring
 
 from tests.folder.owncloud_ocs import UNAUTHORISED, Ocs, OcsRefusal, Shared, document
+from tests.folder.owncloud_refusal import Refusal
 from tests.folder.owncloud_store import (
     UPLOADS,
-    Refusal,
     Store,
     checked_name,
     demand_checksum,
@@ -82,9 +82,9 @@ class OwnCloud:
         tokens_alone: accounts that passwords do not open.
         least_password: characters that a new account's password must have.
         shares_end: until when shares may be used, as the administrator will have it.
-        is_nextcloud: it says so, and tells of accounts and links as Nextcloud does.
         is_maintained: everything but status.php answers 503.
         store: the files; ``store.quotas`` limits owners.
+        locks: on the files; a test may have some left behind.
     """
 
     def __init__(self, root: Path, users: Mapping[str, str], *, port: int = 0) -> None:
@@ -99,10 +99,10 @@ class OwnCloud:
         self.tokens_alone: set[str] = set()
         self.least_password = 0
         self.shares_end: str | None = None
-        self.is_nextcloud = False
         self.is_maintained = False
         self.ocs = Ocs(self)
         self.store = Store(root)
+        self.locks = self.store.locks
         self.port = port
         self.sockets: set[socket.socket] = set()
         self._server: ThreadingHTTPServer | None = None
@@ -130,6 +130,15 @@ class OwnCloud:
                 with suppress(OSError):  # closed already
                     connected.shutdown(socket.SHUT_RDWR)
             self._server = None
+
+    @property
+    def is_nextcloud(self) -> bool:
+        """Whether it says so, tells of accounts and links as Nextcloud does, and locks as Nextcloud does."""
+        return self.locks.is_nextcloud
+
+    @is_nextcloud.setter
+    def is_nextcloud(self, is_nextcloud: bool) -> None:
+        self.locks.is_nextcloud = is_nextcloud
 
     @property
     def url(self) -> str:
@@ -384,7 +393,10 @@ class _Handler(BaseHTTPRequestHandler):
         disk = place.disk
         if disk.is_dir():
             raise Refusal(501, "Sabre\\DAV\\Exception\\NotImplemented", "GET is only implemented for File objects")
-        with self.store.held(disk, shared=True), self._opened(disk) as file:
+        if not disk.exists():
+            with self.store.locks.missing(self.store.name(disk)):
+                self._demand_existing(disk)
+        with self.store.locks.reading(self.store.name(disk)), self._opened(disk) as file:
             size = disk.stat().st_size
             headers = self._file_headers(place)
             if self.headers.get("If-None-Match") == headers["ETag"]:
@@ -426,7 +438,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._demand_right(place, UPDATE if disk.exists() else CREATE)
         self.store.demand_room(disk, self.body.length or 0)
         part = self.store.new_part()
-        with self.store.held(disk):
+        with self.store.written(disk):
             self._check_conditions(place)  # once more: somebody may have written it since
             try:
                 with part.open("xb") as file:
@@ -447,7 +459,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not disk.parent.is_dir():
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "Parent node does not exist")
         self._demand_right(place, CREATE)
-        self.store.make_folder(disk)
+        with self.store.written(disk):
+            self.store.make_folder(disk)
         self._answer(201)
 
     def _delete(self, place: _Place) -> None:
@@ -459,7 +472,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
         self._demand_existing(doomed)
         self._demand_right(place, DELETE)
-        with self.store.held(doomed):
+        with self.store.written(doomed):
             self.store.remove(doomed)
         self._answer(204)
 
@@ -487,7 +500,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Source and destination uri are identical.")
         if not destination.parent.is_dir():
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "The destination node is not found")
-        with self.store.held_all(source, destination):
+        with self.store.written(source, destination):
             exists = destination.exists()
             if exists and self.headers.get("Overwrite", "T") == "F":
                 raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed", "The destination node already exists")
@@ -530,6 +543,8 @@ class _Handler(BaseHTTPRequestHandler):
         question = b"".join(self.body.blocks())
         wanted = [prop.tag for prop in fromstring(question).findall(f"{DAV}prop/*")] if question else []
         places = [place]
+        if not place.disk.exists():
+            self.store.locks.look_at_missing(self.store.name(place.disk))
         self._demand_existing(place.disk.parent if place.is_assembled else place.disk)
         if depth == "1" and place.disk.is_dir():
             found = [entry.name for entry in place.disk.iterdir()]

@@ -16,19 +16,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from tests.folder.owncloud_locks import LockTable
+from tests.folder.owncloud_refusal import Refusal
+
 UPLOADS = ".uploads"  # beside the users' homes: chunks, which no quota counts
 ARRIVING = ".arriving"  # likewise: bodies that have not arrived whole
 MAX_NAME_BYTES = 227
-
-
-class Refusal(Exception):  # noqa: N818  (an answer, not a fault of ours)
-    """Any answer but success: the status, the exception that sabre/dav names in it, and its message."""
-
-    def __init__(self, status: int, exception: str, message: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.exception = exception
-        self.message = message
 
 
 @dataclass
@@ -45,14 +38,15 @@ class Store:
 
     Attributes:
         quotas: bytes each owner may keep; who is not in it has no limit.
+        locks: who holds which file, each named as below ``root``, like ``aggregator/north/status.json``.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.quotas: dict[str, int] = {}
+        self.locks = LockTable()
         self._nodes: dict[Path, Node] = {}
         self._ids = count(1)
-        self._held: dict[Path, int] = {}  # readers of a file, or -1 for its one writer
         self._lock = threading.RLock()
         (self.root / ARRIVING).mkdir(parents=True, exist_ok=True)
 
@@ -81,25 +75,16 @@ class Store:
         """Return where a body may be kept until it is whole."""
         return self.root / ARRIVING / secrets.token_hex(8)
 
-    @contextmanager
-    def held(self, path: Path, *, shared: bool = False) -> Iterator[None]:
-        """Read or write one file; who comes second is refused with 423."""
-        with self._lock:
-            readers = self._held.get(path, 0)
-            if readers < 0 or (readers and not shared):
-                raise Refusal(423, "OCA\\DAV\\Connector\\Sabre\\Exception\\FileLocked", f"{path.name} is locked")
-            self._held[path] = readers + 1 if shared else -1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._held[path] = self._held[path] - 1 if shared else 0
+    def name(self, path: Path) -> str:
+        """Return what the locks call a file."""
+        return path.relative_to(self.root).as_posix()
 
     @contextmanager
-    def held_all(self, *paths: Path) -> Iterator[None]:
+    def written(self, *paths: Path) -> Iterator[None]:
+        """Write or remove files; who comes second is refused with 423."""
         with ExitStack() as holds:
             for path in dict.fromkeys(paths):
-                holds.enter_context(self.held(path))
+                holds.enter_context(self.locks.writing(self.name(path)))
             yield
 
     def publish(self, part: Path, target: Path) -> bool:
