@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from shared import polling
-from shared.folder import retrying, webdav
+from shared.folder import forbearing, retrying, webdav
 
+QUICKER = 7200
+"""How many times as fast time goes on for locks."""
 STALL_S = 2.0
 POLL_S = 0.1  # for the daemons' own configuration
 
@@ -27,6 +29,8 @@ CONSTANTS: tuple[tuple[Any, str, float], ...] = (
     (retrying, "LONGEST_RETRY_AFTER_S", 0.1),
     (retrying, "ROOT_SEEN_EVERY_S", 1.0),
     (polling, "SHORTEST_PAUSE_S", 0.02),
+    (forbearing, "LOCKED_FOR_S", 600 / QUICKER),
+    (forbearing, "LEFT_ALONE_S", 7500 / QUICKER),
 )
 
 

@@ -13,6 +13,7 @@ from tests.faults.checks import Result, is_over, problems, result_of
 from tests.faults.hurried import POLL_S, hurried
 from tests.faults.storm import CALM, Storm, Weather
 from tests.federation.in_process import FederationInProcess
+from tests.federation.on_cloud import FederationOnCloud
 from tests.federation.running import POLICY, Setting, make_data, run_configuration
 
 IMAGES = 8
@@ -76,8 +77,10 @@ def run_in(weather: Weather, root: Path) -> Outcome:
 
 def _run(weather: Weather, root: Path) -> tuple[FederationInProcess, Outcome]:
     found: list[str] = []
-    with hurried(), FederationInProcess(root, tiny_run(), IMAGES, tiny_data()) as federation:
-        storm = Storm(weather, federation.server.port, federation.run.sites)
+    kind = FederationOnCloud if weather.is_cloud else FederationInProcess
+    with hurried(), kind(root, tiny_run(), IMAGES, tiny_data()) as federation:
+        locks = federation.server.locks if isinstance(federation, FederationOnCloud) else None
+        storm = Storm(weather, federation.server.port, federation.run.sites, locks)
         works = [federation.site(site) for site in federation.run.sites]
 
         def end_the_storm() -> None:

@@ -21,9 +21,13 @@ def seeds_of_file(number: int) -> pytest.MarkDecorator:
 
 
 def assert_that_nothing_is_lost(seed: int, root: Path) -> None:
-    """A federation in the storm of this seed ends as if nothing had happened, and its logs say what was wrong."""
-    outcome = run_in(random_weather(seed), root)
+    """A federation in the storm of this seed ends as if nothing had happened, and its logs say what was wrong.
+
+    Every other one has a cloud whose locks leak for its server.
+    """
+    is_cloud = seed // FILES % 2 == 1
+    outcome = run_in(random_weather(seed, is_cloud=is_cloud), root)
     journal = root / "journal.txt"
     journal.write_text(outcome.journal)
-    again = f"again: {REPLAY} {seed}; what went wrong: {journal}; the logs lie beside it"
+    again = f"again: {REPLAY} {seed}{' --cloud' * is_cloud}; what went wrong: {journal}; the logs lie beside it"
     assert not outcome.problems, "\n".join([*outcome.problems, again])

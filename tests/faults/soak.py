@@ -2,6 +2,7 @@
 
     python -m tests.faults.soak --minutes 60          # as `make soak` does
     python -m tests.faults.soak --seed 17             # the storm of a schedule again
+    python -m tests.faults.soak --seed 17 --cloud     # the same on a cloud whose locks leak
     python -m tests.faults.soak --seed 17 --kills     # the same over real processes, with kills
 
 Federations in this process, in storms alone, take turns; beside them others run as real processes, which are killed
@@ -76,6 +77,13 @@ def one_in_storm(seed: int, tally: Tally) -> None:
     tally.add("in storms", run_in(random_weather(seed), root), Counter(), f"{COMMAND} --seed {seed}", root)
 
 
+def one_on_cloud(seed: int, tally: Tally) -> None:
+    """A federation in this process, on a cloud whose locks leak."""
+    root = Path(tempfile.mkdtemp(prefix=f"dropfed-cloud-{seed}-"))
+    outcome = run_in(random_weather(seed, is_cloud=True), root)
+    tally.add("on clouds", outcome, Counter(), f"{COMMAND} --seed {seed} --cloud", root)
+
+
 def one_with_kills(seed: int, tally: Tally) -> None:
     """A federation of real processes."""
     root = Path(tempfile.mkdtemp(prefix=f"dropfed-kills-{seed}-"))
@@ -107,7 +115,7 @@ def soak(minutes: float, first_seed: int) -> Tally:
         killing = pool.submit(lane, "kills", one_with_kills)
         pool.submit(tell)
         try:
-            lane("storms", one_in_storm)
+            lane("storms", lambda seed, tally: (one_on_cloud if seed % 2 else one_in_storm)(seed, tally))
             killing.result()
         finally:
             over.set()
@@ -120,11 +128,13 @@ def main() -> int:
     options.add_argument("--minutes", type=float, default=60.0)
     options.add_argument("--first-seed", type=int, default=SystemRandom().randrange(10**9), help="makes all others")
     options.add_argument("--seed", type=int, help="one federation, of this seed")
+    options.add_argument("--cloud", action="store_true", help="with --seed: on a cloud whose locks leak")
     options.add_argument("--kills", action="store_true", help="with --seed: of real processes, with kills")
     chosen = options.parse_args()
     if chosen.seed is not None:
         tally = Tally()
-        (one_with_kills if chosen.kills else one_in_storm)(chosen.seed, tally)
+        one = one_with_kills if chosen.kills else one_on_cloud if chosen.cloud else one_in_storm
+        one(chosen.seed, tally)
         print(tally.summary())
         return 1 if tally.failures else 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it has started, as Ctrl-C does

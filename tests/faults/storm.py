@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
+from urllib.parse import unquote
 
 from shared.exchange.names import STATUS
+from shared.folder.contract import UNFINISHED
 from tests.faults.certificates import certificates
 from tests.faults.exchange import Fault
 from tests.faults.faults import HTML, PAGE, CutAnswer, Delay, Drip, Duplicate, LoseAnswer, Say, Stall, Truncate
 from tests.faults.proxy import CutRequest, FaultProxy, PresentCertificate, Refuse, Schedule
+from tests.federation.on_cloud import MOUNT, cloud_logins
 from tests.federation.running import own_logins
-from tests.folder.logins import Login, Logins
+from tests.folder.logins import AGGREGATOR, Login, Logins
+from tests.folder.owncloud_locks import LockTable
+from tests.folder.owncloud_refusal import Refusal
 
 MAINTENANCE = (
     b'<?xml version="1.0" encoding="utf-8"?>\n<d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns">'
@@ -111,16 +117,17 @@ def undisturbed(_method: str, _path: str) -> None:
 
 @dataclass(frozen=True)
 class Weather:
-    """What will go wrong, by client, and whether clients speak TLS."""
+    """What will go wrong, by client, whether clients speak TLS, and whether the server is a cloud whose locks leak."""
 
     schedule_of: Callable[[str], Schedule]
     tls: bool = False
+    is_cloud: bool = False
 
 
 CALM = Weather(lambda client: undisturbed)
 
 
-def random_weather(seed: int) -> Weather:
+def random_weather(seed: int, *, is_cloud: bool = False) -> Weather:
     """What the seed decides."""
     chance = Random(f"weather {seed}")
     tls = chance.random() < 0.5
@@ -128,25 +135,61 @@ def random_weather(seed: int) -> Weather:
     if chance.random() < 0.5:  # much of little, rather than little of everything
         kinds = chance.sample(kinds, 3)
     often = chance.choice((0.02, 0.05, 0.1, 0.2))
-    return Weather(lambda client: RandomSchedule(seed, client, kinds, often), tls)
+    return Weather(lambda client: RandomSchedule(seed, client, kinds, often), tls, is_cloud)
+
+
+class LeavingLocks:
+    """A schedule whose lost answers are those of a cloud that was stopped meanwhile, so that it leaves its locks.
+
+    Left are the lock of the name in the request, and for a MOVE that of the name that it was moved to: all that this
+    project moves is called as it will be, and ``.new``.
+    """
+
+    def __init__(self, schedule: Schedule, locks: LockTable) -> None:
+        self._schedule = schedule
+        self._locks = locks
+
+    def __call__(self, method: str, path: str) -> tuple[str, Fault] | None:
+        found = self._schedule(method, path)
+        if found is not None and found[0] == "answer lost" and method in ("GET", "PUT", "MOVE"):
+            name = unquote(path).removeprefix("/remote.php/dav/files/")
+            site = name.partition("/")[0]
+            if site != AGGREGATOR:
+                name = name.replace(f"{site}/{MOUNT}", f"{AGGREGATOR}/{site}", 1)
+            with suppress(Refusal):  # somebody is just writing it
+                self._locks.leak(name.removesuffix(UNFINISHED) if method == "MOVE" else name)
+        return found
 
 
 class Storm:
-    """A proxy for each client of a federation: each site, and for each site's folder the aggregator."""
+    """A proxy for each client of a federation: each site, and for each site's folder the aggregator.
 
-    def __init__(self, weather: Weather, server_port: int, sites: Sequence[str]) -> None:
+    Args:
+        locks: of the cloud, in its weather.
+    """
+
+    def __init__(
+        self, weather: Weather, server_port: int, sites: Sequence[str], locks: LockTable | None = None
+    ) -> None:
         shown = certificates() if weather.tls else None
         self._sites = sites
+        self._is_cloud = weather.is_cloud
+
+        def schedule_of(client: str) -> Schedule:
+            schedule = weather.schedule_of(client)
+            return LeavingLocks(schedule, locks) if locks is not None else schedule
+
         self._ca_file = shown.ca_file if shown else None
         self.proxies = {
-            client: FaultProxy(server_port, weather.schedule_of(client), shown)
+            client: FaultProxy(server_port, schedule_of(client), shown)
             for site in sites
             for client in (site, aggregator_at(site))
         }
 
     def logins(self) -> Logins:
-        """How the clients reach the embedded server: each through its proxy."""
-        own = own_logins(self._sites, "")
+        """How the clients reach the server: each through its proxy."""
+        no_url = dict.fromkeys(self._sites, "")
+        own = cloud_logins(no_url, no_url) if self._is_cloud else own_logins(self._sites, "")
         return Logins(
             {site: self._through(self.proxies[site], login) for site, login in own.sites.items()},
             {site: self._through(self.proxies[aggregator_at(site)], login) for site, login in own.aggregator.items()},

@@ -36,6 +36,7 @@ from xml.sax.saxutils import escape
 
 from defusedxml.ElementTree import fromstring
 
+from tests.folder.owncloud_locks import LockTable
 from tests.folder.owncloud_ocs import UNAUTHORISED, Ocs, OcsRefusal, Shared, document
 from tests.folder.owncloud_refusal import Refusal
 from tests.folder.owncloud_store import (
@@ -87,7 +88,7 @@ class OwnCloud:
         locks: on the files; a test may have some left behind.
     """
 
-    def __init__(self, root: Path, users: Mapping[str, str], *, port: int = 0) -> None:
+    def __init__(self, root: Path, users: Mapping[str, str], *, port: int = 0, locks: LockTable | None = None) -> None:
         self.users = dict(users)
         self.links: dict[str, tuple[Path, str]] = {}
         self.requests: list[tuple[str, str, int]] = []
@@ -101,7 +102,7 @@ class OwnCloud:
         self.shares_end: str | None = None
         self.is_maintained = False
         self.ocs = Ocs(self)
-        self.store = Store(root)
+        self.store = Store(root, locks or LockTable())
         self.locks = self.store.locks
         self.port = port
         self.sockets: set[socket.socket] = set()

@@ -41,10 +41,10 @@ class Store:
         locks: who holds which file, each named as below ``root``, like ``aggregator/north/status.json``.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, locks: LockTable) -> None:
         self.root = root.resolve()
         self.quotas: dict[str, int] = {}
-        self.locks = LockTable()
+        self.locks = locks
         self._nodes: dict[Path, Node] = {}
         self._ids = count(1)
         self._lock = threading.RLock()
