@@ -25,7 +25,7 @@ HOURS_S = 6 * 3600.0
 
 
 class Clock(threading.Event):
-    """The clock, and the stop signal: waiting only moves the clock. It stops whoever waits for longer than six hours."""
+    """The clock, and the stop signal: waiting only moves the clock. Who waits for longer than six hours is stopped."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -276,6 +276,7 @@ def test_a_sites_daemon_outlives_what_nobody_expected_and_says_so(
     (tmp_path / "drop").mkdir()
     folder, stop = Broken(tmp_path / "drop"), threading.Event()
     folder.at = names.FEDERATION
+    (tmp_path / "drop" / folder.at).write_bytes(b"{}")
     configuration = read_configuration(tmp_path / "north").model_copy(update={"poll_seconds": 0.01})
     daemon = Daemon(tmp_path / "north", configuration, folder, stop=stop)
     thread = threading.Thread(target=daemon.run, daemon=True)
