@@ -42,7 +42,7 @@ from shared.exchange.records import (
 from shared.exchange.signing import canonical
 from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors
-from shared.folder.contract import Folder
+from shared.folder.contract import UNFINISHED, Folder
 from shared.folder.durable import write_file
 from shared.folder.forbearing import ForbearingFolder
 from shared.folder.listed import HAS_TAG, ListedFolder
@@ -314,7 +314,18 @@ class Daemon:
         self._looked = fetched is None
         if fetched is not None:
             self._note_end(fetched.run)
+        elif (path := self._folder.held_up()) is not None:
+            self._tell_held_up(path)
         return True
+
+    def _tell_held_up(self, path: str) -> None:
+        trouble = StandingError(
+            f"{path} has been waiting in the folder for its name, as {path}{UNFINISHED}: the aggregator is off, or the "
+            "server holds that name locked; ask the aggregator's people"
+        )
+        if self._heartbeat.trouble != str(trouble):
+            logger.warning("%s", trouble)
+            self._heartbeat.note_trouble(trouble)
 
     def _note_end(self, run: str) -> None:
         """Take back what an aborted run does not use; have our people know of an end that they may not expect."""

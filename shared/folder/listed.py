@@ -19,8 +19,9 @@ from pathlib import Path
 from shared.errors import NotFoundError
 from shared.folder.around import FolderAround
 from shared.folder.capabilities import Capabilities
-from shared.folder.contract import Entry, Folder
+from shared.folder.contract import UNFINISHED, Entry, Folder
 from shared.folder.durable import write_file
+from shared.folder.forbearing import LOCKED_FOR_S
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class ListedFolder(FolderAround):
         self._listings: dict[str, tuple[Entry, ...] | None] = {}
         self._former: dict[str, tuple[Entry, ...] | None] = {}
         """Listings from before, which must still hold if the tag is to be believed."""
+        self._unfinished_since: dict[str, float] = {}
 
     def look_anew(self, *, whatever_the_tag_says: bool = False) -> None:
         """Begin a look: what was listed before counts no more, unless the folder is known not to have changed."""
@@ -67,6 +69,11 @@ class ListedFolder(FolderAround):
         parent, _, name = path.rpartition("/")
         return next((entry for entry in self._listing(parent) or () if entry.name == name), None)
 
+    def held_up(self) -> str | None:
+        """Which file that was asked for lacks its name alone, and for so long that its writer cannot give it."""
+        now = time.monotonic()
+        return next((path for path, since in self._unfinished_since.items() if now - since >= LOCKED_FOR_S), None)
+
     def read(self, path: str, *, max_bytes: int) -> bytes:
         self._demand_listed(path)
         return super().read(path, max_bytes=max_bytes)
@@ -81,7 +88,12 @@ class ListedFolder(FolderAround):
         return [*listing]
 
     def _demand_listed(self, path: str) -> None:
-        if self.find(path) is None:
+        is_there = self.find(path) is not None
+        if is_there or self.find(f"{path}{UNFINISHED}") is None:
+            self._unfinished_since.pop(path, None)
+        else:
+            self._unfinished_since.setdefault(path, time.monotonic())
+        if not is_there:
             raise NotFoundError(f"{path} is not there.")
 
     def _listing(self, path: str) -> tuple[Entry, ...] | None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from shared.errors import NotFoundError
+from shared.folder.forbearing import LOCKED_FOR_S
 from shared.folder.listed import LISTED_EVERY_S, ListedFolder
 from shared.folder.local import LocalFolder
 from shared.folder.webdav import WebDavFolder
@@ -127,3 +128,26 @@ def test_a_change_between_tag_and_listing_does_not_discredit_the_tag(tagged: Tag
     tagged.asked.clear()
     folder.look_anew()
     assert tagged.asked == ["tag"]
+
+
+def test_a_file_that_cannot_be_given_its_name_is_told_after_ten_minutes(tagged: Tagged, clock: SimpleNamespace) -> None:
+    folder, unfinished = ListedFolder(tagged), tagged.root / "runs" / "r" / "manifest.json.new"
+    unfinished.write_bytes(b"content")
+
+    def look() -> str | None:
+        folder.look_anew()
+        with pytest.raises(NotFoundError):
+            folder.read("runs/r/manifest.json", max_bytes=9)
+        with pytest.raises(NotFoundError):
+            folder.read("runs/r/absent", max_bytes=9)
+        return folder.held_up()
+
+    assert look() is None
+    clock.s += LOCKED_FOR_S - 1
+    assert look() is None
+    clock.s += 1
+    assert look() == "runs/r/manifest.json"
+    unfinished.rename(unfinished.with_name("manifest.json"))
+    folder.look_anew()
+    assert folder.read("runs/r/manifest.json", max_bytes=9) == b"content"
+    assert folder.held_up() is None
