@@ -31,6 +31,10 @@ class RangeError(PassingError):
     """416: there is nothing from where we wanted to go on."""
 
 
+class TooLargeError(StandingError):
+    """413: the server takes no request as large as this one."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What the server said besides a file.
@@ -103,7 +107,7 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     if status == 416:
         return RangeError(f"{where} is shorter than what is here of it already.")
     if status == 413:
-        return StandingError(f"{where} is larger than the server accepts: have its upload limit raised.")
+        return TooLargeError(f"{where} is larger than the server accepts: have its upload limit raised.")
     if status == 507:
         return StandingError(f"There is no room left for {where}: free some space or have the quota raised.")
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 from shared.durations import duration_text
@@ -42,12 +43,15 @@ class Transfer:
 
 
 class Meter:
-    """Watches the transfers of one folder, one at a time.
+    """Watches the transfers of one folder, one at a time; several threads may move parts of it.
 
     Args:
         told: the file that says what is on its way; it vanishes when nothing is. None tells nobody.
         limits: the most bytes per second, by direction.
         permit: called with the direction before each block; raises what stands against moving it now.
+
+    Attributes:
+        speeds: bytes per second of the last large file, by direction, also where it was cut. Empty at first.
     """
 
     def __init__(
@@ -60,12 +64,15 @@ class Meter:
         self._told = told
         self._limits = limits or {}
         self._permit = permit
+        self.speeds: dict[Direction, float] = {}
 
     @contextmanager
     def transfer(
         self, path: str, direction: Direction, size: int, *, moved: int = 0
     ) -> Iterator[Callable[[int], None]]:
         """Watch one file; yields what is to be called with the size of each block, before or after it moved.
+
+        What is yielded may be called by several threads.
 
         Args:
             moved: bytes that an earlier attempt left in place.
@@ -74,25 +81,29 @@ class Meter:
             yield lambda _: None
             return
         began, told_at, start = time.monotonic(), -math.inf, moved
-        limit = self._limits.get(direction)
+        limit, turn = self._limits.get(direction), Lock()
 
         def note(count: int) -> None:
             nonlocal moved, told_at
             alive()
-            self._permit(direction)
-            moved += count
-            if limit is not None:
-                time.sleep(max(0.0, began + (moved - start) / limit - time.monotonic()))
-            now = time.monotonic()
-            if self._told is not None and now - told_at >= TOLD_EVERY_S:
-                told_at = now
-                speed = (moved - start) / max(now - began, 1e-6)
-                transfer = Transfer(path, direction, size, moved, round(speed), round((size - moved) / speed, 1))
-                write_file(self._told, json.dumps(asdict(transfer)).encode())
+            with turn:
+                self._permit(direction)
+                moved += count
+                allowed_at = began if limit is None else began + (moved - start) / limit
+            time.sleep(max(0.0, allowed_at - time.monotonic()))  # not within the turn: others have waits of their own
+            with turn:
+                now = time.monotonic()
+                if self._told is not None and now - told_at >= TOLD_EVERY_S:
+                    told_at = now
+                    speed = (moved - start) / max(now - began, 1e-6)
+                    transfer = Transfer(path, direction, size, moved, round(speed), round((size - moved) / speed, 1))
+                    write_file(self._told, json.dumps(asdict(transfer)).encode())
 
         try:
             yield note
         finally:
+            if moved - start > SMALL_BYTES:
+                self.speeds[direction] = (moved - start) / max(time.monotonic() - began, 1e-6)
             if self._told is not None:
                 remove_file(self._told)
 

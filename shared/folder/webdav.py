@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from shared.errors import AlreadyExistsError, LockedError, NotFoundError, PassingError, PoisonError, StandingError
 from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
-from shared.folder.chunks import CHUNK, ChunkedUploads
 from shared.folder.connection import Connection, FileBody
 from shared.folder.contract import SMALL_BYTES, UNFINISHED, Entry, Folder, check_path
 from shared.folder.copies import Copies
 from shared.folder.download import download
 from shared.folder.durable import disk_trouble
+from shared.folder.large_uploads import LargeUploads
 from shared.folder.login import Password
 from shared.folder.meter import Meter
 from shared.folder.multistatus import Listing
@@ -62,6 +61,9 @@ class WebDavFolder(Folder):
     ) -> None:
         self._connection = Connection(url, user, password, ca_file=ca_file, stall_s=stall_s)
         self._meter = meter or Meter()
+        self._large_uploads = LargeUploads(
+            self._connection, self._meter, put=self._put, demand_arrived=self._demand_arrived
+        )
         self._copies = copies
         self._folders: set[str] = set()  # made or seen by this object
         self._made: set[str] = set()  # made by this object
@@ -90,13 +92,13 @@ class WebDavFolder(Folder):
     def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
         check_path(path)
         try:
-            with source.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size <= SMALL_BYTES:
+            size = source.stat().st_size
+            if size <= SMALL_BYTES:
+                with source.open("rb") as file:
                     self._put(path, FileBody(file, size))
-                else:
-                    self.make_folder(_parent(path))  # rather than learn after a long upload that it is missing
-                    self._bring(path, file, size, sha256)
+            else:
+                self.make_folder(_parent(path))  # rather than learn after a long upload that it is missing
+                self._bring(path, source, size, sha256)
         except PassingError:
             self._forget_folders()
             raise
@@ -105,6 +107,7 @@ class WebDavFolder(Folder):
 
     def interrupt(self) -> None:
         self._connection.interrupt()
+        self._large_uploads.interrupt()
 
     def remove(self, path: str) -> None:
         answer = self._connection.send("DELETE", check_path(path))
@@ -171,18 +174,11 @@ class WebDavFolder(Folder):
                 f"with user {self._connection.shown_user!r}."
             ) from None
 
-    def _bring(self, path: str, file: BinaryIO, size: int, sha256: str | None) -> None:
+    def _bring(self, path: str, source: Path, size: int, sha256: str | None) -> None:
         """Bring a large file into the folder with the least sending that the server allows; see that all is there."""
 
         def upload() -> None:
-            send()
-            self._demand_arrived(path, size)
-
-        def send() -> None:
-            chunks = ChunkedUploads.beside(self._connection) if sha256 and size > CHUNK else None
-            with self._meter.transfer(path, "up", size) as moved:
-                if chunks is None or not chunks.upload(path, file, size, sha256 or "", moved):
-                    self._put(path, FileBody(file, size, moved))
+            self._large_uploads.send(path, source, size, sha256)
 
         if self._copies is None or sha256 is None:
             upload()
@@ -197,7 +193,7 @@ class WebDavFolder(Folder):
             )
 
     def _demand_arrived(self, path: str, size: int) -> None:
-        """Demand that all bytes are there: with a full disk, or a body that was cut, some servers report success."""
+        """Demand that all bytes are there."""
         try:
             arrived = self._connection.listing(path, depth=0).itself.size
         except NotFoundError:

@@ -84,6 +84,7 @@ class OwnCloud:
         least_password: characters that a new account's password must have.
         shares_end: until when shares may be used, as the administrator will have it.
         is_maintained: everything but status.php answers 503.
+        most_body_bytes: a request with a longer body is answered 413, before it has come, as web servers do it.
         store: the files; ``store.quotas`` limits owners.
         locks: on the files; a test may have some left behind.
     """
@@ -101,6 +102,7 @@ class OwnCloud:
         self.least_password = 0
         self.shares_end: str | None = None
         self.is_maintained = False
+        self.most_body_bytes: int | None = None
         self.ocs = Ocs(self)
         self.store = Store(root, locks or LockTable())
         self.locks = self.store.locks
@@ -273,6 +275,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.world.is_maintained:
             raise Refusal(503, "Sabre\\DAV\\Exception\\ServiceUnavailable", "System in maintenance mode.")
+        if self.world.most_body_bytes is not None and (self.body.length or 0) > self.world.most_body_bytes:
+            self._answer_too_large()
+            return
         if path.startswith("/ocs/v2.php/"):
             self._ocs(path.removeprefix("/ocs/v2.php"))
             return
@@ -282,6 +287,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._check_conditions(place)
         getattr(self, f"_{self.command.lower()}")(place)
+
+    def _answer_too_large(self) -> None:
+        """Answer, and hang up on what comes all the same once the client has had time to read that."""
+        self._begin(413, {"Content-Length": "0", "Connection": "close"})
+        self.wfile.flush()
+        self.close_connection = True
+        for _ in self.body.blocks():
+            pass
 
     def _status(self) -> dict[str, object]:
         return {

@@ -1,10 +1,12 @@
-"""Large files go out with the least sending: in chunks, or as a copy that the server makes of what it has."""
+"""Large files go out with the least sending: in one PUT or in chunks, or as a copy that the server makes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,13 +17,16 @@ import pytest
 
 from deploy.local.webdav_server import AGGREGATOR, EmbeddedServer
 from shared.errors import PassingError
-from shared.folder.chunks import CHUNK
+from shared.folder.chunks import AT_A_TIME, CHUNK, upload_name
 from shared.folder.copies import Copies
 from shared.folder.durable import hash_file
+from shared.folder.large_uploads import LONG_S, Division
+from shared.folder.meter import Meter, read_transfer
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer
 from tests.folder.owncloud import OwnCloud
+from tests.folder.owncloud_store import UPLOADS
 from tests.folder.relay import Relay
 
 SIZE = 3 * CHUNK + 12345
@@ -59,67 +64,207 @@ def inside(request: pytest.FixtureRequest) -> str:
     return path
 
 
+@pytest.fixture
+def many_chunks(source: Path) -> Path:
+    """More than are on their way at a time."""
+    source.write_bytes(os.urandom(2 * AT_A_TIME * CHUNK + 12345))
+    return source
+
+
 def stored(cloud: OwnCloud, site: str = "north") -> bytes:
     return (cloud.store.root / AGGREGATOR / site / "runs" / "r" / "big").read_bytes()
 
 
-def upload(url: str, source: Path) -> None:
-    WebDavFolder(url, "north", "secret").upload("runs/r/big", source, sha256=hash_file(source)[1])
+def upload(url: str, source: Path, meter: Meter | None = None) -> None:
+    folder = WebDavFolder(url, "north", "secret", meter=meter)
+    folder.upload("runs/r/big", source, sha256=hash_file(source)[1])
+
+
+def begin_in_chunks(cloud: OwnCloud, source: Path) -> None:
+    """Leave what an earlier process leaves that was killed when it had begun."""
+    name = upload_name("runs/r/big", hash_file(source)[1])
+    (cloud.store.root / UPLOADS / "north" / name).mkdir(parents=True)
+
+
+def slow() -> Meter:
+    """Of a line that was seen to need too long for any of these files."""
+    meter = Meter()
+    meter.speeds["up"] = 1.0
+    return meter
 
 
 def chunks_sent(cloud: OwnCloud) -> list[tuple[str, int]]:
-    return [(path[-5:], size) for method, path, size in cloud.requests if method == "PUT" and "/uploads/" in path]
+    return sorted((path[-5:], size) for method, path, size in cloud.requests if method == "PUT" and "/uploads/" in path)
 
 
-def test_chunks_become_the_file(cloud: OwnCloud, inside: str, source: Path) -> None:
+def reset() -> None:
+    raise ConnectionResetError
+
+
+class TestDivision:
+    """Which files go in chunks."""
+
+    def test_one_put_while_nothing_speaks_against_it(self) -> None:
+        division = Division(set())
+        assert not division.is_due("a", 100 * CHUNK, None)
+        assert not division.is_due("a", 100 * CHUNK, 100 * CHUNK / LONG_S)
+
+    def test_what_would_take_long_at_the_speed_of_the_last(self) -> None:
+        division = Division(set())
+        assert division.is_due("a", 100 * CHUNK, 99 * CHUNK / LONG_S)
+        assert not division.is_due("a", CHUNK, 1.0)  # it is one chunk
+
+    def test_what_was_cut_until_it_has_arrived(self) -> None:
+        division = Division({"b"})
+        division.note_cut("a")
+        assert division.is_due("a", 2 * CHUNK, None) and division.is_due("b", 2 * CHUNK, None)
+        division.note_arrived("a")
+        assert not division.is_due("a", 2 * CHUNK, None)
+
+    def test_what_is_no_smaller_than_what_was_refused(self) -> None:
+        division = Division(set())
+        division.note_refused(4 * CHUNK)
+        division.note_refused(3 * CHUNK)
+        division.note_refused(5 * CHUNK)
+        assert division.is_due("a", 3 * CHUNK, None)
+        assert not division.is_due("a", 3 * CHUNK - 1, None)
+
+
+def test_a_file_goes_in_one_put(cloud: OwnCloud, inside: str, source: Path) -> None:
     upload(f"{cloud.url}{inside}", source)
+    assert stored(cloud) == source.read_bytes()
+    assert [size for method, _, size in cloud.requests if method == "PUT"] == [SIZE]
+
+
+def test_where_the_line_is_slow_chunks_become_the_file(cloud: OwnCloud, inside: str, source: Path) -> None:
+    upload(f"{cloud.url}{inside}", source, slow())
     assert stored(cloud) == source.read_bytes()
     assert chunks_sent(cloud) == [("00000", CHUNK), ("00001", CHUNK), ("00002", CHUNK), ("00003", 12345)]
 
 
-def test_after_a_cut_only_the_chunk_in_flight_is_sent_again(cloud: OwnCloud, inside: str, source: Path) -> None:
-    def reset() -> None:
-        raise ConnectionResetError
-
+def test_a_put_that_was_cut_goes_on_in_chunks(cloud: OwnCloud, inside: str, source: Path) -> None:
     relay = Relay(cloud.port, CUT_AT, reset)
+    folder = WebDavFolder(f"http://127.0.0.1:{relay.port}{inside}", "north", "secret")
+    sha256 = hash_file(source)[1]
+    with pytest.raises(PassingError):
+        folder.upload("runs/r/big", source, sha256=sha256)
+    assert chunks_sent(cloud) == []
+    folder.upload("runs/r/big", source, sha256=sha256)
+    assert len(chunks_sent(cloud)) == 4
+    cloud.requests.clear()
+    folder.upload("runs/r/other", source, sha256=sha256)  # another file, one PUT again
+    relay.close()
+    assert chunks_sent(cloud) == []
+    assert stored(cloud) == source.read_bytes()
+
+
+def test_where_the_server_refuses_large_files_they_go_in_chunks(cloud: OwnCloud, inside: str, source: Path) -> None:
+    cloud.most_body_bytes = 2 * CHUNK
+    folder = WebDavFolder(f"{cloud.url}{inside}", "north", "secret")
+    sha256 = hash_file(source)[1]
+    folder.upload("runs/r/big", source, sha256=sha256)
+    assert stored(cloud) == source.read_bytes()
+    cloud.requests.clear()
+    folder.upload("runs/r/other", source, sha256=sha256)
+    assert max(size for method, _, size in cloud.requests if method == "PUT") == CHUNK  # not tried whole again
+
+
+def test_after_a_cut_only_the_chunks_in_flight_are_sent_again(cloud: OwnCloud, inside: str, many_chunks: Path) -> None:
+    size = many_chunks.stat().st_size
+    begin_in_chunks(cloud, many_chunks)
+    relay = Relay(cloud.port, size * 3 // 4, reset)
     url = f"http://127.0.0.1:{relay.port}{inside}"
     with pytest.raises(PassingError):
-        upload(url, source)
-    upload(url, source)
+        upload(url, many_chunks)
+    upload(url, many_chunks)
     relay.close()
-    assert stored(cloud) == source.read_bytes()
-    assert SIZE < relay.passed <= SIZE + CHUNK + OVERHEAD
-    assert len(chunks_sent(cloud)) == 5  # four, and the one that was cut, of which the server kept a part
+    assert stored(cloud) == many_chunks.read_bytes()
+    assert size < relay.passed <= size + AT_A_TIME * CHUNK + OVERHEAD
+    names = [name for name, _ in chunks_sent(cloud)]
+    assert len(names) - len(set(names)) <= AT_A_TIME
 
 
-def test_after_a_kill_only_the_chunk_in_flight_is_sent_again(cloud: OwnCloud, inside: str, source: Path) -> None:
+def test_after_a_kill_only_the_chunks_in_flight_are_sent_again(cloud: OwnCloud, inside: str, many_chunks: Path) -> None:
+    size = many_chunks.stat().st_size
+    begin_in_chunks(cloud, many_chunks)
     victims: list[subprocess.Popen[bytes]] = []
 
     def kill() -> None:
         victims[0].kill()
 
-    relay = Relay(cloud.port, CUT_AT, kill)
+    relay = Relay(cloud.port, size * 3 // 4, kill)
     for _ in range(2):
-        command = [sys.executable, "-c", UPLOADER, f"http://127.0.0.1:{relay.port}{inside}", str(source)]
+        command = [sys.executable, "-c", UPLOADER, f"http://127.0.0.1:{relay.port}{inside}", str(many_chunks)]
         victims.append(subprocess.Popen(command))
         victims[-1].wait()
     relay.close()
     assert [process.returncode for process in victims] == [-9, 0]
-    assert stored(cloud) == source.read_bytes()
-    assert relay.passed <= SIZE + CHUNK + OVERHEAD
+    assert stored(cloud) == many_chunks.read_bytes()
+    assert relay.passed <= size + AT_A_TIME * CHUNK + OVERHEAD
 
 
 def test_a_lost_answer_to_the_last_step(cloud: OwnCloud, inside: str, source: Path) -> None:
-    upload(f"{cloud.url}{inside}", source)  # as far as the client knows, this may not have ended
+    upload(f"{cloud.url}{inside}", source, slow())  # as far as the client knows, this may not have ended
     cloud.requests.clear()
-    upload(f"{cloud.url}{inside}", source)
+    upload(f"{cloud.url}{inside}", source, slow())
     assert chunks_sent(cloud) == []
     assert list((cloud.store.root).glob("**/dropfed-*")) == []
 
 
+def test_a_part_under_the_final_name_is_replaced(cloud: OwnCloud, inside: str, source: Path) -> None:
+    (source.parent / "part").write_bytes(bytes(CHUNK))
+    WebDavFolder(f"{cloud.url}{inside}", "north", "secret").upload("runs/r/big", source.parent / "part")
+    upload(f"{cloud.url}{inside}", source, slow())
+    assert stored(cloud) == source.read_bytes()
+
+
+def test_a_file_that_is_not_there_yet_is_not_asked_for(cloud: OwnCloud, inside: str, source: Path) -> None:
+    upload(f"{cloud.url}{inside}", source, slow())
+    asked = [path for method, path, _ in cloud.requests if method in ("PROPFIND", "GET", "HEAD", "MOVE")]
+    before_the_end = asked[: next(number for number, path in enumerate(asked) if path.endswith("/.file"))]
+    assert not [path for path in before_the_end if path.endswith("/big")]
+
+
+def test_an_interrupt_ends_all_chunks(cloud: OwnCloud, inside: str, many_chunks: Path) -> None:
+    stands_still, is_over = threading.Event(), threading.Event()
+
+    def stand_still() -> None:  # the relay passes nothing on meanwhile, on any connection
+        stands_still.set()
+        is_over.wait(60)
+
+    relay = Relay(cloud.port, many_chunks.stat().st_size * 3 // 4, stand_still)
+    folder = WebDavFolder(f"http://127.0.0.1:{relay.port}{inside}", "north", "secret", meter=slow())
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(folder.upload, "runs/r/big", many_chunks, sha256=hash_file(many_chunks)[1])
+        assert stands_still.wait(60)
+        folder.interrupt()
+        with pytest.raises(PassingError):
+            sending.result(30)  # less than a standstill may last
+    is_over.set()
+    relay.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("chunks")]
+
+
+def test_the_meter_counts_all_chunks_together(cloud: OwnCloud, inside: str, source: Path, tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def look(_direction: object) -> None:
+        if (transfer := read_transfer(tmp_path / "transfer.json")) is not None:
+            told.append(transfer.moved)
+
+    meter = Meter(tmp_path / "transfer.json", limits={"up": SIZE / 3}, permit=look)
+    meter.speeds["up"] = 1.0
+    began = time.monotonic()
+    upload(f"{cloud.url}{inside}", source, meter)
+    assert time.monotonic() - began >= 3
+    assert told == sorted(told) and 0 < told[-1] <= SIZE
+    assert meter.speeds["up"] <= SIZE / 3
+    assert not (tmp_path / "transfer.json").exists()
+
+
 def test_where_no_chunks_are_offered_the_file_is_put_whole(cloud: OwnCloud, source: Path) -> None:
     cloud.link(AGGREGATOR, "north", "token", "of the link")
-    link = WebDavFolder(f"{cloud.url}/public.php/webdav", "token", "of the link")
+    link = WebDavFolder(f"{cloud.url}/public.php/webdav", "token", "of the link", meter=slow())
     link.upload("runs/r/big", source, sha256=hash_file(source)[1])
     assert stored(cloud) == source.read_bytes()
     assert chunks_sent(cloud) == []
