@@ -1,12 +1,14 @@
 """Federations in storms of faults, with daemons and the server killed at random, until time is up.
 
     python -m tests.faults.soak --minutes 60          # as `make soak` does
+    python -m tests.faults.soak --clouds 200          # so many schedules on a cloud whose locks leak
     python -m tests.faults.soak --seed 17             # the storm of a schedule again
     python -m tests.faults.soak --seed 17 --cloud     # the same on a cloud whose locks leak
     python -m tests.faults.soak --seed 17 --kills     # the same over real processes, with kills
 
 Federations in this process, in storms alone, take turns; beside them others run as real processes, which are killed
-and started again. Each must end as if nothing had happened: see ``checks``. Writes benchmarks/results/soak.json.
+and started again. Each must end as if nothing had happened: see ``checks``. Writes benchmarks/results/soak.json, or with
+--clouds clouds.json.
 """
 
 from __future__ import annotations
@@ -127,6 +129,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog=COMMAND)
     options.add_argument("--minutes", type=float, default=60.0)
     options.add_argument("--first-seed", type=int, default=SystemRandom().randrange(10**9), help="makes all others")
+    options.add_argument("--clouds", type=int, metavar="N", help="the schedules 0 to N - 1 on clouds whose locks leak")
     options.add_argument("--seed", type=int, help="one federation, of this seed")
     options.add_argument("--cloud", action="store_true", help="with --seed: on a cloud whose locks leak")
     options.add_argument("--kills", action="store_true", help="with --seed: of real processes, with kills")
@@ -138,20 +141,28 @@ def main() -> int:
         print(tally.summary())
         return 1 if tally.failures else 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it has started, as Ctrl-C does
+    if chosen.clouds is not None:
+        tally = Tally()
+        for seed in range(chosen.clouds):
+            one_on_cloud(seed, tally)
+        return _recorded("clouds", f"{COMMAND} --clouds {chosen.clouds}", tally, {})
     print(f"{chosen.minutes:g} minutes from seed {chosen.first_seed}", flush=True)
     tally = soak(chosen.minutes, chosen.first_seed)
+    command = f"{COMMAND} --minutes {chosen.minutes:g} --first-seed {chosen.first_seed}"
+    return _recorded("soak", command, tally, {"minutes": chosen.minutes, "first_seed": chosen.first_seed})
+
+
+def _recorded(name: str, command: str, tally: Tally, settings: dict[str, float]) -> int:
+    """Say and write down what happened; return the exit code."""
     print(tally.summary())
     figures = {
-        "minutes": chosen.minutes,
-        "first_seed": chosen.first_seed,
         "federations": dict(tally.federations),
         "requests": tally.requests,
         "faults": dict(tally.faults.most_common()),
         "kills": dict(tally.kills.most_common()),
         "failures": tally.failures,
     }
-    command = f"{COMMAND} --minutes {chosen.minutes:g} --first-seed {chosen.first_seed}"
-    print(record("soak", command, figures))
+    print(record(name, command, settings | figures))
     return 1 if tally.failures else 0
 
 
