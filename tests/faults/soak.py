@@ -7,8 +7,8 @@
     python -m tests.faults.soak --seed 17 --kills     # the same over real processes, with kills
 
 Federations in this process, in storms alone, take turns; beside them others run as real processes, which are killed
-and started again. Each must end as if nothing had happened: see ``checks``. Writes benchmarks/results/soak.json, or with
---clouds clouds.json.
+and started again. Each must end as if nothing had happened: see ``checks``. Writes benchmarks/results/soak.json, or
+clouds.json there.
 """
 
 from __future__ import annotations
