@@ -42,6 +42,7 @@ from shared.trouble import Trouble, UnforeseenError, only_told
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_EVERY_S = 5.0  # between two looks for a change of the site's status.json, at least
+HEARTBEAT_PAUSES = 5  # and as many of the present pauses between two looks for a message
 HEARTBEAT_READ_EVERY_S = 600.0  # though no listing shows a change
 
 PUBLISHED = "published.json"
@@ -82,6 +83,7 @@ class Site:
         self._encryption_key = encryption_key
         self._stop = stop
         self._longest_pause_s = longest_pause_s
+        self._polling = Polling(longest_pause_s)
         self._on_news = on_news
         self._awaited: Place | None = None
         self._asked_looks = 0
@@ -150,14 +152,14 @@ class Site:
     # --- the courier's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        polling = Polling(self._longest_pause_s)
+        self._polling.restart()
         try:
             while not self._stop.is_set():
                 if self._work():
-                    polling.restart()
+                    self._polling.restart()
                     self._on_news()
-                elif self._wake.wait(polling.pause_s()):
-                    polling.restart()
+                elif self._wake.wait(self._polling.pause_s()):
+                    self._polling.restart()
                     self._wake.clear()
         except Stopped:
             pass
@@ -271,7 +273,7 @@ class Site:
         switched off right after it sent something does not say so any more), looking is the only way to know.
         """
         now = time.monotonic()
-        if now - self._heard_at < HEARTBEAT_EVERY_S:
+        if now - self._heard_at < max(HEARTBEAT_EVERY_S, HEARTBEAT_PAUSES * self._polling.pause_s()):
             return False
         self._heard_at = now
         heard = self._folder.find(names.STATUS)

@@ -254,5 +254,6 @@ def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
 def _kind(request: Request) -> str:
     round_folder = re.fullmatch(rf"{names.RUNS}/{RUN}/rounds/\d+", request.path)
     path = "round folder" if round_folder else re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+/)?", "", request.path)
+    path = "run folder" if path == f"{names.RUNS}/{RUN}" else path
     is_early = request.method == "GET" and request.status == 404
     return f"{request.method} {path or 'drop folder'}{', not there yet' if is_early else ''}"

@@ -53,6 +53,7 @@ class ListedFolder(FolderAround):
         self._listings: dict[str, tuple[Entry, ...] | None] = {}
         self._former: dict[str, tuple[Entry, ...] | None] = {}
         """Listings from before, which must still hold if the tag is to be believed."""
+        self._missing: set[str] = set()  # directories that were not there
         self._unfinished_since: dict[str, float] = {}
 
     def look_anew(self, *, whatever_the_tag_says: bool = False) -> None:
@@ -98,12 +99,19 @@ class ListedFolder(FolderAround):
 
     def _listing(self, path: str) -> tuple[Entry, ...] | None:
         if path not in self._listings:
-            try:
-                found = tuple(super().list(path))
-            except NotFoundError:
-                found = None
+            # What was not there may be one of several that are awaited in one directory, whose listing shows them all.
+            found = None if path in self._missing and self.find(path) is None else self._ask_for(path)
             self._listings[path] = found
             if self._former.pop(path, found) != found and self._folder.tag() == self._tag:
                 logger.info("this folder's ETag does not tell of every change; its directories are listed at each look")
                 self._has_tag, self._former = False, {}
         return self._listings[path]
+
+    def _ask_for(self, path: str) -> tuple[Entry, ...] | None:
+        try:
+            found = tuple(super().list(path))
+        except NotFoundError:
+            self._missing.add(path)
+            return None
+        self._missing.discard(path)
+        return found

@@ -14,7 +14,7 @@ from tenacity import wait_random_exponential as full_jitter
 from shared import service
 from shared.errors import DropfedError, NotFoundError, PassingError, StandingError, Stopped
 from shared.folder.around import FolderAround, Result
-from shared.folder.contract import Folder
+from shared.folder.contract import Entry, Folder
 from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,12 @@ class RetryingFolder(FolderAround):
 
     def __repr__(self) -> str:
         return f"RetryingFolder({self._folder!r})"
+
+    def list(self, path: str) -> list[Entry]:
+        found = super().list(path)
+        if not path:
+            self._root_seen_at = time.monotonic()
+        return found
 
     def _call(self, work: Callable[[], Result]) -> Result:
         try:

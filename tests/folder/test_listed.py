@@ -73,6 +73,20 @@ def test_a_look_lists_each_directory_once_and_the_next_look_anew(tagged: Tagged)
     assert tagged.asked == ["runs/r"] * 3
 
 
+def test_what_was_missing_together_is_looked_for_together(tagged: Tagged) -> None:
+    folder, awaited = ListedFolder(tagged), ("final", "abort", "rounds/0001/verdict")
+    for _ in range(4):  # each learns of one directory more, from below, that it is missing
+        tagged.asked.clear()
+        folder.look_anew()
+        assert not any(folder.find(f"runs/r/{name}/manifest.json") for name in awaited)
+    assert tagged.asked == ["runs/r"]
+    (tagged.root / "runs" / "r" / "abort").mkdir()
+    (tagged.root / "runs" / "r" / "abort" / "manifest.json").write_bytes(b"")
+    folder.look_anew()
+    assert folder.find("runs/r/abort/manifest.json")
+    assert tagged.asked[-2:] == ["runs/r", "runs/r/abort"]
+
+
 def test_where_the_tag_tells_an_unchanged_folder_takes_one_request(tagged: Tagged) -> None:
     folder = ListedFolder(tagged, has_tag=True)
     for _ in range(5):
