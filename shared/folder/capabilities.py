@@ -97,7 +97,13 @@ def probe(connection: Connection, scratch: str) -> Capabilities:
         found = _Probe(connection, scratch).measure(first, began + took_s / 2)
     finally:
         removed = connection.send("DELETE", f"{scratch}/")
-    return found if removed.status in _DONE else replace(found, left_behind=scratch)
+    is_gone = removed.status in _DONE or _is_gone(connection, scratch)
+    return found if is_gone else replace(found, left_behind=scratch)
+
+
+def _is_gone(connection: Connection, folder: str) -> bool:
+    """Look again after a DELETE that failed: through a public link ownCloud removes a folder, and answers 500."""
+    return connection.send("PROPFIND", f"{folder}/", headers={"Depth": "0"}).status in (404, 410)
 
 
 class _Probe:
