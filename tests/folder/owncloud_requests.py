@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import requests
 
@@ -36,12 +38,19 @@ def etag_of(cloud: OwnCloud, path: str, user: tuple[str, str] = AGGREGATOR) -> s
     return re.findall(r"<d:getetag>(.*?)</d:getetag>", listing.text)[0]
 
 
-def send_cut(cloud: OwnCloud, path: str, head: str, body: bytes) -> bytes:
-    """PUT with a body that ends early; return the answer."""
+@contextmanager
+def begin_cut(cloud: OwnCloud, path: str, head: str, body: bytes) -> Iterator[socket.socket]:
+    """PUT with a body that ends early; at the end of the block the client is gone, as when it is killed."""
     login = b64encode(":".join(AGGREGATOR).encode()).decode()
     with socket.create_connection(("127.0.0.1", cloud.port)) as connection:
         connection.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {login}\r\n{head}\r\n\r\n".encode())
         connection.sendall(body)
+        yield connection
+
+
+def send_cut(cloud: OwnCloud, path: str, head: str, body: bytes) -> bytes:
+    """PUT with a body that ends early, and go on listening; return the answer."""
+    with begin_cut(cloud, path, head, body) as connection:
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 

@@ -21,7 +21,7 @@ from tests.folder.owncloud_refusal import Refusal
 
 UPLOADS = ".uploads"  # beside the users' homes: chunks, which no quota counts
 ARRIVING = ".arriving"  # likewise: bodies that have not arrived whole
-MAX_NAME_BYTES = 227
+MAX_NAME_BYTES = 249
 
 
 @dataclass
@@ -67,8 +67,9 @@ class Store:
         return None if quota is None else max(0, quota - self.used(path))
 
     def demand_room(self, path: Path, size: int) -> None:
+        """Refuse what has no room; where there is none at all, also what needs none."""
         available = self.available(path)
-        if available is not None and size > available:
+        if available is not None and (size > available or available == 0):
             raise Refusal(507, "Sabre\\DAV\\Exception\\InsufficientStorage")
 
     def new_part(self) -> Path:
@@ -190,11 +191,9 @@ def checked_name(segment: str) -> str:
     name = unicodedata.normalize("NFC", segment)
     if name in (".", "..") or name.lower() == ".htaccess":
         raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "")
-    if (
-        re.search(r"[\x00-\x1f\\]", name)
-        or name.endswith((".part", ".filepart"))
-        or len(name.encode()) > MAX_NAME_BYTES
-    ):
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise Refusal(400, "OCP\\Files\\FileNameTooLongException", "File name is too long")
+    if re.search(r"[\x00-\x1f\\]", name) or name.endswith((".part", ".filepart")):
         raise Refusal(400, "OCA\\DAV\\Connector\\Sabre\\Exception\\InvalidPath", f"{name!r} is not a valid name")
     return name
 

@@ -55,7 +55,17 @@ EXPECTED = {
     "owncloud": OWNCLOUD,
     "owncloud-link": replace(OWNCLOUD, chunked_uploads=False),
 }
-SOMETIMES_A_GAP = ("wsgidav", "apache", "apache-tls", "apache-digest", "rclone", "sabre", "sabre-link")
+SOMETIMES_A_GAP = (
+    "wsgidav",
+    "apache",
+    "apache-tls",
+    "apache-digest",
+    "rclone",
+    "sabre",
+    "sabre-link",
+    "owncloud",
+    "owncloud-link",
+)
 """Where a reader may find nothing while MOVE replaces a file."""
 TELLS_ROOM = ("embedded", "wsgidav", "sabre", "sabre-link")
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
@@ -160,6 +170,18 @@ class TestWhatTheServerSays:
         found = faulty_folder.capabilities("check-1").clock_ahead_s
         assert found is not None
         assert abs(found - ahead_s) < 60
+
+    def test_a_folder_is_gone_although_the_server_says_that_its_removal_failed(
+        self, faulty: FaultyServer, faulty_folder: WebDavFolder
+    ) -> None:
+        def removes_and_fails(handler: Handler) -> None:
+            faulty.folders -= {name for name in faulty.folders if name.startswith("check-1")}
+            handler.answer(500)
+
+        faulty.always_fail("DELETE", removes_and_fails)
+        assert faulty_folder.capabilities("check-1").left_behind is None
+        faulty.always_fail("DELETE", says(500))
+        assert faulty_folder.capabilities("check-1").left_behind == "check-1"
 
     def test_a_share_that_cannot_be_written_to(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.always_fail("MKCOL", says(403))
