@@ -7,12 +7,15 @@ Paths are relative to the folder; one that begins with '/' is the server's own.
 * What arrives is bounded, and a body that ends early is an error.
 * Every answer is read to its end, so that the connection is used again.
 * The time limit is on standstill, never on the whole transfer.
+* A server's cookies are shown again, for a session spares it most of its work, but for minutes only: to ownCloud they
+  count for more than the password beside them, also after that was changed.
 * Whatever the libraries below raise becomes one sentence without secrets, of one of the kinds in ``shared.errors``.
   What is raised inside a block that reads an answer is not theirs, and passes as it is.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -38,6 +41,7 @@ from shared.folder.way import proxies_to
 MAX_LISTING_BYTES = MAX_ENTRIES * 4096
 NOBODY = ""
 """The user of a connection that shows no login."""
+SESSION_S = 300.0  # then the cookies are dropped, and the password alone is shown once more
 METHODS = ("GET", "POST", "PUT", "DELETE", "MKCOL", "MOVE", "COPY", "PROPFIND")
 
 
@@ -167,10 +171,16 @@ class Connection:
         session.headers.update({"Accept-Encoding": "identity", "User-Agent": "dropfed"})
         session.hooks["response"].append(_stop_at_refusal)
         self._client = client
+        self._session_ends_at = time.monotonic() + SESSION_S
 
     def interrupt(self) -> None:
         """Have what another thread waits for here end at once; it fails as when the server hangs up."""
         self._sockets.cut()
+
+    def forget_session(self) -> None:
+        """Drop the server's cookies: the next request shows the password alone, and only that decides."""
+        self._client.session.cookies.clear()
+        self._session_ends_at = time.monotonic() + SESSION_S
 
     @property
     def account(self) -> tuple[str, str]:
@@ -300,6 +310,8 @@ class Connection:
             PassingError, StandingError: there was none.
             _RefusalError: it is not of success.
         """
+        if time.monotonic() >= self._session_ends_at:
+            self.forget_session()
         lines = [f"{name}: {text}" for name, text in headers.items()]
         if isinstance(body, FileBody) and len(body) == 0:
             body = b""  # requests would send an empty iterable chunked, and some servers then store nothing

@@ -154,6 +154,7 @@ class WebDavFolder(Folder):
         return sorted(listing.entries, key=lambda entry: entry.name)
 
     def check(self) -> None:
+        self._connection.forget_session()  # which may be open still though the password was changed
         listing = self._ask("", depth=0)
         where = self._connection.where("")
         if not listing.itself.is_folder:

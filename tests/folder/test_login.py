@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 from requests.utils import parse_dict_header
 
 from shared.errors import StandingError
+from shared.folder.connection import SESSION_S, Connection
 from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
 from shared.settings import kept_password
 from tests.folder.faulty import FaultyServer, Handler, says
 from tests.folder.logins import SITE, Logins
+from tests.folder.owncloud import OwnCloud
+from tests.folder.owncloud_requests import FILES, NORTH
 from tests.folder.relay import Relay
 
 METHODS = ("PROPFIND", "GET", "PUT", "MKCOL", "MOVE", "DELETE")
@@ -162,6 +167,41 @@ def test_an_endless_refusal_is_not_read(faulty: FaultyServer) -> None:
     with pytest.raises(StandingError, match="refuses user"):
         WebDavFolder(faulty.url, USER, PASSWORD).check()
     assert faulty.count("PROPFIND") == 1
+
+
+class TestSessions:
+    """ownCloud's cookie counts for more than the password beside it."""
+
+    @pytest.fixture
+    def folder(self, cloud: OwnCloud) -> WebDavFolder:
+        folder = WebDavFolder(f"{cloud.url}{FILES}/north/retina", *NORTH)
+        folder.create("f", b"x")
+        cloud.users["north"] = "another-password"
+        return folder
+
+    def test_a_session_is_used(self, folder: WebDavFolder) -> None:
+        assert folder.read("f", max_bytes=1) == b"x"
+
+    def test_a_check_shows_the_password_alone(self, folder: WebDavFolder) -> None:
+        for attempt in (folder.check, lambda: folder.read("f", max_bytes=1), lambda: folder.overwrite("f", b"y")):
+            with pytest.raises(StandingError, match="refuses user 'north' or the password"):
+                attempt()
+
+    def test_every_few_minutes_the_password_is_shown_alone(
+        self, folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        began = time.monotonic()
+        monkeypatch.setattr("shared.folder.connection.time", SimpleNamespace(monotonic=lambda: began + SESSION_S))
+        with pytest.raises(StandingError, match="refuses user 'north' or the password"):
+            folder.read("f", max_bytes=1)
+
+    def test_a_session_belongs_to_its_connection(self, cloud: OwnCloud) -> None:
+        connection = Connection(f"{cloud.url}{FILES}/north/retina", *NORTH, ca_file=None, stall_s=60)
+        assert connection.send("PROPFIND", "").status == 207
+        cloud.users["north"] = "another-password"
+        assert connection.another().send("PROPFIND", "").status == 401
+        assert connection.send("PROPFIND", "").status == 207
+        assert len(cloud.sessions) == 1
 
 
 @pytest.mark.parametrize("name", ["apache", "apache-digest"])
