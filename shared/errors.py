@@ -51,11 +51,13 @@ class PassingError(DropfedError):
 
     Args:
         retry_after_s: what the server asked to wait for, in seconds, or None.
+        is_lock: another request holds the file, usually for a moment.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, is_lock: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.is_lock = is_lock
 
 
 class LockedError(PassingError):

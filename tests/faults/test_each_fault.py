@@ -13,6 +13,7 @@ from tests.federation.running import Setting
 
 FAILED = "The connection to .* failed: .*"
 BUSY = "cannot do {method} now: "
+LOCKED = "cannot do [A-Z]+ now: 423 Locked"  # told when it lasts, of whatever is asked then
 
 SAID: dict[str, tuple[str | None, str | None]] = {
     # kind: what a site says that sends, and the aggregator that fetches; None: nothing is wrong enough to be told
@@ -36,7 +37,7 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     "409": (BUSY + "409", BUSY + "409"),
     "412": (BUSY + "412", BUSY + "412"),
     "413": ("is larger than the server accepts: have its upload limit raised", "is larger than the server accepts"),
-    "423": (BUSY + "423 Locked", BUSY + "423 Locked"),
+    "423": (LOCKED, LOCKED),
     "429": (BUSY + "429 Too Many Requests", BUSY + "429 Too Many Requests"),
     "500": (BUSY + "500", BUSY + "500"),
     "502": (BUSY + "502", BUSY + "502"),
@@ -47,7 +48,8 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     "expired certificate": ("The certificate of .* is not valid .*expired", "The certificate of .* is not valid"),
     "wrong host": ("The certificate of .* is not valid .*127.0.0.1", "The certificate of .* is not valid"),
 }
-LENGTHS = {"stalled": 1, "404": 80}  # requests in a row; a missing folder is looked for now and then only
+LENGTHS = {"stalled": 1, "404": 80, "423": 20}
+"""Requests in a row: a missing folder is looked for now and then only, and a lock is told that lasts."""
 
 
 def test_every_kind_is_tested() -> None:

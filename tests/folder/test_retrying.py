@@ -81,6 +81,24 @@ def test_passing_failures_are_waited_out_and_told_once(bench: Bench, caplog: pyt
     assert all(record.getMessage().startswith("north: ") for record in caplog.records)
 
 
+def test_a_lock_that_lasts_a_moment_is_no_trouble(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shared.folder.retrying")
+    bench.server.files["status.json"] = b"content"
+    for times in (1, 3):
+        bench.server.fail("GET", *[says(423)] * times)
+        assert bench.folder().read("status.json", max_bytes=10) == b"content"
+    assert (bench.told, caplog.records) == ([], [])
+
+
+def test_a_lock_that_lasts_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shared.folder.retrying")
+    bench.server.files["status.json"] = b"content"
+    bench.server.fail("GET", *[says(423)] * 4)
+    assert bench.folder().read("status.json", max_bytes=10) == b"content"
+    assert bench.kinds_told == [PassingError, None]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
 def test_waits_grow_with_full_jitter_up_to_a_minute(bench: Bench) -> None:
     bench.server.fail("PROPFIND", *[says(503)] * 40)
     bench.folder().check()
