@@ -87,6 +87,10 @@ class RetryingFolder(FolderAround):
             self._root_seen_at = time.monotonic()
         return found
 
+    def doubt(self) -> None:
+        """Believe the next "not there" only after a look at the folder itself: there is a sign that it has gone."""
+        self._root_seen_at = -math.inf
+
     def _call(self, work: Callable[[], Result]) -> Result:
         try:
             result = self._retrying(work)
