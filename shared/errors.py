@@ -51,25 +51,15 @@ class PassingError(DropfedError):
 
     Args:
         retry_after_s: what the server asked to wait for, in seconds, or None.
-        is_lock: another request holds the file, usually for a moment.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, is_lock: bool = False) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        self.is_lock = is_lock
 
 
 class LockedError(PassingError):
-    """A name cannot be written now because its server holds it locked: 423, or ownCloud's 500 to a MOVE.
-
-    Args:
-        path: of that name, inside the folder.
-    """
-
-    def __init__(self, message: str, path: str) -> None:
-        super().__init__(message)
-        self.path = path
+    """Another request holds the file, usually for a moment: 423, or ownCloud's 500 to a MOVE."""
 
 
 class StandingError(DropfedError):

@@ -109,7 +109,6 @@ class Daemon:
             on_trouble=self._heartbeat.note_trouble,
             give_up_after_s=give_up_after_s,
         )
-        self._heartbeat.on_refusal = retrying.doubt
         self._folder = ListedFolder(retrying, has_tag=(work / HAS_TAG).exists())
         peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
         self._channel = Channel(

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from shared import service
-from shared.errors import DropfedError, LeftAloneError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import DropfedError, LeftAloneError, PassingError, PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, Place
 from shared.exchange.records import Phase, Status, now_text, sentence, status_text
@@ -42,9 +41,6 @@ class Heartbeat:
 
     Args:
         folder: the folder without retries; a heartbeat is not worth waiting for.
-
-    Attributes:
-        on_refusal: called when the folder that took heartbeats begins to refuse them, as one that is shared no longer.
     """
 
     def __init__(self, work: Path, configuration: SiteConfiguration, folder: Folder, key: SigningKey) -> None:
@@ -53,8 +49,6 @@ class Heartbeat:
         self._public_trouble: str | None = None
         self._last: Status | None = None
         self._is_our_folder = False  # as far as was seen
-        self._is_refused = False
-        self.on_refusal: Callable[[], None] = lambda: None
         self._work = work
         self._configuration = configuration
         self._folder = ListedFolder(folder)
@@ -133,16 +127,8 @@ class Heartbeat:
                 if self._is_our_folder:
                     self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
                     self._sent = public
-                    self._is_refused = False
             except (DropfedError, OSError) as error:
                 logger.debug("heartbeat not sent: %s", error)
-                self._note_refusal(error)
-
-    def _note_refusal(self, error: DropfedError | OSError) -> None:
-        """Say so once: a server that only has no room for a heartbeat is not asked for more each time."""
-        if self._is_our_folder and not self._is_refused and isinstance(error, StandingError | NotFoundError):
-            self._is_refused = True
-            self.on_refusal()
 
     def _public(self, status: Status) -> Status:
         """A status as the folder may have it."""

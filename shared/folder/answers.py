@@ -17,7 +17,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from shared.doors.http_answer import delay_of, seconds_of
-from shared.errors import DropfedError, NotFoundError, PassingError, StandingError
+from shared.errors import DropfedError, LockedError, NotFoundError, PassingError, StandingError
 from shared.folder.sockets import LEAST_BYTES
 
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
@@ -112,8 +112,8 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         return StandingError(f"There is no room left for {where}: free some space or have the quota raised.")
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
-        said_so = f"{where} cannot do {method} now: {said}."
-        return PassingError(said_so, retry_after_s=answer.retry_after_s, is_lock=status == 423)
+        kind = LockedError if status == 423 else PassingError
+        return kind(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
     if 300 <= status < 400:
         return StandingError(
             f"{where} sends elsewhere, to {_shown(answer.location)}: configure the address that answers by itself."

@@ -90,7 +90,7 @@ class ChunkedUploads:
                 self._connection.send("DELETE", home)
             else:
                 self._send_missing(home, path, source, size, meter)
-                self._put_together(home, path, target, size)
+                self._put_together(home, target, size)
         except NotFoundError:
             raise PassingError(f"{self._connection.where(home)} has gone while it was filled.") from None
         return True
@@ -140,7 +140,7 @@ class ChunkedUploads:
                     connection.interrupt()
                 raise
 
-    def _put_together(self, home: str, path: str, target: str, size: int) -> None:
+    def _put_together(self, home: str, target: str, size: int) -> None:
         headers = {
             "Destination": self._connection.address(target),
             "OC-Total-Length": str(size),
@@ -149,8 +149,8 @@ class ChunkedUploads:
         answer = self._connection.send("MOVE", f"{home}/.file", headers=headers)
         if answer.status in (201, 204) or self._size_of(target) == size:
             return
-        if answer.status in (423, 500):
-            raise LockedError(str(self._connection.error(answer, "MOVE", target)), path)
+        if answer.status == 500:  # of a lock, in ownCloud's words
+            raise LockedError(str(self._connection.error(answer, "MOVE", target)))
         if answer.status in (400, 404, 412):
             where = self._connection.where(target)
             raise PassingError(f"{where} was not put together by the server ({answer.status}).")

@@ -54,13 +54,13 @@ class ForbearingFolder(FolderAround):
             raise LeftAloneError(reason)
         try:
             yield
-        except LockedError as error:
+        except LockedError:
             began = self._locked_at.setdefault(path, time.monotonic())
             if time.monotonic() - began < LOCKED_FOR_S:
                 raise
             self._folder.list("")  # a server that answers nothing else either has another trouble than a lock
             del self._locked_at[path]
-            reason = _reason(error.path)
+            reason = _reason(path)
             self._left_alone[path] = time.monotonic() + LEFT_ALONE_S, reason
             raise LeftAloneError(reason) from None
         except DropfedError:

@@ -53,7 +53,8 @@ class ListedFolder(FolderAround):
         self._listings: dict[str, tuple[Entry, ...] | None] = {}
         self._former: dict[str, tuple[Entry, ...] | None] = {}
         """Listings from before, which must still hold if the tag is to be believed."""
-        self._missing: set[str] = set()  # directories that were not there
+        self._seen: set[str] = set()  # directories that were there
+        self._missing: set[str] = set()  # and those that were not
         self._unfinished_since: dict[str, float] = {}
 
     def look_anew(self, *, whatever_the_tag_says: bool = False) -> None:
@@ -111,7 +112,11 @@ class ListedFolder(FolderAround):
         try:
             found = tuple(super().list(path))
         except NotFoundError:
+            if path in self._seen:  # nobody removes one: is the whole folder gone?
+                self._folder.check()
+                self._seen.clear()
             self._missing.add(path)
             return None
         self._missing.discard(path)
+        self._seen.add(path)
         return found

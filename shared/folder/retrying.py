@@ -12,7 +12,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 from tenacity import wait_random_exponential as full_jitter
 
 from shared import service
-from shared.errors import DropfedError, NotFoundError, PassingError, StandingError, Stopped
+from shared.errors import DropfedError, LockedError, NotFoundError, PassingError, StandingError, Stopped
 from shared.folder.around import FolderAround, Result
 from shared.folder.contract import Entry, Folder
 from shared.trouble import Trouble
@@ -87,10 +87,6 @@ class RetryingFolder(FolderAround):
             self._root_seen_at = time.monotonic()
         return found
 
-    def doubt(self) -> None:
-        """Believe the next "not there" only after a look at the folder itself: there is a sign that it has gone."""
-        self._root_seen_at = -math.inf
-
     def _call(self, work: Callable[[], Result]) -> Result:
         try:
             result = self._retrying(work)
@@ -124,8 +120,7 @@ class RetryingFolder(FolderAround):
 
     def _say_trouble(self, attempt: RetryCallState) -> None:
         error = _error_of(attempt)
-        is_lock = isinstance(error, PassingError) and error.is_lock
-        if is_lock and attempt.attempt_number < LOCK_TOLD_AT_ATTEMPT:
+        if isinstance(error, LockedError) and attempt.attempt_number < LOCK_TOLD_AT_ATTEMPT:
             return  # who reads a file while it is replaced is often locked out, and seldom for long
         if self._trouble.begins(error):
             self._on_trouble(error)

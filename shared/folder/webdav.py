@@ -290,7 +290,7 @@ class WebDavFolder(Folder):
         if answer.status == 412:
             self._connection.send("DELETE", source)
         if answer.status == 500:  # of a lock, in ownCloud's words; what was moved was just put there
-            raise LockedError(str(self._connection.error(answer, "MOVE", target)), target)
+            raise LockedError(str(self._connection.error(answer, "MOVE", target)))
         self._demand(answer, (201, 204), "MOVE", target)
 
     def make_folder(self, path: str) -> bool:
@@ -338,8 +338,6 @@ class WebDavFolder(Folder):
         if answer.status in wanted:
             return
         error = self._connection.error(answer, method, path)
-        if answer.status == 423:
-            raise LockedError(str(error), path)
         if answer.status == 403:
             raise _ForbiddenError(str(error))
         if isinstance(error, NotFoundError):  # not what was asked for is missing, but what was just put there

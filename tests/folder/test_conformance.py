@@ -169,4 +169,5 @@ def test_removed_folders_are_made_again(folder: Folder, way: Login | Path) -> No
             shutil.rmtree(way / "a")
         else:
             way.request("DELETE", "a/")  # through a public link ownCloud answers 500 to that
-            assert way.request("PROPFIND", "a/").status_code == 404
+            with pytest.raises(NotFoundError):
+                way.open().list("a")

@@ -14,6 +14,7 @@ import pytest
 from shared.errors import (
     AlreadyExistsError,
     DropfedError,
+    LockedError,
     NotFoundError,
     PassingError,
     PoisonError,
@@ -95,7 +96,7 @@ def test_a_lock_that_lasts_is_told_once(bench: Bench, caplog: pytest.LogCaptureF
     bench.server.files["status.json"] = b"content"
     bench.server.fail("GET", *[says(423)] * 4)
     assert bench.folder().read("status.json", max_bytes=10) == b"content"
-    assert bench.kinds_told == [PassingError, None]
+    assert bench.kinds_told == [LockedError, None]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
