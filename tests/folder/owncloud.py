@@ -35,7 +35,7 @@ from typing import BinaryIO
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from defusedxml.ElementTree import fromstring
+from defusedxml.ElementTree import ParseError, fromstring
 
 from tests.folder.owncloud_body import BLOCK, Body
 from tests.folder.owncloud_locks import LockTable
@@ -229,7 +229,11 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         self.store = self.world.store
         self._new_cookie: str | None = None
-        self.body = Body(self.rfile, self.headers, self.connection)
+        try:
+            self.body = Body(self.rfile, self.headers, self.connection)
+        except ValueError:  # the headers were cut
+            self.close_connection = True
+            return
         path = unquote(urlsplit(self.path).path)
         try:
             self._respond(path)
@@ -586,7 +590,10 @@ class _Handler(BaseHTTPRequestHandler):
         if depth not in ("0", "1"):
             raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed", "Depth infinity is not allowed")
         question = b"".join(self.body.blocks())
-        wanted = [prop.tag for prop in fromstring(question).findall(f"{DAV}prop/*")] if question else []
+        try:
+            wanted = [prop.tag for prop in fromstring(question).findall(f"{DAV}prop/*")] if question else []
+        except ParseError:
+            raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest") from None
         places = [place]
         if not place.disk.exists():
             self.store.locks.look_at_missing(self.store.name(place.disk))
