@@ -37,8 +37,8 @@ class Body:
         with suppress(ConnectionError):
             for block in self._blocks:
                 self.received += len(block)
+                self.is_whole = self.received == self.length
                 yield block
-            self.is_whole = self.length is None or self.received == self.length
 
     def is_sender_gone(self) -> bool:
         """Whether the sender of a cut body was killed, rather than only sends no more but still listens.
@@ -68,6 +68,7 @@ class Body:
                 raise ConnectionError("cut within a chunk")
             self._file.readline()
         self._file.readline()
+        self.is_whole = True
 
     def _size_of_next(self) -> int:
         line = self._file.readline()
