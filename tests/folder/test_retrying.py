@@ -91,6 +91,12 @@ def test_a_lock_that_lasts_a_moment_is_no_trouble(bench: Bench, caplog: pytest.L
     assert (bench.told, caplog.records) == ([], [])
 
 
+def test_so_is_a_name_that_cannot_be_written_for_a_moment(bench: Bench) -> None:
+    bench.server.fail("MOVE", says(500), says(423))
+    bench.folder().create("manifest.json", b"content")
+    assert bench.told == []
+
+
 def test_a_lock_that_lasts_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shared.folder.retrying")
     bench.server.files["status.json"] = b"content"
