@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from aggregator.setup import initialise
 from shared import polling
+from shared.errors import NotFoundError, StandingError
 from shared.exchange.names import AGGREGATOR, SITE_CARD, STATUS
 from shared.folder import retrying
-from shared.folder.retrying import ROOT_SEEN_EVERY_S
+from shared.folder.listed import ListedFolder
+from shared.folder.retrying import ROOT_SEEN_EVERY_S, RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from site_client import heartbeat
 from site_client.configuration import read_configuration
@@ -56,17 +59,49 @@ class Revoking(threading.Event):
         return self.is_set()
 
 
-def test_a_revoked_share_is_noticed_within_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with OwnCloud(tmp_path / "homes", {AGGREGATOR: "secret", "north": "secret"}) as cloud:
+class Site:
+    """A site that has joined, and its folder, which the aggregator shares with it."""
+
+    def __init__(self, home: Path, cloud: OwnCloud) -> None:
         cloud.share(AGGREGATOR, "north", "north", "retina")
-        work, url = tmp_path / "north", f"{cloud.url}/remote.php/dav/files/north/retina"
-        initialise(tmp_path / "aggregator", "retina", {"north": url}, AGGREGATOR)
-        join(work, read_invite(tmp_path / "aggregator" / "invites" / "north.json"), data={}, url=None, password=None)
-        share = cloud.store.root / "north" / "retina"
-        clock = Revoking(work, share)
-        for module in (polling, heartbeat, retrying):
-            monkeypatch.setattr(module, "time", clock)
-        Daemon(work, read_configuration(work), WebDavFolder(url, "north", "secret"), stop=clock).run()
-        assert (cloud.store.root / AGGREGATOR / "north" / SITE_CARD).exists()
+        self.work, self.url = home / "north", f"{cloud.url}/remote.php/dav/files/north/retina"
+        initialise(home / "aggregator", "retina", {"north": self.url}, AGGREGATOR)
+        self.invite = read_invite(home / "aggregator" / "invites" / "north.json")
+        join(self.work, self.invite, data={}, url=None, password=None)
+        self.shared = cloud.store.root / AGGREGATOR / "north"
+        self.mount = cloud.store.root / "north" / "retina"
+
+    def open(self) -> WebDavFolder:
+        return WebDavFolder(self.url, "north", "secret")
+
+    def open_retrying(self) -> RetryingFolder:
+        return RetryingFolder(self.open(), name="the folder", stop=threading.Event(), give_up_after_s=0)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with OwnCloud(tmp_path / "homes", {AGGREGATOR: "secret", "north": "secret"}) as cloud:
+        yield Site(tmp_path, cloud)
+
+
+def test_a_revoked_share_is_noticed_within_a_minute(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Revoking(site.work, site.mount)
+    for module in (polling, heartbeat, retrying):
+        monkeypatch.setattr(module, "time", clock)
+    Daemon(site.work, read_configuration(site.work), site.open(), stop=clock).run()
+    assert (site.shared / SITE_CARD).exists()
     assert clock.noticed_at is not None
     assert REVOKED_AT_S <= clock.noticed_at <= REVOKED_AT_S + NOTICED_WITHIN_S
+
+
+def test_a_directory_that_has_gone_has_the_folder_itself_looked_at(site: Site) -> None:
+    folder = ListedFolder(site.open_retrying())
+    folder.create("runs/r/rounds/0001/file", b"x")
+    folder.look_anew()
+    assert [entry.name for entry in folder.list("runs/r/rounds")] == ["0001"]
+    with pytest.raises(NotFoundError):
+        folder.list("runs/r/rounds/0002")
+    site.mount.unlink()
+    folder.look_anew()
+    with pytest.raises(StandingError, match="still shared with user 'north'"):
+        folder.list("runs/r/rounds/0002")
