@@ -231,7 +231,7 @@ def test_copy_and_move_across_folders(cloud: OwnCloud) -> None:
 def test_who_reads_while_a_move_replaces_a_file_may_find_none(cloud: OwnCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = f"{FILES}/aggregator/f", f"{FILES}/aggregator/g"
     found = []
-    monkeypatch.setattr("tests.folder.owncloud.time.sleep", lambda _: found.append(ask(cloud, "GET", target)))
+    monkeypatch.setattr("tests.folder.owncloud_handler.time.sleep", lambda _: found.append(ask(cloud, "GET", target)))
     for path in (source, target):
         ask(cloud, "PUT", path, b"content")
     assert ask(cloud, "MOVE", source, Destination=cloud.url + target).status_code == 204
