@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -32,6 +31,7 @@ from shared.exchange.records import Record, RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
+from shared.learning.batch_norm import buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
@@ -61,8 +61,8 @@ class Prepared:
     Args:
         run: with every default written out.
         is_new: whether it was never begun here.
-        model: the first global model; of a run that goes on, one like it.
-        heldout: the tolerance check, with a model of its own.
+        model: the first global model, until ``heldout`` scores another with it; of a run that goes on, one like it.
+        heldout: the tolerance check.
         untrained: the score in [0, 1] of ``model`` on the held-out images; None of a run without a tolerance.
         by_default: what RUN.yaml does not say, each with what is taken for it.
         weights_sha256: of the published weights in ``model``, if it has such.
@@ -117,10 +117,10 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     elif division.start:
         load_tensors(model, division.beginning, store.start)
     objective = method.objective(run.rounds, run.rounds)
-    scored = deepcopy(model)  # scoring measures BatchNorm's statistics anew: those of our images are not the run's
-    heldout = HeldOutSet(task, scored, images, division, objective=objective, seed=seed_for(run.seed, "held-out set"))
+    heldout = HeldOutSet(task, model, images, division, objective=objective, seed=seed_for(run.seed, "held-out set"))
     try:
-        untrained = heldout.score_as_it_is()
+        with buffers_kept(model):  # scoring measures BatchNorm's statistics: those of our images are not the run's
+            untrained = heldout.score_as_it_is()
     except ValueError as error:
         folder = work / configuration.heldout[run.task]
         raise ConfigurationError([f"held-out set {folder}: {error}; add images"]) from None

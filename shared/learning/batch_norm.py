@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -13,6 +16,18 @@ _GROUPS = 32  # of a GroupNorm at most, as in Wu and He 2018, and in Opacus
 def batch_norms(network: nn.Module) -> list[_BatchNorm]:
     """Every BatchNorm of a network, found by its type: names tell nothing."""
     return [module for module in network.modules() if isinstance(module, _BatchNorm)]
+
+
+@contextmanager
+def buffers_kept(network: nn.Module) -> Iterator[None]:
+    """Whatever the block measures, put the network's buffers back when it ends: they are small, a copy of it is not."""
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in network.named_buffers():
+                buffer.copy_(before[name])
 
 
 def replace_batch_norm(model: nn.Module) -> None:

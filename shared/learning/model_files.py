@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from shared.exchange.encoding import rounded
 from shared.exchange.records import FileEntry, Numbers, TensorList
-from shared.exchange.weights import TensorFile, write_tensors
+from shared.exchange.weights import TensorFile, magnitude_of, write_tensors
 
 
 def save_tensors(model: nn.Module, tensors: TensorList, path: Path) -> FileEntry:
@@ -35,7 +36,7 @@ def round_tensors(model: nn.Module, tensors: TensorList, numbers: Numbers) -> No
     state = model.state_dict()
     with torch.no_grad():
         for name in tensors.tensors:
-            left = torch.from_numpy(rounded(state[name].detach().cpu().numpy(), numbers))
-            if not left.isfinite().all():
+            left = rounded(state[name].detach().cpu().numpy(), numbers)
+            if not magnitude_of(left) < math.inf:
                 raise ValueError(name)
-            state[name].copy_(left)
+            state[name].copy_(torch.from_numpy(left))
