@@ -31,7 +31,7 @@ from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, Sharing
 from shared.exchange.trust import open_site_card
-from shared.folder.durable import BLOCK, hash_file, sync_folder, temporary_name, write_file, writing
+from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
 from shared.visible import typed
 
 CARD_JSON = "model-card.json"
@@ -80,7 +80,7 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
         shutil.rmtree(made)
     for name, source in files.items():
         with source.open("rb") as reader, writing(made / name) as writer:
-            shutil.copyfileobj(reader, writer, BLOCK)
+            copy_content(reader, writer)
     if hash_file(made / names.FINAL_MODEL)[1] != document["model"]["sha256"]:
         raise StandingError(f"{store.final_model} changed while it was copied: the disk may be failing, try again")
     write_file(made / CARD_JSON, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())

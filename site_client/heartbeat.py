@@ -113,9 +113,8 @@ class Heartbeat:
         public = self._public(status)
         service.show(f"{status_text(public.model_dump())}{f': {public.trouble}' if public.trouble else ''}")
         try:
-            write_file(
-                self._work / STATUS, self._key.sign(public.model_copy(update={"trouble": self.trouble}).model_dump())
-            )
+            content = self._key.sign(public.model_copy(update={"trouble": self.trouble}).model_dump())
+            write_file(self._work / STATUS, content, durable=False)  # a damaged one counts as none, and is written anew
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
         if sends:

@@ -663,4 +663,4 @@ def _place_file(path: Path, content: bytes | Path) -> None:
     if isinstance(content, bytes):
         write_file(path, content)
     elif content != path:
-        link_file(content, path)
+        link_file(content, path, durable=False)  # the manifest follows

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,17 +17,20 @@ from shared.errors import PassingError, StandingError
 from shared.visible import typed
 
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
+COPIED_BYTES = 1 << 26  # by one call of the kernel
 IN_USE_S = 5.0  # how long a file may be looked into by another process where nobody can replace it meanwhile
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextmanager
-def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
+def writing(path: Path, *, private: bool = False, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file that becomes ``path`` when the block ends well, and vanishes when it does not.
 
     Args:
         private: readable and writable by the owner only, from the first byte on.
+        durable: on the disk when the block has ended. What only tells people how things stand need not be, and should
+            not: the disk writes out everything else first that is on its way, models too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(temporary_name(path.name))
@@ -38,12 +41,14 @@ def writing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         put_in_place(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def put_in_place(complete: Path, path: Path) -> None:
@@ -83,9 +88,9 @@ def begin_to_store(file: BinaryIO, start: int) -> int:
     return end
 
 
-def write_file(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write ``content`` to ``path``, all or nothing."""
-    with writing(path, private=private) as file:
+def write_file(path: Path, content: bytes, *, private: bool = False, durable: bool = True) -> None:
+    """Write ``content`` to ``path``, all or nothing; see ``writing``."""
+    with writing(path, private=private, durable=durable) as file:
         file.write(content)
 
 
@@ -112,10 +117,14 @@ def read_private(path: Path) -> bytes:
         raise StandingError(f"{path} is a folder where a file must be: correct the path") from None
 
 
-def link_file(source: Path, target: Path) -> None:
+def link_file(source: Path, target: Path, *, durable: bool = True) -> None:
     """Make ``target`` the same content as ``source``: a hard link, or a copy where the disk has no links.
 
     Neither may be changed afterwards except by replacing it.
+
+    Args:
+        durable: the name is on the disk afterwards. It need not be where a durable file in the same folder follows,
+            without which this one counts for nothing.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
@@ -123,9 +132,19 @@ def link_file(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         with source.open("rb") as reader, writing(target) as writer:
-            shutil.copyfileobj(reader, writer, BLOCK)
+            copy_content(reader, writer)
         return
-    sync_folder(target.parent)
+    if durable:
+        sync_folder(target.parent)
+
+
+def copy_content(reader: BinaryIO, writer: BinaryIO) -> None:
+    """Copy a file that was just opened into one that was, within the kernel where it can, else through this process."""
+    if hasattr(os, "copy_file_range"):
+        with suppress(OSError):  # not between these disks, or no room: what is left is copied, or fails, below
+            while os.copy_file_range(reader.fileno(), writer.fileno(), COPIED_BYTES):
+                pass
+    shutil.copyfileobj(reader, writer, BLOCK)
 
 
 def sync_folder(path: Path) -> None:

@@ -12,7 +12,16 @@ from typing import BinaryIO
 
 from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, StandingError
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
-from shared.folder.durable import BLOCK, disk_trouble, hash_file, sync_folder, temporary_name, write_file, writing
+from shared.folder.durable import (
+    BLOCK,
+    copy_content,
+    disk_trouble,
+    hash_file,
+    sync_folder,
+    temporary_name,
+    write_file,
+    writing,
+)
 
 
 class LocalFolder(Folder):
@@ -60,7 +69,7 @@ class LocalFolder(Folder):
     def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
         target = self.locate(path)
         with self._translated(path), source.open("rb") as stream, self._making(target) as copy:
-            shutil.copyfileobj(stream, copy, BLOCK)
+            copy_content(stream, copy)
 
     def remove(self, path: str) -> None:
         with self._translated(path):

@@ -97,7 +97,7 @@ class Meter:
                     told_at = now
                     speed = (moved - start) / max(now - began, 1e-6)
                     transfer = Transfer(path, direction, size, moved, round(speed), round((size - moved) / speed, 1))
-                    write_file(self._told, json.dumps(asdict(transfer)).encode())
+                    write_file(self._told, json.dumps(asdict(transfer)).encode(), durable=False)
 
         try:
             yield note

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.folder.durable import BLOCK, put_in_place, sync_folder
+from shared.folder.durable import BLOCK, put_in_place
 
 _TAG = r"[0-9a-f]{16}"
 
@@ -63,7 +63,10 @@ class Partial:
                     yield block
 
     def complete(self) -> None:
-        """Make the part, which is whole now, the target."""
+        """Make the part, which is whole now and will be on the disk, the target.
+
+        The name is on the disk once a durable file in the same folder has followed, as a message's manifest does.
+        """
         if self._path is None:
             self._path = self._named(None)  # an empty file never had a part
             self._target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +75,6 @@ class Partial:
             os.fsync(file.fileno())
         put_in_place(self._path, self._target)
         self._path, self.size = None, 0
-        sync_folder(self._target.parent)
 
     def _named(self, etag: str | None) -> Path:
         tag = hashlib.sha256((etag or "").encode()).hexdigest()[:16]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.folder.durable import temporary_name, write_file, writing
+from shared.folder.durable import copy_content, link_file, temporary_name, write_file, writing
 
 
 @pytest.fixture
@@ -45,3 +45,45 @@ def test_what_could_not_be_written_leaves_what_was_there(tmp_path: Path, steps: 
         raise OSError("full")
     assert (steps, [path.name for path in tmp_path.iterdir()]) == ([], ["model"])
     assert (tmp_path / "model").read_bytes() == b"old"
+
+
+def test_what_only_tells_people_waits_for_no_disk(tmp_path: Path, steps: list[str]) -> None:
+    write_file(tmp_path / "transfer.json", b"12345", durable=False)
+    assert steps == [f"{temporary_name('transfer.json')} becomes transfer.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["transfer.json"]
+
+
+def test_a_payload_that_is_linked_leaves_the_disk_to_its_manifest(tmp_path: Path, steps: list[str]) -> None:
+    (tmp_path / "model").write_bytes(b"12345")
+    link_file(tmp_path / "model", tmp_path / "payload", durable=False)
+    assert steps == []
+    link_file(tmp_path / "model", tmp_path / "final")
+    assert steps == ["folder"]
+
+
+@pytest.mark.parametrize("size", [0, 5, 3 << 20])
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_a_copy_is_whole_whoever_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, has_kernel: bool
+) -> None:
+    if not has_kernel:
+        monkeypatch.delattr(os, "copy_file_range", raising=False)
+    content = os.urandom(size)
+    (tmp_path / "source").write_bytes(content)
+    with (tmp_path / "source").open("rb") as reader, writing(tmp_path / "copy") as writer:
+        copy_content(reader, writer)
+    assert (tmp_path / "copy").read_bytes() == content
+
+
+def test_a_copy_to_another_disk_is_whole(tmp_path: Path) -> None:
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other disk")
+    content = os.urandom(3 << 20)
+    (tmp_path / "source").write_bytes(content)
+    target = other / f"{tmp_path.name}-{os.getpid()}"
+    try:
+        link_file(tmp_path / "source", target)
+        assert target.read_bytes() == content
+    finally:
+        target.unlink(missing_ok=True)
