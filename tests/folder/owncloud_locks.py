@@ -32,10 +32,11 @@ _WRITING = -1
 
 @dataclass
 class _Row:
-    """One name's lock. ``state``: how many read it, or -1 while one writes."""
+    """One name's lock. ``state``: how many read it, or -1 while one writes; ``left``: how many of them are no more."""
 
     state: int
     ends_at: float
+    left: int = 0
 
 
 class LockTable:
@@ -105,6 +106,7 @@ class LockTable:
             self.warnings += 1
             is_left = self._leaks > 0
             self._leaks -= is_left
+            self._rows[name].left += is_left
         try:
             yield
         finally:
@@ -127,7 +129,9 @@ class LockTable:
 
     def leak(self, name: str) -> None:
         """Leave a shared lock on a name, whoever may have taken it."""
-        self._share(name)
+        with self._mutex:
+            self._share(name)
+            self._rows[name].left += 1
 
     def advance(self, seconds: float) -> None:
         """Let the table's time go on."""
@@ -141,10 +145,13 @@ class LockTable:
             self._remove_until(self._now())
 
     def standing(self) -> list[str]:
-        """Return the names that are locked, also those whose lock's life has passed."""
+        """Return the names whose lock was left behind, also those whose life has passed.
+
+        Not those of requests that are being answered: they are given back a moment after the answer has come.
+        """
         with self._mutex:
             self._clean_up_by_the_clock()
-            return sorted(self._rows)
+            return sorted(name for name, row in self._rows.items() if row.left)
 
     # --- rows ------------------------------------------------------------------------------------------------
 
