@@ -63,8 +63,17 @@ class ListedFolder(FolderAround):
         is_unchanged = tag is not None and tag == self._tag
         if is_unchanged and not whatever_the_tag_says and now - self._began_at < LISTED_EVERY_S:
             return
+        self._forget_all_but_the_last_look()
         self._former = self._listings if is_unchanged else {}
         self._tag, self._began_at, self._listings = tag, now, {}
+
+    def _forget_all_but_the_last_look(self) -> None:
+        """Keep no memory of what is not asked for any more: there is no end of names that a folder can show."""
+        asked_for = self._listings.keys()
+        self._seen &= asked_for
+        self._missing &= asked_for
+        for path in [path for path in self._unfinished_since if path.rpartition("/")[0] not in asked_for]:
+            del self._unfinished_since[path]
 
     def find(self, path: str) -> Entry | None:
         """What the directory above lists under the name of ``path``; None if it is not there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,3 +166,23 @@ def test_a_file_that_cannot_be_given_its_name_is_told_after_ten_minutes(tagged: 
     folder.look_anew()
     assert folder.read("runs/r/manifest.json", max_bytes=9) == b"content"
     assert folder.held_up() is None
+
+
+def test_names_that_are_asked_for_no_more_are_forgotten(tagged: Tagged) -> None:
+    folder = ListedFolder(tagged)
+
+    def look(number: int) -> None:
+        folder.look_anew()
+        (tagged.root / "runs" / str(number)).mkdir()
+        (tagged.root / "runs" / str(number) / "there.new").write_bytes(b"")
+        assert folder.find("runs/r/there")
+        for path in (f"runs/{number}/there", f"runs/absent-{number}/there"):
+            with pytest.raises(NotFoundError):
+                folder.read(path, max_bytes=9)
+
+    look(1)
+    look(2)
+    kept = len(pickle.dumps(vars(folder) | {"_folder": None}))
+    for number in range(3, 9):
+        look(number)
+    assert len(pickle.dumps(vars(folder) | {"_folder": None})) == kept
