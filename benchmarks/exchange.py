@@ -3,112 +3,73 @@
     .venv/bin/python -m benchmarks.exchange [MB ...]
 
 Four sites and models of 1, 98 and 548 MB (10^6 bytes), or of those named. A round is: publish to all, fetch by all,
-publish back, fetch all. curl does it in four phases with one process per transfer; dropfed does it with its daemons,
-which run already. One round warms up, three are measured, the median counts. Then the aggregator's memory with 4, 16
-and 64 sites (``benchmarks/memory.py``), and the same exchange through Flower and NVIDIA FLARE where ``build/peers``
-holds them (``benchmarks/peers/README.md``).
+publish back, fetch all. dropfed does it with its daemons, which run already; curl does it in four phases with one
+process per transfer. They take turns, round by round: while curl moves its bytes, the daemons are halted. One pair of
+rounds warms up; of seven more each has a ratio, and their median counts, with the quartiles beside it. So what else
+the machine does, and how its disk does, is much the same for both.
 
-Takes most of an hour on two cores and 30 GB of disk, and wants a machine that does nothing else. Writes
+Then requests: of a round at each end, and of a site for which there is nothing to do, in an hour at the daemons'
+default interval, heartbeats included. Then the aggregator's memory with 4, 16 and 64 sites (``benchmarks/memory.py``),
+and the same exchange through Flower and NVIDIA FLARE where ``build/peers`` holds them (``benchmarks/peers/README.md``).
+
+Takes well over an hour on two cores and 30 GB of disk, and wants a machine that does nothing else. Writes
 benchmarks/results/exchange.json and exchange.md.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 from benchmarks import memory
-from benchmarks.exchange_federation import (
-    RUN,
-    STEPS,
-    Home,
-    Round,
-    exchange,
-    read_requests,
-    read_round,
-    set_up,
-    tally,
-)
+from benchmarks.exchange_curl import PHASES, Curl
+from benchmarks.exchange_federation import RUN, Home, exchange, set_up
+from benchmarks.exchange_idle import MOST_IDLE, idle
+from benchmarks.exchange_rounds import STEPS, Round, read_requests, read_round, tally
 from benchmarks.exchange_servers import Served, Server, known
 from benchmarks.record import RESULTS, record
+from shared.exchange.names import AGGREGATOR
 from shared.exchange.records import RunConfiguration
-from shared.folder.durable import write_file
 
 SITES = ("east", "north", "south", "west")
+OF_CURL = tuple(f"curl-{site}" for site in SITES)
 SIZES_MB = (1, 98, 548)
-ROUNDS = 3  # measured, after one that warms up
+PAIRS = 7  # measured, after one that warms up
 POLL_SECONDS = 30.0  # the daemons' default
-PHASES = ("publish", "fetch", "publish back", "fetch back")
 PEERS = {"flower": Path("build/peers/flower"), "flare": Path("build/peers/flare")}
 MOST_TIMES_CURL = 1.3
 MOST_SECONDS_SMALL = 1.5  # of a model of 1 MB, where requests count and not bytes
+MOST_REQUESTS = 10  # of one end, for one site, in a round
 
 
-def curl(home: Path, served: Served, size: int) -> list[dict[str, float]]:
-    """Seconds of curl's four phases in each measured round."""
-    model = home / "model"
-    with model.open("wb") as file:
-        for _ in range(size // 10**6):
-            file.write(os.urandom(10**6))
-    login = home / "login.txt"
-    write_file(login, 'user = "{}:{}"\n'.format(*served.aggregator).encode(), private=True)
-    rounds = [_curl_round(home / "curl", served, login, model) for _ in range(1 + ROUNDS)]
-    return rounds[1:]
+def dropfed(
+    home: Home, served: Served, size: int, between: Callable[[], None] = lambda: None, *, measured: int = PAIRS
+) -> tuple[list[Round], float]:
+    """The measured rounds, and the aggregator's peak memory in MB.
 
-
-def _curl_round(home: Path, served: Served, login: Path, model: Path) -> dict[str, float]:
-    """One process per transfer; what arrives goes back."""
-    os.sync()
-    home.mkdir()
-    received, returned = {site: home / site for site in SITES}, {site: home / f"{site}-back" for site in SITES}
-    sent = dict.fromkeys(SITES, model)
-    seconds = {}
-    for phase, local in zip(PHASES, (sent, received, received, returned), strict=True):
-        option = "-T" if phase.startswith("publish") else "-o"
-        name = "answer" if phase.endswith("back") else "global"
-        began = time.perf_counter()
-        transfers = [
-            subprocess.Popen(
-                ["curl", "-sSf", "--config", str(login), option, str(local[site]), f"{served.url_of(site)}{name}"],  # noqa: S607
-                stdout=subprocess.DEVNULL,
-            )
-            for site in SITES
-        ]
-        codes = [transfer.wait() for transfer in transfers]
-        seconds[phase] = time.perf_counter() - began
-        if any(codes):
-            raise SystemExit(f"curl failed: {phase}")
-    shutil.rmtree(home)
-    for site in SITES:
-        for path in (served.folders / site).iterdir():
-            path.unlink()
-    return seconds
-
-
-def dropfed(home: Home, served: Served, size: int) -> tuple[list[Round], float]:
-    """The measured rounds, and the aggregator's peak memory in MB."""
+    Args:
+        between: called after each round, also the one that warms up.
+        measured: how many rounds are.
+    """
     run = RunConfiguration(
         run=RUN,
         task="octa_segmentation",  # in name; ``exchange_ends`` says what stands in for it
         method="mean",
         sites=list(SITES),
-        rounds=1 + ROUNDS,
+        rounds=1 + measured,
         quorum=len(SITES),
         task_options={"bytes": size},
     )
     set_up(home, served, run, poll_seconds=POLL_SECONDS)
-    peak = exchange(home, 1 + ROUNDS)
+    peak = exchange(home, 1 + measured, between)
     requests = read_requests(home, served, SITES)
-    return [read_round(home, SITES, number, requests) for number in range(2, 2 + ROUNDS)], peak
+    return [read_round(home, SITES, number, requests) for number in range(2, 2 + measured)], peak
 
 
 def compare(server: Server, megabytes: int) -> dict[str, object]:
@@ -116,25 +77,28 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="dropfed-exchange-") as directory:
         root = Path(directory)
         root.chmod(0o755)  # a server that runs as another user passes through
-        with server(root / "server", SITES) as served:
-            by_curl = curl(root, served, megabytes * 10**6)
-            rounds, peak = dropfed(Home(root), served, megabytes * 10**6)
+        with server(root / "server", (*SITES, *OF_CURL)) as served:
+            curl = Curl(root / "curl", served, OF_CURL, megabytes * 10**6)
+            rounds, peak = dropfed(Home(root), served, megabytes * 10**6, curl.play)
+    by_curl = curl.rounds[1:]
     curl_s, dropfed_s = [sum(phases.values()) for phases in by_curl], [played.seconds for played in rounds]
-    ratio = median(dropfed_s) / median(curl_s)
+    ratios = [ours / theirs for ours, theirs in zip(dropfed_s, curl_s, strict=True)]
+    lower, ratio, upper = quantiles(ratios, n=4, method="inclusive")
     is_small = megabytes == min(SIZES_MB)
+    requests = tally(rounds[:-1], len(SITES))  # the run ends before the last one's verdicts
     return {
         "curl_s": _rounded(curl_s),
         "curl_phases_s": {phase: round(median(phases[phase] for phases in by_curl), 2) for phase in PHASES},
         "dropfed_s": _rounded(dropfed_s),
+        "ratios": _rounded(ratios),
         "times_curl": round(ratio, 2),
+        "times_curl_quartiles": _rounded([lower, upper]),
         "floor": f"{MOST_SECONDS_SMALL} s" if is_small else f"{MOST_TIMES_CURL} × curl",
         "held": median(dropfed_s) <= MOST_SECONDS_SMALL if is_small else ratio <= MOST_TIMES_CURL,
         "steps_s": dict(zip(STEPS, _rounded(_step_lengths(rounds)), strict=True)),
         "peak_mb": round(peak),
-        "requests": {
-            end: {kind: round(count, 2) for kind, count in found.items()}
-            for end, found in tally(rounds[:-1], len(SITES)).items()  # the run ends before the last one's verdicts
-        },
+        "requests": requests,
+        "requests_per_round": _sums(requests),
     }
 
 
@@ -163,6 +127,11 @@ def peer(name: str, environment: Path, megabytes: int) -> dict[str, object]:
     return {"peer": name, "megabytes": megabytes, "failed": trouble.strip().splitlines()}
 
 
+def _sums(requests: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """All requests of each end."""
+    return {end: round(sum(kinds.values()), 1) for end, kinds in requests.items()}
+
+
 def _rounded(seconds: Sequence[float]) -> list[float]:
     return [round(second, 2) for second in seconds]
 
@@ -179,15 +148,17 @@ def markdown(figures: Mapping[str, object]) -> str:
         "# exchange",
         "",
         "`python -m benchmarks.exchange`; machine, date and commit in `exchange.json`. One round without training,",
-        f"{len(SITES)} sites, seconds, median of {ROUNDS} rounds after one that warms up; the daemons run already.",
+        f"{len(SITES)} sites, seconds, medians of {PAIRS} rounds each, by turns, after one that warms up; the daemons",
+        "run already. Of the ratios of each two rounds the median counts; half of them lie between the quartiles.",
         "",
-        "| server | MB | curl | dropfed | times curl | floor | held |",
-        "|---|---:|---:|---:|---:|---|---|",
+        "| server | MB | curl | dropfed | times curl | quartiles | floor | held |",
+        "|---|---:|---:|---:|---:|---|---|---|",
     ]
     servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
     cells = [(server, size, found) for server, sizes in servers.items() for size, found in sizes.items()]
     for server, size, found in cells:
         seconds = f"{_median(found, 'curl_s'):.2f} | {_median(found, 'dropfed_s'):.2f} | {found['times_curl']:.2f}"
+        seconds += " | {:.2f} to {:.2f}".format(*found["times_curl_quartiles"])  # type: ignore[misc]
         lines.append(f"| {server} | {size} | {seconds} | {found['floor']} | {_yes(found['held'])} |")
     lines += ["", "Where dropfed's time goes, seconds, mean over sites and rounds:", ""]
     lines += ["| | " + " | ".join(f"{server}, {size} MB" for server, size, _ in cells) + " |"]
@@ -196,7 +167,7 @@ def markdown(figures: Mapping[str, object]) -> str:
         lines.append(f"| {step} | " + " | ".join(f"{found['steps_s'][step]:.2f}" for *_, found in cells) + " |")  # type: ignore[index]
     lines += _peers(figures)
     lines += _memory(figures)
-    lines += _requests(cells)
+    lines += _requests(cells, figures)
     return "\n".join(lines) + "\n"
 
 
@@ -226,11 +197,29 @@ def _memory(figures: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def _requests(cells: Sequence[tuple[str, str, Mapping[str, object]]]) -> list[str]:
+def _requests(cells: Sequence[tuple[str, str, Mapping[str, object]]], figures: Mapping[str, object]) -> list[str]:
+    lines = ["", f"Requests of one end for one site, at most {MOST_REQUESTS} in a round:", ""]
+    lines += ["| server | MB | aggregator | site | held |", "|---|---:|---:|---:|---|"]
+    for server, size, found in cells:
+        sums: Mapping[str, float] = found["requests_per_round"]  # type: ignore[assignment]
+        held = _yes(max(sums.values()) <= MOST_REQUESTS)
+        lines.append(f"| {server} | {size} | {sums[AGGREGATOR]:.1f} | {sums['site']:.1f} | {held} |")
+    idle: dict[str, dict[str, float]] = figures["idle"]  # type: ignore[assignment]
+    hourly = _sums(idle)
+    lines += [
+        "",
+        f"While a run waits for consent, in an hour, polling every {POLL_SECONDS:g} s, at most {MOST_IDLE}: "
+        f"aggregator {hourly[AGGREGATOR]:.0f}, site {hourly['site']:.0f}; held: "
+        f"{_yes(max(hourly.values()) <= MOST_IDLE)}.",
+    ]
     server, size, found = cells[0]
-    lines = ["", f"Requests per round and site, {server}, {size} MB; paths in the round's folder are without it:", ""]
-    lines += ["| end | request | times |", "|---|---|---:|"]
-    requests: dict[str, dict[str, float]] = found["requests"]  # type: ignore[assignment]
+    lines += ["", f"In a round, {server}, {size} MB; paths in the round's folder are without it:", ""]
+    lines += _by_kind(found["requests"])  # type: ignore[arg-type]
+    return [*lines, "", "In an hour without work:", "", *_by_kind(idle)]
+
+
+def _by_kind(requests: Mapping[str, Mapping[str, float]]) -> list[str]:
+    lines = ["| end | request | times |", "|---|---|---:|"]
     for end, kinds in requests.items():
         lines += [f"| {end} | {kind} | {times:.2f} |" for kind, times in kinds.items()]
         lines.append(f"| {end} | all | {sum(kinds.values()):.2f} |")
@@ -255,9 +244,10 @@ def main(arguments: Sequence[str]) -> None:
     }
     figures: dict[str, object] = {
         "sites": len(SITES),
-        "rounds": ROUNDS,
+        "pairs_of_rounds": PAIRS,
         "longest_poll_s": POLL_SECONDS,
         "servers": servers,
+        "idle": _told("without work", lambda: idle(known()["embedded"], SITES, POLL_SECONDS)),
         "peers": [
             _told(f"{name}, {size} MB", lambda: peer(name, environment, size))  # noqa: B023
             for name, environment in PEERS.items()

@@ -1,7 +1,9 @@
 """The two ends of the exchange benchmark: the project's own daemons, of which only the learning is left out.
 
-    python -m benchmarks.exchange_ends aggregator HOME MEASURED_ROUNDS
+    python -m benchmarks.exchange_ends aggregator HOME ROUNDS [rests]
     python -m benchmarks.exchange_ends sites HOME
+
+With ``rests`` no round begins before somebody has removed ``Home.resting``, which says that one is over.
 
 HOME is laid out as in ``exchange_federation``. Each site is a process of its own. A site sends back what it received;
 the aggregator takes any model that came whole. Everything else (launch, couriers, channels, folders, polling,
@@ -85,7 +87,8 @@ class AnyModel(HeldOutSet):
     rounds, and what the system has not written to the disk yet is written, so that no round pays for the one before.
     """
 
-    def __init__(self, home: Home, sites: int, rounds: int, stop: threading.Event) -> None:
+    def __init__(self, home: Home, sites: int, rounds: int, stop: threading.Event, *, rests: bool) -> None:
+        self._rests = rests
         self._home = home
         self._sites = sites
         self._left = sites * rounds
@@ -97,6 +100,7 @@ class AnyModel(HeldOutSet):
         if self._left % self._sites == 0:
             self._home.clear(keep=file.parent.parent.name)
             os.sync()
+            self._rest()
         if self._left == 0:
             self._stop.set()
         return self.score_as_it_is()
@@ -104,6 +108,13 @@ class AnyModel(HeldOutSet):
     def score_as_it_is(self) -> float:
         """1."""
         return 1.0
+
+    def _rest(self) -> None:
+        """Say that a round is over, and wait until the next may begin."""
+        if self._rests:
+            self._home.resting.touch()
+            while self._home.resting.exists() and not self._stop.is_set():
+                time.sleep(0.01)
 
 
 class Echo(Trainer):
@@ -151,14 +162,14 @@ def half_of(*arguments: Any, answers: Answers, **settings: Any) -> Combined:
     return Combined(*arguments, answers=replace(answers, weights=halves), **settings)
 
 
-def aggregate(home: Home, rounds: int) -> None:
+def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     """Run the aggregator's daemon until so many rounds were exchanged."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     record_requests(home.requests(names.AGGREGATOR))
     sites = len(list(home.sites.iterdir()))
     vars(aggregator.preparation).update(
-        task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop)
+        task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)
     )
     vars(shared.learning.aggregation).update(Combined=half_of)
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
@@ -214,7 +225,7 @@ def main(arguments: list[str]) -> None:
     """Play one end."""
     home = Home(Path(arguments[1]))
     if arguments[0] == "aggregator":
-        aggregate(home, int(arguments[2]))
+        aggregate(home, int(arguments[2]), rests=arguments[3:] == ["rests"])
     else:
         play_sites(home)
 

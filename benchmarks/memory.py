@@ -58,9 +58,9 @@ def _peak(home: Home, run: RunConfiguration, aggregator: list[str]) -> dict[str,
         set_up(home, served, run, poll_seconds=POLL_SECONDS)
         rounds = home.aggregator / "runs" / RUN / "rounds"
         peak = 0.0
-        with federation(home, aggregator) as looks:
-            for process in looks:
-                peak = max(peak, peak_mb(process))
+        with federation(home, aggregator) as daemons:
+            for _ in daemons.looks():
+                peak = max(peak, peak_mb(daemons.aggregator))
                 if (rounds / "0002" / "opened.json").exists():
                     break
         model = rounds / "0001" / "aggregate.safetensors"

@@ -1,0 +1,72 @@
+"""What plain curl needs for the bytes of one round: one process per transfer, four phases one after the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.exchange_servers import Served
+from shared.folder.durable import write_file
+
+PHASES = ("publish", "fetch", "publish back", "fetch back")
+
+
+class Curl:
+    """Moves a model of random numbers through folders of its own on a server.
+
+    Args:
+        home: a directory for local files.
+        folders: names of folders on the server that nobody else uses, one for each site.
+        size: of the model, bytes.
+    """
+
+    def __init__(self, home: Path, served: Served, folders: Sequence[str], size: int) -> None:
+        home.mkdir()
+        self._home = home
+        self._served = served
+        self._folders = folders
+        self._model = home / "model"
+        with self._model.open("wb") as file:
+            for _ in range(size // 10**6):
+                file.write(os.urandom(10**6))
+        self._login = home / "login.txt"
+        write_file(self._login, 'user = "{}:{}"\n'.format(*served.aggregator).encode(), private=True)
+        self.rounds: list[dict[str, float]] = []
+
+    def play(self) -> None:
+        """Move the bytes of one round, and note the seconds of its phases in ``rounds``; what arrives goes back."""
+        os.sync()
+        local = self._home / "round"
+        local.mkdir()
+        received = {folder: local / folder for folder in self._folders}
+        returned = {folder: local / f"{folder}-back" for folder in self._folders}
+        sent = dict.fromkeys(self._folders, self._model)
+        self.rounds.append(
+            {
+                phase: self._move(phase, files)
+                for phase, files in zip(PHASES, (sent, received, received, returned), strict=True)
+            }
+        )
+        shutil.rmtree(local)
+        for folder in self._folders:
+            for path in (self._served.folders / folder).iterdir():
+                path.unlink()
+
+    def _move(self, phase: str, files: dict[str, Path]) -> float:
+        """Seconds of one phase, all transfers at once."""
+        option = "-T" if phase.startswith("publish") else "-o"
+        name = "answer" if phase.endswith("back") else "global"
+        began = time.perf_counter()
+        curl = ["curl", "-sSf", "--config", str(self._login), option]
+        transfers = [
+            subprocess.Popen([*curl, str(file), f"{self._served.url_of(folder)}{name}"], stdout=subprocess.DEVNULL)
+            for folder, file in files.items()
+        ]
+        codes = [transfer.wait() for transfer in transfers]
+        if any(codes):
+            raise SystemExit(f"curl failed: {phase}")
+        return time.perf_counter() - began

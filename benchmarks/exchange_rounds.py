@@ -1,0 +1,123 @@
+"""When what happened in a federation that only exchanged, and who asked the server for what."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.exchange_federation import RUN, Home
+from benchmarks.exchange_servers import Served
+from shared.exchange import names
+from shared.exchange.names import AGGREGATOR, Place
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as an end saw it: times in seconds since 1970, to the answer's headers."""
+
+    end: str
+    site: str
+    began: float
+    ended: float
+    method: str
+    status: int
+    path: str
+
+
+STEPS = (
+    "seal",
+    "publish",
+    "wait to be noticed",
+    "fetch",
+    "check and seal the answer",
+    "publish back",
+    "wait to be noticed again",
+    "fetch back",
+)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What happened in one round.
+
+    Attributes:
+        seconds: from when the aggregator begins to seal the round until it has accepted the last answer.
+        steps: by site, when each of ``STEPS`` had ended, in seconds from the same beginning.
+        requests: of both ends: those that name the round, and others from this beginning to the next round's.
+    """
+
+    seconds: float
+    steps: dict[str, tuple[float, ...]]
+    requests: list[Request]
+
+
+def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence[Request]) -> Round:
+    """What the daemons' own files and requests say about a round."""
+    began, until = _opened(home, number) or 0.0, _opened(home, number + 1) or float("inf")
+    folder = f"{names.RUNS}/{RUN}/rounds/"
+
+    def is_of_round(request: Request) -> bool:
+        if request.path.startswith(folder):
+            return request.path.startswith(f"{folder}{number:04d}")
+        return began <= request.began < until
+
+    own = [request for request in requests if is_of_round(request)]
+    steps = {site: tuple(moment - began for moment in _moments(home, site, number, own)) for site in sites}
+    return Round(max(ends[-1] for ends in steps.values()), steps, own)
+
+
+def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) -> Iterator[float]:
+    """When each step of a site's round had ended, in seconds since 1970."""
+    down, up = Place("round", RUN, number), Place("update", RUN, number)
+    mirrors = {AGGREGATOR: home.aggregator / "sites" / site / "mirror", site: home.site(site) / "mirror"}
+    for place, sender, reader in ((down, AGGREGATOR, site), (up, site, AGGREGATOR)):
+        mine = [request for request in requests if request.site == site and request.path.startswith(place.manifest)]
+        # A rename changes ctime: a manifest's says when its message was complete.
+        yield (mirrors[sender] / place.manifest).stat().st_ctime
+        yield max(request.ended for request in mine if request.end == sender and request.method in ("PUT", "MOVE"))
+        yield min(
+            request.ended for request in mine if (request.end, request.method, request.status) == (reader, "GET", 200)
+        )
+        yield (mirrors[reader] / place.manifest).stat().st_ctime
+
+
+def _opened(home: Home, number: int) -> float | None:
+    """When a round was opened: the aggregator seals it next."""
+    path = home.aggregator / "runs" / RUN / "rounds" / f"{number:04d}" / "opened.json"
+    return path.stat().st_ctime if path.exists() else None
+
+
+def read_requests(home: Home, served: Served, sites: Sequence[str]) -> list[Request]:
+    """Every request of both ends, in order of time."""
+    found = []
+    for end in (AGGREGATOR, *sites):
+        for line in home.requests(end).read_text().splitlines():
+            began, ended, method, status, url = line.split(" ", 4)
+            site, _, path = f"{url}/".removeprefix(f"{served.address}/").partition("/")
+            found.append(Request(end, site, float(began), float(ended), method, int(status), path.rstrip("/")))
+    return sorted(found, key=lambda request: request.began)
+
+
+def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
+    """Requests per round and site; paths in the round's folder are without it."""
+    return rates([request for played in rounds for request in played.requests], len(rounds) * sites)
+
+
+def rates(requests: Sequence[Request], share: float) -> dict[str, dict[str, float]]:
+    """Requests divided by ``share``, by end and by method and path."""
+    counts: dict[str, Counter[str]] = {AGGREGATOR: Counter(), "site": Counter()}
+    for request in requests:
+        counts[AGGREGATOR if request.end == AGGREGATOR else "site"][_kind(request)] += 1
+    return {
+        end: {kind: round(count / share, 2) for kind, count in sorted(found.items())} for end, found in counts.items()
+    }
+
+
+def _kind(request: Request) -> str:
+    round_folder = re.fullmatch(rf"{names.RUNS}/{RUN}/rounds/\d+", request.path)
+    path = "round folder" if round_folder else re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+/)?", "", request.path)
+    path = "run folder" if path == f"{names.RUNS}/{RUN}" else path
+    is_early = request.method == "GET" and request.status == 404
+    return f"{request.method} {path or 'drop folder'}{', not there yet' if is_early else ''}"
