@@ -12,7 +12,7 @@ PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
 
-.PHONY: help demo test study-smoke soak fuzz model-check lint servers coverage bundle docs setup lock clean
+.PHONY: help demo test study-smoke soak fuzz figures model-check lint servers coverage bundle docs setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -32,6 +32,9 @@ soak: $(READY)      ## federations in random faults and kills; MINUTES=60 change
 
 fuzz: $(READY)      ## hostile inputs for every door, by coverage; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
+
+figures: $(READY)      ## measure every figure of README and docs at one commit; OCTA= HRF= name images; takes days
+	@$(BIN)/python -m benchmarks.figures $(if $(OCTA),--octa '$(OCTA)') $(if $(HRF),--hrf '$(HRF)')
 
 model-check: $(READY)      ## every interleaving of daemons and accidents in small models, and walks through them on files; takes long
 	@$(BIN)/python -m tests.model_check

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
+CHANGES = "+changes"
 
 
 def record(name: str, command: str, figures: dict[str, object]) -> Path:
@@ -35,7 +36,8 @@ def record(name: str, command: str, figures: dict[str, object]) -> Path:
     return path
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """What git says here."""
     result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)  # noqa: S607
     return result.stdout.strip()
 
@@ -47,5 +49,13 @@ def _processor() -> str:
     return platform.processor()
 
 
-# Taken when the benchmark starts: a long one must not claim a commit that came later.
-COMMIT = _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "-uno") else "")
+def commit() -> str:
+    """The commit whose files are here, with ``CHANGES`` behind it if some are others than its own.
+
+    What benchmarks have recorded is no change: else of several, one after the other, only the first had a clean commit.
+    """
+    changed = git("status", "--porcelain", "-uno", "--", ":/", f":!{RESULTS}")
+    return git("rev-parse", "HEAD") + (CHANGES if changed else "")
+
+
+COMMIT = commit()  # when the benchmark starts: a long one must not claim a commit that came later

@@ -1,0 +1,179 @@
+"""Every figure of README and docs: by which command it is measured, of what, and whether that has changed since.
+
+    .venv/bin/python -m benchmarks.figures [--octa DIR] [--hrf DIR] [NAME ...]
+    .venv/bin/python -m benchmarks.figures --mark
+
+The first measures all of them, or those named, one after the other at one commit, which takes days; those of images
+that are not at hand it leaves out. Either writes ``benchmarks/results/README.md``, where figures are marked that are
+older than what they measure.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.record import CHANGES, RESULTS, commit
+
+PAGE = RESULTS / "README.md"
+OCTA, HRF = "OCTA", "HRF"  # stand in a command for the folders with these images
+_DAEMONS = ("aggregator", "site_client", "shared")
+_LEARNING = ("shared/learning", "deploy/local/rounds.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
+_DEMO = ("shared/learning", "deploy/local", "benchmarks/demo.py")
+_STUDY = ("shared/learning", "aggregator/studies", "deploy/local/cell.py", "benchmarks/studies.py")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One result.
+
+    Args:
+        name: of its files in ``benchmarks/results``.
+        command: what follows ``python -m``.
+        measured: files and folders that decide what comes out.
+    """
+
+    name: str
+    command: str
+    measured: tuple[str, ...]
+
+
+FIGURES = (
+    Figure(
+        "exchange",
+        "benchmarks.exchange",
+        (
+            "shared/exchange",
+            "shared/folder",
+            "shared/learning/combine.py",
+            "shared/learning/aggregation.py",
+            "aggregator/daemon.py",
+            "aggregator/preparation.py",
+            "aggregator/site.py",
+            "site_client/daemon.py",
+            "site_client/heartbeat.py",
+            "deploy/local/webdav_server.py",
+            "deploy/local/atomic_files.py",
+            "benchmarks/exchange*.py",
+            "benchmarks/memory.py",
+            "benchmarks/peers",
+        ),
+    ),
+    Figure("soak", "tests.faults.soak --minutes 60", (*_DAEMONS, "tests/faults")),
+    Figure("clouds", "tests.faults.soak --clouds 200", (*_DAEMONS, "tests/faults", "tests/folder/owncloud*.py")),
+    Figure("fuzz", "tests.fuzz.run --minutes 60", ("shared/doors", "shared/exchange", "tests/fuzz")),
+    Figure("model-check", "tests.model_check", ("aggregator/rounds.py", "site_client/rounds.py", "tests/model_check")),
+    Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
+    Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
+    Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),
+    Figure("demo-dr-staging", "benchmarks.demo demo-dr-staging --task dr_staging", _DEMO),
+    Figure("dr-methods", "benchmarks.dr_methods", (*_LEARNING, "benchmarks/dr_methods.py")),
+    Figure("methods-grading", "benchmarks.methods grading", (*_LEARNING, "benchmarks/methods.py")),
+    Figure("methods-vessels", f"benchmarks.methods vessels {OCTA}", (*_LEARNING, "benchmarks/methods.py")),
+    Figure(
+        "real-octa-vessels",
+        f"benchmarks.demo real-octa-vessels --data {OCTA} --rounds 4 --image-size 96",
+        _DEMO,
+    ),
+    Figure(
+        "vessel-objectives-octa",
+        f"benchmarks.vessel_objectives octa {OCTA} rossa_manual rossa_semiautomatic",
+        (*_LEARNING, "benchmarks/vessel_objectives.py"),
+    ),
+    Figure("study-octa", f"benchmarks.studies octa {OCTA}", _STUDY),
+    Figure("study-retinopathy", f"benchmarks.studies retinopathy {HRF}", _STUDY),
+)
+
+
+def measure(figures: tuple[Figure, ...], folders: Mapping[str, Path]) -> list[str]:
+    """Measure at the present commit; return the names of those that failed.
+
+    Raises:
+        SystemExit: files are changed, or become so: not all would be measured at one commit.
+    """
+    at = commit()
+    failed = []
+    for figure in figures:
+        if at.endswith(CHANGES) or commit() != at:
+            raise SystemExit(
+                "all figures are measured at one commit: commit what is changed, and leave it until the end"
+            )
+        words = figure.command.split()
+        if missing := {OCTA, HRF} & set(words) - set(folders):
+            print(f"{figure.name}: left out, because it needs --{missing.pop().lower()} DIR", flush=True)
+            continue
+        print(f"{figure.name} ...", flush=True)
+        command = [str(folders.get(word, word)) for word in words]
+        if subprocess.run([sys.executable, "-m", *command], check=False).returncode != 0:
+            failed.append(figure.name)
+    return failed
+
+
+def page() -> str:
+    """Every figure, and whether what it measures is still as it was.
+
+    Raises:
+        OSError, CalledProcessError: there is no git.
+    """
+    return "\n".join(
+        [
+            "# Figures",
+            "",
+            "`make figures` measures all of them at one commit. `.venv/bin/python -m benchmarks.figures --mark` writes",
+            "this page. A figure is current as long as none of the files that decide it has changed since its commit;",
+            "`benchmarks/figures.py` lists them. An older one may still be right: nobody has measured it again.",
+            "",
+            "| figure | command, `python -m …` | measured | now |",
+            "|---|---|---|---|",
+            *(f"| {figure.name} | `{figure.command}` | {' | '.join(_state(figure))} |" for figure in FIGURES),
+            "",
+        ]
+    )
+
+
+def _state(figure: Figure) -> Iterator[str]:
+    """When it was measured, and how it stands."""
+    path = RESULTS / f"{figure.name}.json"
+    if not path.exists():
+        yield from ("never", "not measured yet")
+        return
+    recorded = json.loads(path.read_bytes())
+    at: str = recorded["commit"]
+    yield f"{recorded['date']}, {at[:9]}" + (" with changes" if at.endswith(CHANGES) else "")
+    yield "current" if _is_unchanged(at, figure.measured) else "**older than what it measures**"
+
+
+def _is_unchanged(at: str, paths: tuple[str, ...]) -> bool:
+    if at.endswith(CHANGES):
+        return False
+    command = ["git", "diff", "--quiet", at, "--", *(f":/{path}" for path in paths)]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0  # 128: no such commit here
+
+
+def main() -> int:
+    """Measure and mark; return 1 if something could not be measured."""
+    options = ArgumentParser(prog="python -m benchmarks.figures")
+    options.add_argument("names", nargs="*", metavar="NAME", help="of those to be measured (default: all)")
+    options.add_argument("--octa", type=Path, metavar="DIR", help="OCTA images: rossa_manual, rossa_semiautomatic, …")
+    options.add_argument("--hrf", type=Path, metavar="DIR", help="the HRF set: images and labels.csv")
+    options.add_argument("--mark", action="store_true", help="measure nothing")
+    chosen = options.parse_args()
+    known = {figure.name: figure for figure in FIGURES}
+    if unknown := [name for name in chosen.names if name not in known]:
+        options.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
+    folders = {name: path for name, path in ((OCTA, chosen.octa), (HRF, chosen.hrf)) if path is not None}
+    wanted = tuple(known[name] for name in chosen.names) or FIGURES
+    failed = [] if chosen.mark else measure(wanted, folders)
+    PAGE.write_text(page())
+    if failed:
+        print(f"could not be measured: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

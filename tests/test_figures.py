@@ -1,0 +1,40 @@
+"""Every figure is told by which command it was measured, and marked when what it measures has changed since."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import FIGURES, PAGE, Figure, page
+from benchmarks.record import RESULTS, git
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_result_is_one_of_the_figures() -> None:
+    assert {path.stem for path in RESULTS.glob("*.json")} <= {figure.name for figure in FIGURES}
+
+
+def test_every_command_beside_a_figure_is_measured_by_make_figures() -> None:
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    told = {command for text in texts for command in re.findall(r"-m (benchmarks\.\w+)", text.read_text())}
+    assert told - {"benchmarks.figures"} <= {figure.command.split()[0] for figure in FIGURES}
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_what_a_figure_measures_is_there(figure: Figure) -> None:
+    for path in figure.measured:
+        assert list(ROOT.glob(path)), path
+
+
+def test_figures_that_are_older_than_what_they_measure_are_marked() -> None:
+    try:
+        is_shallow = git("rev-parse", "--is-shallow-repository") == "true"
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("there is no git history here")
+    if is_shallow:
+        pytest.skip("the git history here does not go back far enough")
+    assert PAGE.read_text() == page(), "run `python -m benchmarks.figures --mark`"
