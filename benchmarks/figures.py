@@ -23,6 +23,15 @@ from benchmarks.record import CHANGES, RESULTS, commit
 PAGE = RESULTS / "README.md"
 OCTA, HRF = "OCTA", "HRF"  # stand in a command for the folders with these images
 _DAEMONS = ("aggregator", "site_client", "shared")
+_DECISIONS = (
+    "aggregator/rounds.py",
+    "aggregator/facts.py",
+    "aggregator/inbox.py",
+    "site_client/rounds.py",
+    "site_client/facts.py",
+    "shared/exchange/order.py",
+    "tests/model_check",
+)
 _LEARNING = ("shared/learning", "deploy/local/rounds.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
 _DEMO = ("shared/learning", "deploy/local", "benchmarks/demo.py")
 _STUDY = ("shared/learning", "aggregator/studies", "deploy/local/cell.py", "benchmarks/studies.py")
@@ -67,7 +76,7 @@ FIGURES = (
     Figure("soak", "tests.faults.soak --minutes 60", (*_DAEMONS, "tests/faults")),
     Figure("clouds", "tests.faults.soak --clouds 200", (*_DAEMONS, "tests/faults", "tests/folder/owncloud*.py")),
     Figure("fuzz", "tests.fuzz.run --minutes 60", ("shared/doors", "shared/exchange", "tests/fuzz")),
-    Figure("model-check", "tests.model_check", ("aggregator/rounds.py", "site_client/rounds.py", "tests/model_check")),
+    Figure("model-check", "tests.model_check", _DECISIONS),
     Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
     Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
     Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),
