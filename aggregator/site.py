@@ -42,8 +42,7 @@ from shared.trouble import Trouble, UnforeseenError, only_told
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_EVERY_S = 5.0  # between two looks for a change of the site's status.json, at least
-HEARTBEAT_PAUSES = 5  # and as many of the present pauses between two looks for a message
-HEARTBEAT_READ_EVERY_S = 600.0  # though no listing shows a change
+HEARTBEAT_PAUSES = 10  # and as many of the present pauses between two looks for a message
 
 PUBLISHED = "published.json"
 """Name of the file among a site's that says what of ours is known to be in its folder."""
@@ -88,7 +87,7 @@ class Site:
         self._awaited: Place | None = None
         self._asked_looks = 0
         self._noticed: set[Place] = set()
-        self._heard_at = self._read_at = float("-inf")
+        self._heard_at = float("-inf")
         self._heard: Entry | None = None  # as it was listed when it was read
         self._false_heartbeats = 0  # one after the other
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
@@ -277,9 +276,9 @@ class Site:
             return False
         self._heard_at = now
         heard = self._folder.find(names.STATUS)
-        if heard is not None and _shows_no_change(self._heard, heard) and now - self._read_at < HEARTBEAT_READ_EVERY_S:
-            return False
-        self._heard, self._read_at = heard, now
+        if heard is not None and _shows_no_change(self._heard, heard):
+            return True
+        self._heard = heard
         try:
             content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
             status = channel.open_status(content)
