@@ -48,8 +48,10 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     "expired certificate": ("The certificate of .* is not valid .*expired", "The certificate of .* is not valid"),
     "wrong host": ("The certificate of .* is not valid .*127.0.0.1", "The certificate of .* is not valid"),
 }
-LENGTHS = {"stalled": 1, "404": 80, "423": 20}
-"""Requests in a row: a missing folder is looked for now and then only, and a lock is told that lasts."""
+LENGTHS = {"stalled": 1, "404": 80, "423": 20} | dict.fromkeys((kind for kind in KINDS if "truncated" in kind), 4)
+"""Requests in a row: a missing folder is looked for now and then only, and a lock is told that lasts. A site sends a
+message by four, and would tell of the listing after them.
+"""
 
 
 def test_every_kind_is_tested() -> None:
