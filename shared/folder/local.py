@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -114,9 +114,10 @@ class LocalFolder(Folder):
                 for item in found:
                     if len(entries) == MAX_ENTRIES:
                         raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
-                    is_file = item.is_file(follow_symlinks=False)
-                    size = item.stat(follow_symlinks=False).st_size if is_file else None
-                    entries[item.name] = Entry(item.name, item.is_dir(follow_symlinks=False), size)
+                    with suppress(FileNotFoundError):  # renamed or removed since its name was read
+                        is_file = item.is_file(follow_symlinks=False)
+                        size = item.stat(follow_symlinks=False).st_size if is_file else None
+                        entries[item.name] = Entry(item.name, item.is_dir(follow_symlinks=False), size)
         return [entries[name] for name in sorted(entries)]
 
     def interrupt(self) -> None:
