@@ -163,7 +163,7 @@ class Daemon:
         if not self._store.is_over:
             return False
         all_told = not rounds.decide(self._facts())
-        return all_told and not any(channel.has_unpublished for channel in self._channels.values())
+        return all_told and not any(site.owes_folder for site in self._sites.values())
 
     # --- facts ---------------------------------------------------------------------------------------------
 

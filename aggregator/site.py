@@ -134,6 +134,17 @@ class Site:
         channel = self.channel
         return channel is not None and not all(map(channel.is_settled, list(self._noticed)))
 
+    @property
+    def owes_folder(self) -> bool:
+        """Whether something of ours is not in the folder yet, or is there although the run's rule no longer keeps it.
+
+        A folder that is in trouble is not waited for with the latter: it may be gone for good.
+        """
+        channel = self.channel
+        if channel is None:
+            return False
+        return channel.has_unpublished or not (self._has_pruned or self.is_in_trouble)
+
     def look_soon(self) -> None:
         """Have the courier look into the folder without waiting for its next turn."""
         self._wake.set()
@@ -204,6 +215,7 @@ class Site:
             for message in self.channel.own_messages()[-1:]:
                 self.channel.prune(message.place.run)
             self._has_pruned = True
+            self._on_news()
         channel, searches = self.channel, asked > self.looked
         seen = look(
             channel,

@@ -15,7 +15,7 @@ from aggregator.rounds import SealRound
 from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, withdrawal_of
-from shared.errors import PoisonError
+from shared.errors import PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place
@@ -23,13 +23,28 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Consent, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Correspondent
+from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from site_client.facts import may_answer
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
+from tests.faults.hurried import hurried
 from tests.federation.running import run_configuration
+from tests.federation.test_last_resort import wait_until
 from tests.played import RUN, TENSORS, Played, daemon_of
+
+
+def courier(work: Path, folder: Folder) -> Site:
+    return Site(
+        work / "sites" / "north",
+        folder,
+        invite=read_invite(work, "north"),
+        key=SigningKey.at(work / "signing.key"),
+        stop=threading.Event(),
+        longest_pause_s=0.01,
+        on_news=lambda: None,
+    )
 
 
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
@@ -39,16 +54,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
     join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
     LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
-    key = SigningKey.at(work / "signing.key")
-    site = Site(
-        work / "sites" / "north",
-        LocalFolder(drop),
-        invite=read_invite(work, "north"),
-        key=key,
-        stop=threading.Event(),
-        longest_pause_s=0.01,
-        on_news=lambda: None,
-    )
+    site = courier(work, LocalFolder(drop))
     assert site._work()  # enrols
     assert site.channel is not None
     offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
@@ -57,7 +63,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     )
     assert site._work()  # publishes
 
-    peer = Correspondent("retina", "north", AGGREGATOR, key.public)
+    peer = Correspondent("retina", "north", AGGREGATOR, SigningKey.at(work / "signing.key").public)
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
     hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer)
     write_file(hospital.path(Place("offer", "r"), names.RUN_CONFIGURATION), offered)
@@ -83,21 +89,48 @@ def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) 
     run.offer_and_consent()
     shutil.copytree(tmp_path / "aggregator", old)
     run.round(1, trains=True)
-    site = Site(
-        old / "sites" / "north",
-        LocalFolder(run.drop),
-        invite=read_invite(old, "north"),
-        key=SigningKey.at(old / "signing.key"),
-        stop=threading.Event(),
-        longest_pause_s=0.01,
-        on_news=lambda: None,
-    )
+    site = courier(old, LocalFolder(run.drop))
     assert site.channel is not None
     place = Place("offer", "another-run")
     site.channel.seal(place, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
     assert not site._work()
     assert "is an old copy, from which nothing is sent" in (old / "sites" / "north" / "trouble.txt").read_text()
     assert not (run.drop / place.path).exists()
+
+
+class Unwilling(LocalFolder):
+    """Nothing can be removed while it ``refuses``."""
+
+    refuses = False
+
+    def remove(self, path: str) -> None:
+        if self.refuses:
+            raise StandingError("nothing can be removed here")
+        super().remove(path)
+
+
+def test_a_run_is_over_once_its_rule_has_been_followed_in_each_folder_that_can_be_reached(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(keep="last 1")
+    for round_no in (1, 2):
+        run.round(round_no, trains=True)
+    folder = Unwilling(run.drop)
+    with hurried():
+        site, removed = courier(tmp_path / "aggregator", folder), f"{Place('round', RUN, 1).path}/{names.GLOBAL_MODEL}"
+    assert site.channel is not None
+    site._work()
+    assert not site.channel.has_unpublished
+    assert site.owes_folder
+    folder.refuses = True
+    site.start()
+    wait_until(lambda: site.is_in_trouble)
+    assert not site.owes_folder  # it may never answer again
+    assert (run.drop / removed).exists()
+    folder.refuses = False
+    wait_until(lambda: not (site.is_in_trouble or site.owes_folder))
+    site._stop.set()
+    site.join()
+    assert not (run.drop / removed).exists()
 
 
 def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -109,15 +142,7 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: py
     for name, secret in (("impostor", "00" * 32), ("north", invite.enrolment_secret)):
         told = invite.model_copy(update={"enrolment_secret": secret})
         join(tmp_path / name, told, data={}, url=None, password=None)
-    site = Site(
-        work / "sites" / "north",
-        LocalFolder(drop),
-        invite=read_invite(work, "north"),
-        key=SigningKey.at(work / "signing.key"),
-        stop=threading.Event(),
-        longest_pause_s=0.01,
-        on_news=lambda: None,
-    )
+    site = courier(work, LocalFolder(drop))
     trouble = work / "sites" / "north" / "trouble.txt"
     shutil.copyfile(tmp_path / "impostor" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
     caplog.set_level(logging.INFO, "aggregator.site")

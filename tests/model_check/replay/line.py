@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shared.errors import NotFoundError, PassingError, PoisonError, Stopped
 from shared.exchange.names import MANIFEST
+from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
 
 
@@ -31,12 +32,19 @@ class Line(LocalFolder):
         self._has_passed = False
         self._is_down = False
 
+    def list(self, path: str) -> list[Entry]:
+        self._demand_up()
+        return super().list(path)
+
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        if self._is_down:
-            raise PassingError("the folder does not answer.")
+        self._demand_up()
         if path in self._hidden | self._never_seen:
             raise NotFoundError(f"{path} is not seen.")
         return super().read(path, max_bytes=max_bytes)
+
+    def _demand_up(self) -> None:
+        if self._is_down:
+            raise PassingError("the folder does not answer.")
 
     def download(self, path: str, target: Path, *, size: int) -> str:
         if path in self._torn:
