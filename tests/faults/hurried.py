@@ -29,8 +29,8 @@ CONSTANTS: tuple[tuple[Any, str, float], ...] = (
     (retrying, "LONGEST_RETRY_AFTER_S", 0.1),
     (retrying, "ROOT_SEEN_EVERY_S", 1.0),
     (polling, "SHORTEST_PAUSE_S", 0.02),
-    (forbearing, "LOCKED_FOR_S", 600 / QUICKER),
-    (forbearing, "LEFT_ALONE_S", 7500 / QUICKER),
+    (forbearing, "LOCKED_FOR_S", forbearing.LOCKED_FOR_S / QUICKER),
+    (forbearing, "LEFT_ALONE_S", forbearing.LEFT_ALONE_S / QUICKER),
 )
 
 

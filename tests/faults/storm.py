@@ -188,8 +188,7 @@ class Storm:
 
     def logins(self) -> Logins:
         """How the clients reach the server: each through its proxy."""
-        no_url = dict.fromkeys(self._sites, "")
-        own = cloud_logins(no_url, no_url) if self._is_cloud else own_logins(self._sites, "")
+        own = cloud_logins(self._sites) if self._is_cloud else own_logins(self._sites, "")
         return Logins(
             {site: self._through(self.proxies[site], login) for site, login in own.sites.items()},
             {site: self._through(self.proxies[aggregator_at(site)], login) for site, login in own.aggregator.items()},

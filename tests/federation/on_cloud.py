@@ -6,6 +6,7 @@ An hour of the server's locks is half a second here, and its clean-up comes as o
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,18 +41,10 @@ class FederationOnCloud(FederationInProcess):
         return self.root / "folders" / AGGREGATOR / name
 
 
-def cloud_logins(url_of: dict[str, str], aggregator_url_of: dict[str, str]) -> Logins:
-    """Who may enter which folder.
-
-    Args:
-        url_of: the server's address for each site.
-        aggregator_url_of: the same for the aggregator's way to each site's folder.
-    """
-    files = "remote.php/dav/files"
+def cloud_logins(sites: Sequence[str]) -> Logins:
+    """Who may enter which folder; the addresses lack the server's."""
+    files = "/remote.php/dav/files"
     return Logins(
-        {site: Login(f"{url}/{files}/{site}/{MOUNT}", site, password_of(site)) for site, url in url_of.items()},
-        {
-            site: Login(f"{url}/{files}/{AGGREGATOR}/{site}", AGGREGATOR, password_of(AGGREGATOR))
-            for site, url in aggregator_url_of.items()
-        },
+        {site: Login(f"{files}/{site}/{MOUNT}", site, password_of(site)) for site in sites},
+        {site: Login(f"{files}/{AGGREGATOR}/{site}", AGGREGATOR, password_of(AGGREGATOR)) for site in sites},
     )

@@ -21,14 +21,15 @@ from site_client import heartbeat
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from site_client.setup import join, read_invite
+from tests.federation.waited import Waited
 from tests.folder.owncloud import OwnCloud
 
 REVOKED_AT_S = ROOT_SEEN_EVERY_S + 20  # not long after the daemon has looked at the folder itself
 NOTICED_WITHIN_S = 60.0
 
 
-class Revoking(threading.Event):
-    """A stop event, and a clock that moves only when the daemon waits. At some time the share is taken back.
+class Revoking(Waited):
+    """At some time the share is taken back.
 
     Attributes:
         noticed_at: when the site's own status first said so.
@@ -36,27 +37,19 @@ class Revoking(threading.Event):
 
     def __init__(self, work: Path, share: Path) -> None:
         super().__init__()
-        self.now = 0.0
         self.noticed_at: float | None = None
         self._work, self._share = work, share
-        self._waiter = threading.current_thread()
 
-    def monotonic(self) -> float:
-        return self.now
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if threading.current_thread() is not self._waiter:  # who only looks whether to cut a connection
-            return super().wait(timeout)
+    def pass_over(self, pause_s: float) -> None:
         trouble = json.loads((self._work / STATUS).read_bytes())["body"]["trouble"]
         if trouble and "still shared with user" in trouble:
             self.noticed_at = self.now
             self.set()
-        self.now += timeout or 0.0
+        super().pass_over(pause_s)
         if self.now >= REVOKED_AT_S:
             self._share.unlink(missing_ok=True)
         if self.now > REVOKED_AT_S + 2 * ROOT_SEEN_EVERY_S:
             self.set()
-        return self.is_set()
 
 
 class Site:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,31 +16,24 @@ from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from site_client.setup import join, read_invite
+from tests.federation.waited import Waited
 from tests.played import Played
 
 WAITED_S = 1000.0
 
 
-class Clock(threading.Event):
-    """A stop event, and a clock that moves only when it is waited for; it is set after enough waiting."""
+class Clock(Waited):
+    """It notes the pauses, and is set after enough waiting."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0.0
         self.pauses: list[float] = []
-        self._waiter = threading.current_thread()
 
-    def monotonic(self) -> float:
-        return self.now
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if threading.current_thread() is not self._waiter:  # who only looks whether to cut a connection
-            return super().wait(timeout)
-        self.pauses.append(timeout or 0.0)
-        self.now += timeout or 0.0
+    def pass_over(self, pause_s: float) -> None:
+        super().pass_over(pause_s)
+        self.pauses.append(pause_s)
         if self.now > WAITED_S:
             self.set()
-        return self.is_set()
 
 
 class Counting(LocalFolder):

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,3 +72,12 @@ def cloud(tmp_path: Path) -> Iterator[OwnCloud]:
         cloud.share("aggregator", "north", "north", "retina")
         cloud.share("aggregator", "south", "north", "other")
         yield cloud
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its ``s`` is the time of folders that look and forbear, in seconds."""
+    now = SimpleNamespace(s=0.0)
+    for name in ("forbearing", "listed"):
+        monkeypatch.setattr(f"shared.folder.{name}.time", SimpleNamespace(monotonic=lambda: now.s))
+    return now

@@ -16,13 +16,6 @@ NAME = "manifest.json"
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr("shared.folder.forbearing.time", SimpleNamespace(monotonic=lambda: now.s))
-    return now
-
-
-@pytest.fixture
 def folder(faulty_folder: WebDavFolder) -> ForbearingFolder:
     return ForbearingFolder(faulty_folder)
 

@@ -35,13 +35,6 @@ class Tagged(LocalFolder):
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr("shared.folder.listed.time", SimpleNamespace(monotonic=lambda: now.s))
-    return now
-
-
-@pytest.fixture
 def tagged(tmp_path: Path) -> Tagged:
     (tmp_path / "runs" / "r").mkdir(parents=True)
     (tmp_path / "runs" / "r" / "there").write_bytes(b"content")
