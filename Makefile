@@ -22,7 +22,7 @@ demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS=
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
 test: $(READY)      ## all tests, on all cores
-	@$(PYTEST) -n auto --dist loadfile
+	@$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder
 
 study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some
 	@$(BIN)/python -m tests.study_smoke $(STUDIES)

@@ -119,7 +119,7 @@ class Daemon:
         What nobody expected, and no action of its own can be put off for, is waited out longer and longer.
         """
         try:
-            if self._is_over():
+            if self._is_over() and not any(site.has_to_prune for site in self._sites.values()):
                 return False
             self._news.clear()
             has_acted = [self._act_or_put_off(action) for action in rounds.decide(self._facts())]
@@ -163,7 +163,7 @@ class Daemon:
         if not self._store.is_over:
             return False
         all_told = not rounds.decide(self._facts())
-        return all_told and not any(site.owes_folder for site in self._sites.values())
+        return all_told and not any(channel.has_unpublished for channel in self._channels.values())
 
     # --- facts ---------------------------------------------------------------------------------------------
 

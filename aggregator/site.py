@@ -135,15 +135,12 @@ class Site:
         return channel is not None and not all(map(channel.is_settled, list(self._noticed)))
 
     @property
-    def owes_folder(self) -> bool:
-        """Whether something of ours is not in the folder yet, or is there although the run's rule no longer keeps it.
+    def has_to_prune(self) -> bool:
+        """Whether files may lie in the folder that the run's rule no longer keeps.
 
-        A folder that is in trouble is not waited for with the latter: it may be gone for good.
+        Not of a folder that is in trouble: it may be gone for good, and nobody waits for it.
         """
-        channel = self.channel
-        if channel is None:
-            return False
-        return channel.has_unpublished or not (self._has_pruned or self.is_in_trouble)
+        return self.channel is not None and not (self._has_pruned or self.is_in_trouble)
 
     def look_soon(self) -> None:
         """Have the courier look into the folder without waiting for its next turn."""

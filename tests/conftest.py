@@ -14,12 +14,15 @@ from hypothesis import settings
 from aggregator.store import RunStore
 from shared.exchange.records import Sharing
 from tests.canary import without_secrets
-from tests.federation.running import run_configuration
+from tests.federation.running import drawn_data, run_configuration
 from tests.folder.faulty import FaultyServer
 from tests.played import RUN, TENSORS, Played
 
 settings.register_profile("any machine", deadline=None)  # how long a test takes depends on what else runs
 settings.load_profile("any machine")
+
+
+LONGEST = ("tests/test_study", "tests/test_demo", "tests/test_cells", "tests/federation/", "tests/faults/")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -30,6 +33,12 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure() -> None:
     """Let Ctrl-C end what tests start: a shell's background job is told to ignore it, and so is all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    drawn_data()  # which this process removes when all workers have ended
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole federations and studies first: a file that takes minutes must not begin when the others are done."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 def pytest_collection_finish() -> None:

@@ -39,15 +39,30 @@ class AtomicProvider(FilesystemProvider):  # type: ignore[misc]  # wsgidav has n
         """Return what lies at ``path``, or None."""
         if any(segment.startswith(PART) for segment in path.split("/")):
             raise DAVError(HTTP_FORBIDDEN)
-        place = self.place_of(path, environ)
-        try:
-            return (AtomicFolder if place.is_dir() else AtomicFile)(path, environ, str(place))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return _resource(path, self.place_of(path, environ), environ)
 
     def place_of(self, path: str, environ: dict[str, Any]) -> Path:
-        """Return where ``path`` lies on disk; DAVError 403 if that is outside of the site's folder."""
-        return Path(self._loc_to_file_path(path, environ))
+        """Return where ``path`` lies on disk; DAVError 403 if that is outside of the site's folder.
+
+        Only what lies below the folder is looked at; wsgidav's own would resolve every part above it too, each time.
+        """
+        place = Path(self.root_folder_path)
+        for name in filter(None, path.split("/")):
+            place = _below(place, name)
+        return place
+
+
+def _below(folder: Path, name: str) -> Path:
+    if name in (".", "..") or Path(name).name != name or "\0" in name or (folder / name).is_symlink():
+        raise DAVError(HTTP_FORBIDDEN)
+    return folder / name
+
+
+def _resource(path: str, place: Path, environ: dict[str, Any]) -> FileResource | FolderResource | None:
+    try:
+        return (AtomicFolder if place.is_dir() else AtomicFile)(path, environ, str(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 class AtomicFolder(FolderResource):  # type: ignore[misc]  # wsgidav has no types
@@ -56,6 +71,10 @@ class AtomicFolder(FolderResource):  # type: ignore[misc]  # wsgidav has no type
     def get_member_names(self) -> list[str]:
         """Return the names of what lies in the folder."""
         return [name for name in super().get_member_names() if not name.startswith(PART)]
+
+    def get_member(self, name: str) -> FileResource | FolderResource | None:
+        """Return what lies in the folder under a name, or None."""
+        return _resource(f"{self.path.rstrip('/')}/{name}", _below(Path(self._file_path), name), self.environ)
 
     def get_member_list(self) -> list[FileResource | FolderResource]:
         """Return what lies in the folder, but not what was moved or removed since its name was read."""

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.runs import REPLAY, run_in
 from tests.faults.storm import random_weather
 
-SCHEDULES = 200
+SCHEDULES = 64
 FILES = 4
 
 

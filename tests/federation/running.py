@@ -5,6 +5,7 @@ The net is tiny and the images are few, but nothing is stubbed: the daemons are 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -77,14 +79,28 @@ def staging_run(**changes: object) -> RunConfiguration:
 
 
 def write_data(task: str, root: Path, number: int, images: int, seed: int) -> None:
-    """A site's data folder: synthetic, of a style of its own. What was drawn once in this process is copied."""
-    shutil.copytree(_drawn(task, number, images, seed).name, root, dirs_exist_ok=True)
+    """A site's data folder: synthetic, of a style of its own. What was drawn once in these tests is copied."""
+    drawn = drawn_data() / f"{task}-{number}-{images}-{seed}"
+    if not drawn.exists():
+        drawn.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=drawn.parent) as folder:
+            _draw(task, Path(folder) / "drawn", number, images, seed)
+            with suppress(OSError):  # another worker was quicker
+                (Path(folder) / "drawn").rename(drawn)
+    shutil.copytree(drawn, root, dirs_exist_ok=True)
 
 
 @cache
-def _drawn(task: str, number: int, images: int, seed: int) -> tempfile.TemporaryDirectory[str]:
-    drawn = tempfile.TemporaryDirectory(prefix="dropfed-data-")  # removed when the process ends
-    root = Path(drawn.name)
+def drawn_data() -> Path:
+    """Where these tests keep what they have drawn, all workers of one run the same; removed when the run ends."""
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    root = Path(tempfile.gettempdir()) / f"dropfed-data-{os.getppid() if is_worker else os.getpid()}"
+    if not is_worker:
+        atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
+
+
+def _draw(task: str, root: Path, number: int, images: int, seed: int) -> None:
     if task == TASK:
         style = synthetic_octa.STYLES[number % len(synthetic_octa.STYLES)]
         synthetic_octa.write_site(root, style=style, images=images, size=32, seed=seed)
@@ -92,7 +108,6 @@ def _drawn(task: str, number: int, images: int, seed: int) -> tempfile.Temporary
         fundus = synthetic_fundus.STYLES[number % len(synthetic_fundus.STYLES)]
         grades = GRADES[number % len(GRADES)]
         synthetic_fundus.write_graded_site(root, style=fundus, images=images, size=32, seed=seed, grades=grades)
-    return drawn
 
 
 Process = Forked | subprocess.Popen[bytes]

@@ -120,14 +120,14 @@ def test_a_run_is_over_once_its_rule_has_been_followed_in_each_folder_that_can_b
     assert site.channel is not None
     site._work()
     assert not site.channel.has_unpublished
-    assert site.owes_folder
+    assert site.has_to_prune
     folder.refuses = True
     site.start()
     wait_until(lambda: site.is_in_trouble)
-    assert not site.owes_folder  # it may never answer again
+    assert not site.has_to_prune  # it may never answer again
     assert (run.drop / removed).exists()
     folder.refuses = False
-    wait_until(lambda: not (site.is_in_trouble or site.owes_folder))
+    wait_until(lambda: not (site.is_in_trouble or site.has_to_prune))
     site._stop.set()
     site.join()
     assert not (run.drop / removed).exists()

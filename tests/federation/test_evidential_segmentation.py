@@ -33,7 +33,7 @@ def test_vessels_by_feduaa_from_the_first_round_to_maps_of_doubt(tmp_path: Path)
 
         data, work = federation.root / "data" / "north", federation.site("north")
         result = site_command("predict", data / "images", "--work", work, "--output", tmp_path / "out")
-        assert result.returncode == 0, result.stderr
+        assert result.exit_code == 0, result.stderr
         with (tmp_path / "out" / "predictions.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert len(rows) == federation.images

@@ -47,9 +47,6 @@ def compare_end(aggregator: AggregatorOnDisk, state: State, rules: Rules) -> Non
     Raises:
         AssertionError: saying what is otherwise.
     """
-    for courier in aggregator.couriers.values():
-        if courier.channel is not None and not courier.channel.has_unpublished:
-            courier._work()  # it may have something to remove, which the model leaves out
     assert aggregator.daemon._is_over(), "the daemon goes on"
     for name, (desk, site) in zip(SITES, state.folders, strict=True):
         if not desk.told:
