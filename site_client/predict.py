@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import colorsys
 import csv
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
 from shared.folder.durable import writing
-from shared.learning.data.images import visible
+from shared.learning.data.images import read_image, visible
 from shared.learning.objectives import IGNORED, by_target
 from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
 from site_client.final import SiteModel
 
 TABLE = "predictions.csv"
+_COLOUR = 0.4  # share of a class's colour in an overlay
 
 
 def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[str]]:
     """Write what the model says about unlabelled images into ``out``.
 
     A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
-    u, and the task's advice where u >= θ, as "refer to an ophthalmologist". A segmentation gives ``masks/`` (the class
-    of each pixel, spread over 0 to 255) and ``uncertainty/`` (u from 0, black, to 1, white), and in the table each
+    u, and the task's advice where u >= θ, as "refer to an ophthalmologist". A segmentation gives pictures of each
+    image's own size: ``masks/`` (the class of each pixel, spread over 0 to 255), ``uncertainty/`` (u from 0, black, to
+    1, white) and ``overlays/`` (the image, grey, with each class but the first in a colour); and in the table each
     image's share of each class, mean u, and the share of pixels with u >= θ.
 
     Returns:
@@ -38,16 +43,20 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[s
         DataError: there is no readable image at all; names every problem.
         ConfigurationError: ``out`` cannot be written.
     """
-    samples, problems = _open(kept, images)
+    opened, problems = _open(kept, images)
     rows: list[dict[str, str]] = []
     try:
-        for name, probabilities, uncertainty in _answers(kept, samples):
+        for name, probabilities, uncertainty in _answers(kept, [sample for sample, _ in opened.values()]):
             if probabilities.ndim == 1:
                 rows.append(_graded_row(kept, name, probabilities, float(uncertainty)))
-            else:
-                rows.append(_segmented_row(kept, name, probabilities, uncertainty))
-                _write_picture(out / "masks" / f"{name}.png", probabilities.argmax(axis=0) / (len(probabilities) - 1))
-                _write_picture(out / "uncertainty" / f"{name}.png", uncertainty)
+                continue
+            grey = read_image(opened[name][1])  # (H, W); the network may have seen it smaller
+            likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
+            classes = likely.argmax(axis=0)  # (K, H, W) -> (H, W)
+            rows.append(_segmented_row(kept, name, classes, unsure))
+            _write_picture(out / "masks" / f"{name}.png", classes / (len(likely) - 1))
+            _write_picture(out / "uncertainty" / f"{name}.png", unsure)
+            _write_picture(out / "overlays" / f"{name}.png", _overlay(grey, classes, len(likely)))
         path = out / TABLE
         with writing(path) as file:
             file.write(_table(rows))
@@ -56,21 +65,23 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[s
     return path, len(rows), problems
 
 
-def _open(kept: SiteModel, images: Path) -> tuple[list[Sample], list[str]]:
-    """All images that can be read, and what is wrong with the other files: one broken file spoils no folder."""
-    samples: dict[str, Sample] = {}
+def _open(kept: SiteModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:
+    """All images that can be read, by id, with their files, and what is wrong with the other files: one broken file
+    spoils no folder.
+    """
+    samples: dict[str, tuple[Sample, Path]] = {}
     problems: list[str] = []
     for path in visible(images) if images.is_dir() else [images]:
         try:
             for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):
                 if sample.id in samples:
                     raise DataError([f"{path}: another image has the same name but for its ending; rename one."])
-                samples[sample.id] = sample
+                samples[sample.id] = sample, path
         except DataError as error:
             problems += error.problems
     if not samples:
         raise DataError(problems or [f"{images}: has no image in it; name the folder that holds the images."])
-    return list(samples.values()), problems
+    return samples, problems
 
 
 def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
@@ -125,9 +136,8 @@ def _graded_row(kept: SiteModel, name: str, probabilities: NDArray[np.float64], 
 
 
 def _segmented_row(
-    kept: SiteModel, name: str, probabilities: NDArray[np.float64], uncertainty: NDArray[np.float64]
+    kept: SiteModel, name: str, classes: NDArray[np.intp], uncertainty: NDArray[np.float64]
 ) -> dict[str, str]:
-    classes = probabilities.argmax(axis=0)  # (K, H, W) -> (H, W)
     return {
         "image": name,
         **{f"share_{label}": f"{np.mean(classes == index):.4f}" for index, label in enumerate(kept.card.classes)},
@@ -136,8 +146,26 @@ def _segmented_row(
     }
 
 
+def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """(K, h, w) -> (K, H, W), interpolated linearly."""
+    if values.shape[1:] == shape:
+        return values
+    scaled = functional.interpolate(torch.from_numpy(values)[None], size=shape, mode="bilinear", align_corners=False)
+    result: NDArray[np.float64] = scaled[0].numpy()
+    return result
+
+
+def _overlay(grey: NDArray[np.float32], classes: NDArray[np.intp], number: int) -> NDArray[np.float64]:
+    """(H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 stays grey."""
+    hues = [colorsys.hsv_to_rgb((index - 1) / (number - 1), 1, 1) for index in range(1, number)]
+    coloured = np.array([(0, 0, 0), *hues])[classes]  # (H, W, 3)
+    share = _COLOUR * (classes > 0)[..., None]
+    result: NDArray[np.float64] = grey[..., None] * (1 - share) + coloured * share
+    return result
+
+
 def _write_picture(path: Path, levels: NDArray[np.float64]) -> None:
-    """Write (H, W) values in [0, 1] as an 8-bit grey PNG."""
+    """Write (H, W) or (H, W, 3) values in [0, 1] as an 8-bit PNG."""
     with writing(path) as file:
         Image.fromarray(np.rint(levels * 255).astype(np.uint8)).save(file, format="PNG")
 

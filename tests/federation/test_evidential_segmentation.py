@@ -13,6 +13,7 @@ from PIL import Image
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.tables import read_metrics
+from shared.learning.data import synthetic_octa
 from tests.federation.running import RUN, Federation, run_configuration
 from tests.federation.test_personal_parts import site_command
 
@@ -44,5 +45,19 @@ def test_vessels_by_feduaa_from_the_first_round_to_maps_of_doubt(tmp_path: Path)
             assert set(np.unique(mask)) <= {0, 255}
             assert abs(float(row["share_vessel"]) - (mask == 255).mean()) < 1e-3
             assert abs(float(row["uncertainty"]) - doubt.mean() / 255) < 1e-2
+
+        large = tmp_path / "large"
+        synthetic_octa.write_site(large, style=synthetic_octa.STYLES[0], images=1, size=80, seed=1)
+        (file,) = (large / "images").iterdir()
+        picture = Image.open(file)
+        picture.crop((0, 0, 80, 60)).save(file)  # wider than high, and larger than the run's images
+        assert site_command("predict", file, "--work", work, "--output", tmp_path / "own").exit_code == 0
+        grey = np.asarray(Image.open(file).convert("L"))
+        mask = np.asarray(Image.open(tmp_path / "own" / "masks" / file.name))
+        overlay = np.asarray(Image.open(tmp_path / "own" / "overlays" / file.name))
+        assert mask.shape == (60, 80) and overlay.shape == (60, 80, 3)
+        assert (overlay[mask == 0] == grey[mask == 0][:, None]).all()
+        assert (overlay[mask == 255, 0] >= overlay[mask == 255, 1]).all()  # red upon grey
+
         scores = json.loads(site_command("evaluate", data, "--work", work, "--json").stdout)
         assert scores["images"] == federation.images and 0 <= scores["dice_mean"] <= 1

@@ -139,6 +139,15 @@ def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path
     found = json.loads(scores.stdout)
     assert found["images"] == 40
     assert {"auroc", "auroc_logits", "kappa", "misdiagnosis_auroc", "accuracy_of_5", "loss_kl"} <= set(found)
+    first, every = (
+        site_command("evaluate", ended.root / "data" / "south", "--work", ended.site("south"), *options).stdout
+        for options in ((), ("--all",))
+    )
+    shown = [line.split()[0] for line in first.splitlines()]
+    assert shown[:3] == ["images", "auroc", "balanced_accuracy"] and shown[-1] == "(--all"
+    assert f"{found['auroc']:.4f}" in first
+    assert f"shows {len(found) - len(shown) + 1} more" in first
+    assert {line.split()[0] for line in every.splitlines()} == set(found)
 
 
 def test_one_broken_file_spoils_no_folder(ended: Federation, tmp_path: Path) -> None:

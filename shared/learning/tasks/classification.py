@@ -43,6 +43,7 @@ class OneClassEach:
 
     selection_score = "auroc"
     tolerance_score = "balanced_accuracy"
+    main_scores = ("auroc", "balanced_accuracy", "kappa", "accuracy", "calibration_error")
 
     def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:
         return [*even_parts(list(samples), _EVALUATION_BATCH)]

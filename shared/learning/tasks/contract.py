@@ -226,6 +226,10 @@ class Task(Protocol[OptionsT, SampleT]):
         """The score of a whole model that the tolerance is compared with, in [0, 1]."""
 
     @property
+    def main_scores(self) -> Sequence[str]:
+        """The few scores that tell a person how good a model is, the one that tells most first."""
+
+    @property
     def advice(self) -> str:
         """What is said beside an answer that is less sure than θ."""
 

@@ -81,6 +81,7 @@ class OctaSegmentation:
     name = "octa_segmentation"
     selection_score = SELECTION_SCORES["octa_segmentation"]
     tolerance_score = "accuracy_mean"
+    main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
     advice = REFER
     head_is_local = False
 
