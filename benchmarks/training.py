@@ -36,6 +36,7 @@ from shared.learning.loading import Batch
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import IGNORED, CrossEntropy
+from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Task
 from shared.learning.training import Epoch, plan_batches, train_epoch, view_of
@@ -104,7 +105,7 @@ class Site:
         self.epoch = Epoch(RATE, run.batch_size, 1, augmentation)
         model = self.task.build_model(self.options, CLASSES[case.task], seed=1)
         self.model: nn.Module = case.computing.place(model)
-        self.optimizer = self.task.optimizer(self.model, self.options, RATE)
+        self.optimizer = new_optimizer(self.model, self.options, RATE)
         self.views = len(self.samples) * of_image
         self.statistics_s = 0.0
 

@@ -34,7 +34,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
-from shared.learning.optimizer_state import read_memory, remembered, restore_memory
+from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
 from shared.learning.reliability import Doubts, doubts, image_uncertainty
@@ -403,7 +403,7 @@ class Trainer:
         return replace(tested, scores=tested.scores | {"ood_auroc": ood_auroc(inside, outside)})
 
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        return self.task.optimizer(network, self.options, self.run.learning_rate.initial)
+        return new_optimizer(network, self.options, self.run.learning_rate.initial)
 
     def _epoch(self, configuration: RoundConfiguration, dataset: Dataset, *purpose: int | str) -> Epoch:
         return Epoch(

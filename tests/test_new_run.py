@@ -107,7 +107,9 @@ def test_what_a_file_that_was_cut_off_leaves_to_the_defaults_is_told(prepared: P
     result = command("validate", path, "--work", prepared)
     assert result.exit_code == 0, result.output
     (told,) = (line for line in result.output.splitlines() if "taken by default" in line)
-    assert told.startswith('note     taken by default, for RUN.yaml does not say it: keep "all", task_options.widths [')
+    assert told.startswith(
+        'note     taken by default, for RUN.yaml does not say it: keep "all", task_options.optimizer "sgd", '
+    )
     assert ", method_options, augmentation, split, wire, " in told and "rounds" not in told
 
 

@@ -36,7 +36,7 @@ _SCORES = (
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
 )
 _SHARES = rf"({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
-_DECLARED = re.compile(rf"loss_(ice|kl|tce)|{_SHARES}|{EPSILON}")
+_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}")
 """Every score column that the protocol describes."""
 _ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 

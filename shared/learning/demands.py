@@ -16,7 +16,7 @@ from shared.learning.models.ensembles import answers_of
 from shared.learning.private_training import IMAGES_AT_A_TIME
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Options, Task
+from shared.learning.tasks.contract import Options
 
 _NUMBER = 4  # bytes
 _TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
@@ -119,15 +119,14 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
         for shape in group.tensors.values()
     )
     gradients = 1 + IMAGES_AT_A_TIME * (run.privacy is not None)
-    kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(run, task, options)) + received
+    kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(options)) + received
     return _NUMBER * int(kept + beside + _yielded(network, task.input_shape(options), run.batch_size))
 
 
-def _remembered(run: RunConfiguration, task: Task, options: Options) -> int:
+def _remembered(options: Options) -> int:
     """Numbers that the optimizer remembers of each that learns."""
-    optimizer = task.optimizer(nn.Linear(1, 1), options, run.learning_rate.initial)
-    if isinstance(optimizer, torch.optim.SGD):
-        return 1 if optimizer.defaults["momentum"] else 0
+    if options.optimizer == "sgd":
+        return 1 if options.momentum else 0
     return 2
 
 

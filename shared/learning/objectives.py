@@ -7,6 +7,7 @@ several members that answer together, (N, M, K) stands for (N, K).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from shared.learning.losses import dirichlet, evidence, evidential_terms, temper
 LOSS = "loss"
 IGNORED = 255
 """The class of targets that only fill a batch up; neither the loss nor a score counts them."""
+_SMOOTH = 1e-5  # of the Dice loss, in pixels
 
 
 class Objective(Protocol):
@@ -27,6 +29,9 @@ class Objective(Protocol):
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """``LOSS`` and what it is made of by name, each (N,), with gradients."""
 
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What the loss of one image has besides, scalars by name, with gradients; all its logits are here."""
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """(N, K) in [0, 1], rows summing to 1; the greatest is the predicted class."""
 
@@ -34,8 +39,15 @@ class Objective(Protocol):
         """(N,) in [0, 1]; 1 knows nothing."""
 
 
+class _OfTargets:
+    """Of an objective that is about each target by itself."""
+
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {}
+
+
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(_OfTargets):
     """Cross-entropy in nats; uncertainty is the entropy of the softmax over its greatest, log K."""
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -51,7 +63,16 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class Evidential:
+class Focal(CrossEntropy):
+    """Cross-entropy that counts less the surer an answer is of its target: −(1 − p)² log p (Lin et al. 2017, γ = 2)."""
+
+    def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        loss = super().terms(logits, targets)[LOSS]
+        return {LOSS: (1 - (-loss).exp()) ** 2 * loss}
+
+
+@dataclass(frozen=True)
+class Evidential(_OfTargets):
     """The evidential objective of FedUAA (Wang et al. 2023, Eq. 5 to 8).
 
     Args:
@@ -79,6 +100,36 @@ class Evidential:
 
 
 @dataclass(frozen=True)
+class WithDice:
+    """An objective, and beside it the soft Dice loss of each image: 1 − (2 Σ p g + s) / (Σ p + Σ g + s), mean over all
+    classes, the background too, with s = 1e-5; p are the probabilities, g the targets, 0 or 1.
+
+    Source: Milletari et al. 2016, V-Net; with plain sums as in MONAI's DiceLoss, and added as in its DiceCELoss.
+
+    Args:
+        of: what each target is learnt by.
+    """
+
+    of: Objective
+
+    def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return self.of.terms(logits, targets)
+
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        probabilities = self.probabilities(logits)  # (N, K)
+        truth = functional.one_hot(targets, probabilities.shape[1])  # (N,) -> (N, K)
+        both = (probabilities * truth).sum(dim=0)  # (N, K) -> (K,)
+        all_of_either = probabilities.sum(dim=0) + truth.sum(dim=0)
+        return {"loss_dice": 1 - ((2 * both + _SMOOTH) / (all_of_either + _SMOOTH)).mean()}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return self.of.probabilities(logits)
+
+    def uncertainty(self, logits: Tensor) -> Tensor:
+        return self.of.uncertainty(logits)
+
+
+@dataclass(frozen=True)
 class Ensemble:
     """Members that answer together (Zhang et al., FedEE): each learns by itself, and their probabilities are averaged.
 
@@ -92,8 +143,11 @@ class Ensemble:
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """``LOSS`` and what it is made of, each (N,), summed over members; ``logits`` is (N, M, K)."""
-        of_members = [self.of.terms(member, targets) for member in logits.unbind(dim=1)]
-        return {name: torch.stack([terms[name] for terms in of_members]).sum(dim=0) for name in of_members[0]}
+        return _summed([self.of.terms(member, targets) for member in logits.unbind(dim=1)])
+
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Summed over members likewise."""
+        return _summed([self.of.image_terms(member, targets) for member in logits.unbind(dim=1)])
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """(N, M, K) -> (N, K): the mean over members."""
@@ -103,6 +157,10 @@ class Ensemble:
         """(N, M, K) -> (N,): the entropy of the mean of the members' probabilities, over its greatest, log K."""
         mean = self.probabilities(logits)
         return (entropy(mean) / math.log(mean.shape[1])).clamp(0, 1)
+
+
+def _summed(of_members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([terms[name] for terms in of_members]).sum(dim=0) for name in of_members[0]}
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -128,22 +186,37 @@ def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple
         targets: (B,) or (B, H, W) int64 classes, or ``IGNORED``.
 
     Returns:
-        The mean of the loss over all targets that count, a scalar with gradients, and each term's mean over the targets
-        of each image, (B,), without.
+        The mean of the loss over all targets that count, with the mean of what images have besides, a scalar with
+        gradients; and each term of each image, (B,), without: the mean over its targets, or its own.
     """
-    terms = _terms(objective, logits, targets)
-    return terms[LOSS].mean(), {name: _means_of_images(term.detach(), targets) for name, term in terms.items()}
+    terms, own = _terms(objective, logits, targets), _own_terms(objective, logits, targets)
+    besides = [term.mean() for term in own.values()]
+    of_images = {name: _means_of_images(term.detach(), targets) for name, term in terms.items()}
+    of_images |= {name: term.detach() for name, term in own.items()}
+    of_images[LOSS] = sum((of_images[name] for name in own), start=of_images[LOSS])
+    return sum(besides, start=terms[LOSS].mean()), of_images
 
 
 def loss_of_each_image(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:
     """The mean loss over the targets of each image, (B,), with gradients; arguments as for ``image_losses``."""
-    return _means_of_images(_terms(objective, logits, targets)[LOSS], targets)
+    own = _own_terms(objective, logits, targets)
+    return sum(own.values(), start=_means_of_images(_terms(objective, logits, targets)[LOSS], targets))
 
 
 def _terms(objective: Objective, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Each term of the N targets that count, (N,)."""
     counts = targets != IGNORED
     return objective.terms(by_target(logits, targets)[counts], targets[counts])
+
+
+def _own_terms(objective: Objective, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Each term of the images themselves, (B,)."""
+    answers, counts = by_target(logits, targets), targets != IGNORED
+    found = [
+        objective.image_terms(answer[counted], target[counted])
+        for answer, target, counted in zip(answers, targets, counts, strict=True)
+    ]
+    return {name: torch.stack([terms[name] for terms in found]) for name in found[0]}
 
 
 def _means_of_images(values: Tensor, targets: Tensor) -> Tensor:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
-
 from shared.counted import counted
 from shared.errors import ConfigurationError
 from shared.exchange.records import RunConfiguration
@@ -13,6 +10,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Options
 
 
 def check_together(run: RunConfiguration) -> None:
@@ -23,6 +21,7 @@ def check_together(run: RunConfiguration) -> None:
         ConfigurationError: every problem; or an unknown task, method or option.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
+    options: Options = task.options(run.task_options)
     problems = []
     if method.reference:
         problems.append(f"method: {run.method} is a reference for comparisons on one machine; take a federated one")
@@ -30,9 +29,11 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"quorum: {run.method} asks one site a round, and {run.quorum} never answer; set it to 1")
     if method.in_turn and run.sites_per_round not in (None, 1):
         problems.append(f"sites_per_round: {run.method} asks one site a round, not {run.sites_per_round}; leave it out")
-    if method.needs_sgd and not _steps_by_sgd(run):
+    if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")
+    if method.options.dice and not task.labels_pixels:
+        problems.append(f"method_options: dice is the overlap of masks, and {run.task} has none; set `dice: false`")
     if run.privacy is not None:
         problems += objections(
             run.method,
@@ -40,19 +41,12 @@ def check_together(run: RunConfiguration) -> None:
             sends_features=method.sends_features,
             theta_from=method.options.theta_from if method.sends_reliability else None,
             augmentation=task.augmentation(run.augmentation),
-            balances=task.options(run.task_options).balances,
+            balances=options.balances,
         )
     if misfit := _misfit(run, method):
         problems.append(f"combination: {misfit}")
     if problems:
         raise ConfigurationError(problems)
-
-
-def _steps_by_sgd(run: RunConfiguration) -> bool:
-    """Whether sites train by SGD. Not asked without need: the first optimizer of a process loads 70 MB of compiler."""
-    task = task_named(run.task)
-    optimizer = task.optimizer(nn.Linear(1, 1), task.options(run.task_options), run.learning_rate.initial)
-    return isinstance(optimizer, torch.optim.SGD)
 
 
 def _misfit(run: RunConfiguration, method: Method) -> str | None:

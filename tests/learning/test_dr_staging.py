@@ -18,6 +18,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.models.encoders import IMAGENET_FILES
 from shared.learning.objectives import CrossEntropy, Evidential
+from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import open_anew
 from shared.learning.tasks.dr_staging import DrOptions, DrStaging
@@ -51,7 +52,7 @@ def quietly(done, total):
 def trained(objective=PLAIN, rounds=1, made=None, options=SMALL):
     made = made or samples()
     model = TASK.build_model(options, 4, 1)
-    optimizer = TASK.optimizer(model, options, 0.01)
+    optimizer = new_optimizer(model, options, 0.01)
     for seed in range(rounds):
         one = epoch(seed, batch_size=12)
         plain, local = open_method("mean", {}), Local(model)
@@ -89,6 +90,8 @@ def test_options_default_to_the_paper():
         "head": "released",
         "image_size": 256,
         "optimizer": "sgd",
+        "momentum": 0.0,
+        "weight_decay": 0.0,
     }
 
 
@@ -110,9 +113,9 @@ def test_every_wrong_option_is_named_at_once():
         "weights: must be 'imagenet' or 'random'",
         "head: must be 'released' or 'linear'",
         "image_size: must be 32 or more",
-        "optimizer: must be 'sgd' or 'adam'",
+        "optimizer: must be 'sgd', 'adam' or 'adamw'",
         "group_pattern: is not a known key",
-        "colour: is not a known key; remove it or use one of encoder, weights, head, image_size, optimizer",
+        "colour: is not a known key; remove it or use one of optimizer, momentum, weight_decay, encoder, weights, head",
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 7
@@ -121,10 +124,10 @@ def test_every_wrong_option_is_named_at_once():
 def test_the_optimizer_is_plain():
     """No momentum, no weight decay (Wang et al. 2023)."""
     model = TASK.build_model(SMALL, 4, 1)
-    (group,) = TASK.optimizer(model, SMALL, 0.01).param_groups
+    (group,) = new_optimizer(model, SMALL, 0.01).param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0, 0)
     assert len(group["params"]) == len(list(model.parameters()))
-    adam = TASK.optimizer(model, TASK.options({"optimizer": "adam"}), 0.001)
+    adam = new_optimizer(model, TASK.options({"optimizer": "adam"}), 0.001)
     assert isinstance(adam, torch.optim.Adam)
     assert adam.param_groups[0]["weight_decay"] == 0
 

@@ -25,6 +25,7 @@ from shared.learning.models.encoders import ENCODERS, build_encoder
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.temperature import HIGHEST, LOWEST, best_temperature
 from shared.learning.objectives import CrossEntropy, image_losses
+from shared.learning.optimizers import new_optimizer
 from shared.learning.reliability import doubts
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
@@ -170,7 +171,7 @@ def test_a_member_learns_as_if_it_were_alone(data, optimizer):
         network = built("dr_staging", method)
         trained.append(network)
         epoch = Epoch(0.01, 8, 1, task.augmentation({}))
-        steps = task.optimizer(network, options, 0.01)
+        steps = new_optimizer(network, options, 0.01)
         objective = method.objective(1, 1)
         train_epoch(
             task,
@@ -338,7 +339,7 @@ def test_everything_that_reads_answers_reads_these(task_name, name, data, tmp_pa
         task,
         method,
         Local(network),
-        task.optimizer(network, options, 0.001),
+        new_optimizer(network, options, 0.001),
         images.samples,
         epoch=epoch,
         objective=objective,

@@ -28,6 +28,7 @@ from shared.learning.loading import prepared
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import Evidential
+from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks.contract import Evaluation, Task
 from shared.learning.tasks.dr_staging import DrOptions, DrStaging
 from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
@@ -74,7 +75,7 @@ class Problem:
     def trained(self, computing: Computing = EXACT, on_batch=lambda done, total: None) -> tuple[str, list[Evaluation]]:
         """The hash of all state after two epochs, and what was scored in them and afterwards."""
         model = self.model(computing)
-        optimizer = self.task.optimizer(model, self.options, 0.01)
+        optimizer = new_optimizer(model, self.options, 0.01)
         found = [
             train_epoch(
                 self.task,

@@ -16,6 +16,7 @@ from shared.learning.data.synthetic_octa import WIDE, write_site
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses
+from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import open_anew
 from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
@@ -59,7 +60,7 @@ def evaluate(model, images, objective=PLAIN):
 
 def trained(seed=1, rounds=1, **changes):
     model = TASK.build_model(SMALL, 2, seed)
-    optimizer = TASK.optimizer(model, SMALL, 0.05)
+    optimizer = new_optimizer(model, SMALL, 0.05)
     for index in range(rounds):
         train_epoch(model, optimizer, samples(), epoch(seed + index, **changes), quietly)
     return model
@@ -97,7 +98,7 @@ def test_every_wrong_option_is_named_at_once():
         "widths: each width must be between 1 and 2048",
         "dropout: must be less than 1",
         "group_pattern: is not a known key",
-        "colour: is not a known key; remove it or use one of image_size, widths, dropout",
+        "colour: is not a known key; remove it or use one of optimizer, momentum, weight_decay, image_size, widths",
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 5
@@ -157,7 +158,7 @@ def test_sizes_are_mixed_by_filling_up_and_filling_counts_for_nothing():
 def test_training_lowers_the_loss():
     model = TASK.build_model(SMALL, 2, 1)
     before = evaluate(model, samples())
-    optimizer = TASK.optimizer(model, SMALL, 0.05)
+    optimizer = new_optimizer(model, SMALL, 0.05)
     for seed in range(6):
         report = train_epoch(model, optimizer, samples(), epoch(seed), quietly)
     after = evaluate(model, samples())
@@ -171,7 +172,7 @@ def test_evidential_training_lowers_its_loss_and_tells_doubt():
     objective = Evidential(temperature=0.05, kl_weight=0.3)
     model = TASK.build_model(SMALL, 2, 1)
     before = evaluate(model, samples(), objective)
-    optimizer = TASK.optimizer(model, SMALL, 0.02)
+    optimizer = new_optimizer(model, SMALL, 0.02)
     for seed in range(6):
         train_epoch(model, optimizer, samples(), epoch(seed, rate=0.02), quietly, objective=objective)
     after = evaluate(model, samples(), objective)
@@ -193,14 +194,14 @@ def test_a_model_that_has_diverged_says_that_it_knows_nothing():
 
 def test_copies_of_an_image_make_no_score_one_over_more_images():
     model = TASK.build_model(SMALL, 2, 1)
-    optimizer = TASK.optimizer(model, SMALL, 0.05)
+    optimizer = new_optimizer(model, SMALL, 0.05)
     report = train_epoch(model, optimizer, samples(3), epoch(copies=5), quietly)
     assert (report.images, report.scores["dice_mean"].images, report.scores["auroc_mean"].images) == (3, 3, 3)
 
 
 def test_the_learning_rate_is_the_epochs():
     model = TASK.build_model(SMALL, 2, 1)
-    optimizer = TASK.optimizer(model, SMALL, 99.0)
+    optimizer = new_optimizer(model, SMALL, 99.0)
     train_epoch(model, optimizer, samples(2), epoch(rate=0.01), quietly)
     assert optimizer.param_groups[0]["lr"] == 0.01
     assert optimizer.param_groups[0]["momentum"] == 0.9
@@ -209,14 +210,14 @@ def test_the_learning_rate_is_the_epochs():
 def test_progress_is_told_and_training_can_be_stopped():
     calls = []
     model = TASK.build_model(SMALL, 2, 1)
-    train_epoch(model, TASK.optimizer(model, SMALL, 0.1), samples(), epoch(), lambda *call: calls.append(call))
+    train_epoch(model, new_optimizer(model, SMALL, 0.1), samples(), epoch(), lambda *call: calls.append(call))
     assert calls == [(1, 2), (2, 2)]
 
     def stop(done, total):
         raise Stopped("asked to stop")
 
     with pytest.raises(Stopped):
-        train_epoch(model, TASK.optimizer(model, SMALL, 0.1), samples(), epoch(), stop)
+        train_epoch(model, new_optimizer(model, SMALL, 0.1), samples(), epoch(), stop)
 
 
 def test_evaluation_changes_nothing_and_repeats():

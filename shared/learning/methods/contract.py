@@ -38,7 +38,7 @@ from shared.exchange.encoding import rounded
 from shared.exchange.records import Numbers, Sharing, TensorList
 from shared.learning.losses import annealing
 from shared.learning.methods import method_class
-from shared.learning.objectives import CrossEntropy, Evidential, Objective
+from shared.learning.objectives import CrossEntropy, Evidential, Focal, Objective, WithDice
 
 Tensors = dict[str, Tensor]
 Array = NDArray[np.float64]
@@ -52,7 +52,9 @@ class MethodOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    objective: Literal["cross_entropy", "evidential"] = "cross_entropy"
+    objective: Literal["cross_entropy", "focal", "evidential"] = "cross_entropy"
+    dice: bool = False
+    """Whether the soft Dice loss of each image is made small besides; of segmentations alone."""
     temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.05
     """τ of the evidential objective."""
     anneal_rounds: Annotated[int | None, Field(ge=1)] = None
@@ -286,8 +288,14 @@ class Method:
 
     def objective(self, round_no: int, rounds: int) -> Objective:
         """The local objective of a round (1-based) of a run of so many rounds."""
+        objective = self._of_each_target(round_no, rounds)
+        return WithDice(objective) if self.options.dice else objective
+
+    def _of_each_target(self, round_no: int, rounds: int) -> Objective:
         if self.options.objective == "cross_entropy":
             return CrossEntropy()
+        if self.options.objective == "focal":
+            return Focal()
         kl_weight = annealing(round_no - 1, self.options.anneal_rounds or rounds)
         return Evidential(temperature=self.options.temperature, kl_weight=kl_weight)
 

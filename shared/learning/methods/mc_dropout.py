@@ -32,6 +32,10 @@ class Passes(Ensemble):
         """``LOSS`` and what it is made of, each (N,); ``logits`` is (N, M, K)."""
         return {name: term / logits.shape[1] for name, term in super().terms(logits, targets).items()}
 
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Their mean likewise."""
+        return {name: term / logits.shape[1] for name, term in super().image_terms(logits, targets).items()}
+
 
 class McDropout(Over):
     """See above."""

@@ -41,6 +41,7 @@ ImageT = TypeVar("ImageT", bound=GradedImage)
 class OneClassEach:
     """The part of ``contract.Task`` that is the same whatever has a class: batches, and scores."""
 
+    labels_pixels = False
     selection_score = "auroc"
     tolerance_score = "balanced_accuracy"
     main_scores = ("auroc", "balanced_accuracy", "kappa", "accuracy", "calibration_error")

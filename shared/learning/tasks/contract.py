@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Literal, Protocol
 
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
@@ -35,6 +35,13 @@ class Options(BaseModel):
     """Base of every task's options: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """What the sites train with."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Of SGD; the others have their own."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """Of adamw apart from the gradient, of the others as a part of it."""
 
     @property
     def balances(self) -> bool:
@@ -234,6 +241,10 @@ class Task(Protocol[OptionsT, SampleT]):
         """What is said beside an answer that is less sure than θ."""
 
     @property
+    def labels_pixels(self) -> bool:
+        """Whether each pixel of an image has a class, and not the image."""
+
+    @property
     def head_is_local(self) -> bool:
         """Whether no method shares the network's heads, because their shape depends on a site's classes."""
 
@@ -308,9 +319,6 @@ class Task(Protocol[OptionsT, SampleT]):
         Raises:
             DataError: names every problem of every file.
         """
-
-    def optimizer(self, model: torch.nn.Module, options: OptionsT, learning_rate: float) -> torch.optim.Optimizer:
-        """A new optimizer over the model's trainable parameters."""
 
     def vary(self, sample: SampleT, augmentation: Augmentation, seed: int) -> SampleT:
         """An augmented copy of a sample, decided by the seed alone."""

@@ -47,8 +47,6 @@ class DrOptions(Options):
     """``released``: two layers with BatchNorm, as in the published code; ``linear``: one, as in the paper."""
     image_size: int = Field(default=256, ge=32, le=1024)
     """Side in pixels that every photograph is scaled to."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """Both without weight decay; SGD without momentum."""
 
     @field_validator("encoder")
     @classmethod
@@ -100,8 +98,3 @@ class DrStaging(Classification):
     def open_unlabelled(self, path: Path, options: DrOptions) -> list[GradedImage]:
         files = list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS)
         return [GradedImage(file.stem, read_colour(file, options.image_size), 0) for file in files]
-
-    def optimizer(self, model: nn.Module, options: DrOptions, learning_rate: float) -> torch.optim.Optimizer:
-        if options.optimizer == "adam":
-            return torch.optim.Adam(model.parameters(), lr=learning_rate)
-        return torch.optim.SGD(model.parameters(), lr=learning_rate)

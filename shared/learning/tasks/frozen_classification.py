@@ -37,6 +37,7 @@ class FrozenOptions(Options):
     """Side in pixels that every image is scaled to."""
     balance: bool = False
     """Whether images of rarer classes are taken more often in an epoch."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
 
     @property
     def balances(self) -> bool:
@@ -66,7 +67,7 @@ FrozenOptionsT = TypeVar("FrozenOptionsT", bound=FrozenOptions)
 
 
 class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
-    """A part of ``contract.Task``: the model, its optimizer, and the division of images that a task has read."""
+    """A part of ``contract.Task``: the model, and the division of images that a task has read."""
 
     head_is_local = False
 
@@ -95,6 +96,3 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         if options.weights == "random":
             return None
         return load_imagenet_weights(cast(FrozenFeatures, model).encoder, options.encoder, folders)
-
-    def optimizer(self, model: nn.Module, options: FrozenOptionsT, learning_rate: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam(model.parameters(), lr=learning_rate)

@@ -37,7 +37,6 @@ from shared.learning.seeds import seed_for
 from shared.learning.tasks import SELECTION_SCORES
 from shared.learning.tasks.contract import REFER, Collection, Dataset, Options, divided
 
-_MOMENTUM = 0.9
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 _CLASSES = ("background", "vessel")
 
@@ -66,6 +65,7 @@ class OctaOptions(Options):
     """Channels of each level of the U-Net."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Probability that a value is dropped."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
 
     @field_validator("widths")
     @classmethod
@@ -83,6 +83,7 @@ class OctaSegmentation:
     tolerance_score = "accuracy_mean"
     main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
     advice = REFER
+    labels_pixels = True
     head_is_local = False
 
     def options(self, raw: Mapping[str, object]) -> OctaOptions:
@@ -124,9 +125,6 @@ class OctaSegmentation:
                 image, nothing = scale_to(image, nothing, options.image_size)
             samples.append(SegmentedImage(file.stem, image, nothing.astype(np.uint8)))
         return samples
-
-    def optimizer(self, model: nn.Module, options: OctaOptions, learning_rate: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=_MOMENTUM)
 
     def vary(self, sample: SegmentedImage, augmentation: Augmentation, seed: int) -> SegmentedImage:
         return SegmentedImage(sample.id, *augment(sample.image, sample.mask, augmentation, seed))

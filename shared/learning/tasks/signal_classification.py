@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal
 
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import nn
@@ -42,8 +41,7 @@ class SignalOptions(Options):
 
     labels: tuple[str, ...] = Field(min_length=2, max_length=20)
     """What the classes are called, the same at every site."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """Both without weight decay; SGD without momentum."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
 
     @field_validator("labels")
     @classmethod
@@ -56,7 +54,7 @@ ExcerptT = TypeVar("ExcerptT", GradedImage, Window)
 
 
 class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
-    """A part of ``contract.Task``: recordings, cut and divided, the optimizer, and no augmentation.
+    """A part of ``contract.Task``: recordings, cut and divided, and no augmentation.
 
     Attributes:
         name: the task's.
@@ -115,10 +113,6 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
 
     def load_initial_weights(self, model: nn.Module, options: OptionsT, folders: Sequence[Path]) -> str | None:
         return None  # random weights
-
-    def optimizer(self, model: nn.Module, options: OptionsT, learning_rate: float) -> torch.optim.Optimizer:
-        kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD
-        return kind(model.parameters(), lr=learning_rate)
 
     def _numbered(self, name: str, excerpts: Sequence[NDArray[Any]], label: int) -> list[ExcerptT]:
         return [self.sample(f"{name}/{number:04d}", excerpt, label) for number, excerpt in enumerate(excerpts, 1)]

@@ -1,4 +1,6 @@
-"""What an optimizer remembers of each parameter, as tensors by name, so that the next round can go on from it."""
+"""The optimizer of a run's options, and what it remembers of each parameter, as tensors by name, so that the next round
+can go on from it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,30 @@ import torch
 from torch import Tensor, nn
 
 from shared.exchange.records import TensorList, TensorShape
+from shared.learning.tasks.contract import Options
+
+
+def new_optimizer(network: nn.Module, options: Options, learning_rate: float) -> torch.optim.Optimizer:
+    """An optimizer over the network's parameters that remembers nothing yet."""
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(
+            network.parameters(), lr=learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
+        )
+    kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
+    return kind(network.parameters(), lr=learning_rate, weight_decay=options.weight_decay)
 
 
 def remembered(optimizer: torch.optim.Optimizer, network: nn.Module) -> TensorList:
     """The tensors ``KIND/PARAMETER`` that an optimizer has after a step, by what it is.
 
     Raises:
-        ValueError: it is neither SGD nor Adam.
+        ValueError: it is none of those that a run can have.
     """
     shapes: dict[str, list[int]]
     tensors: dict[str, TensorShape] = {}
     for name, parameter in network.named_parameters():
         own = list(parameter.shape)
-        if isinstance(optimizer, torch.optim.Adam):
+        if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
             shapes = {"step": [], "exp_avg": own, "exp_avg_sq": own}
         elif isinstance(optimizer, torch.optim.SGD):
             shapes = {"momentum_buffer": own} if optimizer.param_groups[0]["momentum"] else {}
