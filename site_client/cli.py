@@ -453,7 +453,8 @@ def uninstall_service(work: Path) -> None:
 
 
 def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
-    from site_client.offer import standing, why_over  # noqa: PLC0415  (keeps --help instant)
+    from site_client.configuration import FILE  # noqa: PLC0415  (keeps --help instant)
+    from site_client.offer import standing, why_over, why_refused  # noqa: PLC0415
     from site_client.store import Decision, decision, write_decision  # noqa: PLC0415
 
     now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
@@ -462,6 +463,12 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     if now == "agreed":
         leave = f"`dropfed-site withdraw {run} --work {typed(work)}` leaves it"
         raise ConfigurationError([f"{run}: this site has agreed to it already; {leave}"])
+    if answer == "yes" and (refused := why_refused(work, run)) is not None:
+        remedy = (
+            f"see policy: in {work / FILE} and the images; a change there holds once the daemon is started anew, then "
+            f"approve again, or `dropfed-site decline {run} --work {typed(work)}`"
+        )
+        raise ConfigurationError([f"{run}: cannot be agreed to, for the daemon would decline it: {refused}; {remedy}"])
     before = decision(work, run)
     write_decision(work, run, Decision(answer))
     instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""

@@ -7,6 +7,7 @@ what it did not take is given back, where that is safe.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.counted import counted
@@ -16,7 +17,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import Place
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration, decimal_text
-from shared.learning.data.division import deal
+from shared.learning.data.division import Block, deal
 from shared.learning.data.sets import Members, SetName, images_in, sets_of
 from shared.learning.data.splits import SPLITS, SplitName, SplitPlan
 from shared.learning.demands import Demands, demands
@@ -28,11 +29,59 @@ from shared.visible import typed
 from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
-from site_client.folders import all_units, find, units_in
+from site_client.folders import Found, all_units, find, units_in
 from site_client.policy import excesses
 from site_client.train import Trainer
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a yes to a run would commit to, as far as that is known before an image is read.
+
+    Args:
+        before: what is kept, once all other runs are over.
+        blocks: with those that would be dealt for it.
+        sets: the blocks of each set of the run.
+        rows: of scores over each set, at most.
+    """
+
+    before: Kept
+    blocks: list[Block]
+    found: Found
+    sets: dict[SetName, tuple[int, ...]]
+    rows: dict[SetName, int]
+
+    def images(self, name: SplitName) -> int:
+        """How many images are in a set."""
+        return images_in(self.sets[name], self.found.own.blocks)
+
+    def demand_allowed(self, run: str, policy: Policy) -> None:
+        """Demand that the hospital allows that.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        _demand_images(self.images("train"), policy)
+        _demand_rows(self.before.budget, run, {name: (self.sets[name], self.rows[name]) for name in self.sets}, policy)
+
+
+def settle(work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration, demanded: Demands) -> Settled:
+    """See which images a run would use. Nothing is written; the bytes of all files are looked at, and no pixel.
+
+    Raises:
+        DataError: the folders cannot be read, or do not make the run's sets.
+        StandingError: what is kept of earlier runs is missing or old.
+    """
+    before = _after_all_others(work, channel, run.run)
+    here, least = all_units(work, site), site.policy.minimum_count
+    blocks = deal(before.division.blocks, here, least, bytes.fromhex(before.division.secret))
+    found = find(run.task, here, blocks, least)
+    sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
+    if found.foreign is not None:
+        sets["foreign"] = tuple(found.foreign.blocks)
+    return Settled(before, blocks, found, sets, _rows(demanded.most_rows))
 
 
 def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Trainer, demanded: Demands) -> Dataset:
@@ -47,20 +96,12 @@ def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Train
         StandingError: what it kept of earlier runs is missing or old, or this run may have been answered before.
     """
     policy, run = site.policy, trainer.run
-    before = _after_all_others(work, channel, run.run)
-    _demand_unanswered(work, before.budget, run)
-    here, secret = all_units(work, site), bytes.fromhex(before.division.secret)
-    blocks = deal(before.division.blocks, here, policy.minimum_count, secret)
-    found = find(run.task, here, blocks, policy.minimum_count)
-    plan = check_record(run.split, SplitPlan, "split")
-    sets = sets_of(found.own.blocks, plan, split_seed(run.seed, site.site))
-    if found.foreign is not None:
-        sets["foreign"] = tuple(found.foreign.blocks)
-    rows = _rows(demanded.most_rows)
-    # What can be known without reading an image is asked first.
-    _demand_images(images_in(sets["train"], found.own.blocks), policy)
-    _demand_rows(before.budget, run.run, {name: (sets[name], rows[name]) for name in sets}, policy)
-    dataset = trainer.open_dataset(found.members(sets))
+    _release_all_others(work, channel, run.run)
+    _demand_unanswered(work, kept(work, agreed_runs(channel)).budget, run)
+    settled = settle(work, channel, site, run, demanded)
+    before, sets = settled.before, settled.sets
+    settled.demand_allowed(run.run, policy)  # what can be known without reading an image is asked first
+    dataset = trainer.open_dataset(settled.found.members(sets))
     if problems := excesses(policy, demanded, max(dataset.repeats.values(), default=1)):
         raise ConfigurationError(problems)
     spending = _spending(run, demanded, len(dataset.train))
@@ -69,10 +110,10 @@ def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Train
         # The secret of a run's noise is made here and nowhere else. If it is lost, no round is answered any more: other
         # noise over the same sums would show, together with the first, what they are.
         Secret.made_at(store.noise_path(work, run.run))
-    agreed = Agreed(sets={name: list(numbers) for name, numbers in sets.items()}, rows=rows, private=spending)
-    division = before.division.model_copy(update={"blocks": blocks})
+    agreed = Agreed(sets={name: list(numbers) for name, numbers in sets.items()}, rows=settled.rows, private=spending)
+    division = before.division.model_copy(update={"blocks": settled.blocks})
     keep(work, Kept(division, before.budget.with_run(run.run, agreed)))
-    for sentence in found.told():
+    for sentence in settled.found.told():
         logger.info("run %s: %s", run.run, sentence)
     return dataset
 
@@ -234,10 +275,19 @@ def _after_all_others(work: Path, channel: Channel, run: str) -> Kept:
         StandingError: as ``kept``.
     """
     found = kept(work, agreed_runs(channel))
-    for other, agreed in found.budget.runs.items():
-        if other != run and not agreed.is_over:
-            release(work, channel, other)
-    return kept(work, agreed_runs(channel))
+    budget = found.budget
+    for other in _open_besides(budget, run):
+        budget = _without_rest(work, channel, budget, other)
+    return Kept(found.division, budget)
+
+
+def _release_all_others(work: Path, channel: Channel, run: str) -> None:
+    for other in _open_besides(kept(work, agreed_runs(channel)).budget, run):
+        release(work, channel, other)
+
+
+def _open_besides(budget: Budget, run: str) -> list[str]:
+    return [other for other, agreed in budget.runs.items() if other != run and not agreed.is_over]
 
 
 def _without_rest(work: Path, channel: Channel, budget: Budget, run: str) -> Budget:

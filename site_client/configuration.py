@@ -22,6 +22,7 @@ from shared.folder.address import folder_here
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
+from shared.folder.lock import is_at_work
 from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
@@ -214,6 +215,15 @@ def running_configuration(work: Path) -> SiteConfiguration:
     return (
         read_settings(path, SiteConfiguration, "start the daemon anew") if path.exists() else read_configuration(work)
     )
+
+
+def configuration_in_force(work: Path) -> SiteConfiguration:
+    """The settings of the daemon at work here, or those that it would start with.
+
+    Raises:
+        ConfigurationError: they cannot be read.
+    """
+    return running_configuration(work) if is_at_work(work) else read_configuration(work)
 
 
 def workers_of(configuration: SiteConfiguration) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shared.counted import counted
-from shared.errors import ConfigurationError, DropfedError, StandingError
+from shared.errors import ConfigurationError, DataError, DropfedError, PoisonError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, Place, is_name
@@ -18,14 +18,18 @@ from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShap
 from shared.exchange.trust import Correspondent
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
+from shared.learning.data.splits import SPLITS
 from shared.learning.methods import open_method
 from shared.visible import typed
 from site_client import store
-from site_client.configuration import MADE_BY, identity, read_configuration
-from site_client.division import budget_here, division_here
+from site_client.configuration import MADE_BY, SiteConfiguration, configuration_in_force, identity
+from site_client.division import DIVISION, budget_here, division_here
 from site_client.facts import ending_of
-from site_client.policy import excesses, judge
+from site_client.policy import judge
 from site_client.rotation import own_key
+
+if TYPE_CHECKING:
+    from site_client.commitment import Settled
 
 _READABLE = {
     "none": "everything; nothing is encrypted (encrypt: none)",
@@ -103,6 +107,47 @@ def why_over(work: Path, run: str) -> str | None:
     return said.get(now)
 
 
+def why_refused(work: Path, run: str) -> str | None:
+    """Why the daemon would decline a run though a person agrees to it; None where it would not, as far as is known
+    before an image is read, or where its settings cannot be read now.
+
+    Raises:
+        ConfigurationError: no such run was offered here.
+    """
+    offer_folder(work, run)
+    channel = read_channel(work)
+    try:
+        site, (configuration, sharing) = configuration_in_force(work), store.offer(channel, run)
+    except (ConfigurationError, StandingError, PoisonError):
+        return None
+    _, refusals = _weighed(work, channel, site, configuration, sharing)
+    return "; ".join(refusals) or None
+
+
+def _weighed(
+    work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration, listed: Sharing
+) -> tuple[Settled | str, list[str]]:
+    """Which images a run would use here, or why that cannot be told; and why the daemon would decline the run.
+
+    It decides by the same. Images that are not as they must be are none of the reasons: it waits until they are.
+    """
+    from site_client.commitment import settle  # noqa: PLC0415  (PyTorch)
+    from site_client.train import trainer_at  # noqa: PLC0415  (PyTorch)
+
+    judgement = judge(site.policy, run, decision=True)
+    refusals = [judgement.reason] if judgement.answer == "no" else []
+    settled: Settled | str = ""
+    try:
+        demanded = trainer_at(work, site, run, listed).check_offer()
+        settled = settle(work, channel, site, run, demanded)
+        settled.demand_allowed(run.run, site.policy)
+    except ConfigurationError as error:
+        return settled, list(dict.fromkeys([*refusals, *error.problems]))
+    except (DataError, StandingError) as error:
+        return " ".join(str(error).splitlines()), refusals
+    return settled, refusals
+
+
 def describe(work: Path, run: str) -> str:
     """Several lines for a person who has to decide.
 
@@ -140,7 +185,7 @@ def describe(work: Path, run: str) -> str:
             else f"noise multiplier {privacy.noise_multiplier:g}"
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
-    lines += _demanded(work, configuration)
+    lines += _demanded(work, configuration, sharing, is_open=standing(work, run) == "offered")
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
@@ -150,23 +195,28 @@ def describe(work: Path, run: str) -> str:
     return "\n".join(lines)
 
 
-def _demanded(work: Path, run: RunConfiguration) -> list[str]:
-    """What a run takes of this machine and of its images, beside what the hospital allows."""
+def _demanded(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:
+    """What a run takes of this machine and of its images, beside what the hospital allows.
+
+    Args:
+        is_open: whether the run can still be agreed to.
+    """
     from shared.learning.demands import demands  # noqa: PLC0415  (PyTorch)
 
     try:
-        policy = read_configuration(work).policy
-        found = demands(run)
+        site = configuration_in_force(work)
+        policy, found = site.policy, demands(run)
         division = division_here(work)
     except (ConfigurationError, StandingError) as error:
         return [f"what it takes:      cannot be told: {' '.join(str(error).splitlines())}"]
     budget = budget_here(work)
+    settled, refusals = _weighed(work, read_channel(work), site, run, listed) if is_open else ("", [])
     blocks = [number for number, block in enumerate(division.blocks) if run.task in block.folders]
     left = policy.rows_per_set - (budget.rows_of(blocks, but=run.run) if budget else 0)
     lines = [
         f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
         f"{counted(found.rounds, 'round')} (at most {policy.max_rounds:,})",
-        f"trains on:          {counted(policy.minimum_training_images, 'image')} or more, or this site declines",
+        f"trains on:          {_own_images(work, settled, policy.minimum_training_images)}",
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
         f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
@@ -180,11 +230,22 @@ def _demanded(work: Path, run: RunConfiguration) -> list[str]:
             f"privacy so far:     ε {spent:.2f} of {policy.total_epsilon:g}, at δ {policy.total_delta:g}, are taken by "
             f"other private runs; of one run δ may be {policy.max_delta:g}"
         )
-    judgement, more = judge(policy, run, None), excesses(policy, found)
-    refusals = [*([judgement.reason] if judgement.answer == "no" else []), *more]
     if refusals:
-        lines.append(f"declined:           {'; '.join(dict.fromkeys(refusals))}")
+        lines.append(f"declined:           {'; '.join(refusals)}")
     return lines
+
+
+def _own_images(work: Path, settled: Settled | str, least: int) -> str:
+    """How many images a run would use here; with a division that is not made yet groups may fall otherwise."""
+    demanded = f"{counted(least, 'image')} or more, or this site declines"
+    if isinstance(settled, str):
+        return f"{demanded}{f'; how many there are cannot be told: {settled}' if settled else ''}"
+    about = "" if (work / DIVISION).exists() else "about "
+    train, validation, test = (settled.images(name) for name in SPLITS)
+    return (
+        f"{about}{counted(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
+        f"{demanded}"
+    )
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:

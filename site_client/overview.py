@@ -24,8 +24,8 @@ from site_client.configuration import (
     MADE_BY,
     Policy,
     SiteConfiguration,
+    configuration_in_force,
     read_configuration,
-    running_configuration,
     workers_of,
 )
 from site_client.offer import read_channel
@@ -50,7 +50,7 @@ def overview(work: Path) -> dict[str, Any]:
             [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {typed(work)}`"]
         ) from None
     running = is_at_work(work)
-    configuration, channel = running_configuration(work) if running else read_configuration(work), read_channel(work)
+    configuration, channel = configuration_in_force(work), read_channel(work)
     transfer = read_transfer(work / TRANSFER)
     waits_for, then = _standing(work, configuration, channel, status)
     return status | {

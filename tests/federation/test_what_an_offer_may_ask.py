@@ -23,7 +23,7 @@ from site_client.cli import main
 from site_client.configuration import Policy
 from site_client.division import BUDGET, DIVISION, Agreed, Budget, Division, Spending
 from site_client.offer import describe
-from site_client.store import noise_path, runs_with_noise
+from site_client.store import decision, noise_path, runs_with_noise
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 
@@ -245,13 +245,46 @@ def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hos
     shown = describe(hospital.work, run.run)
     for line in (
         "shows each image:   up to 30 times in the whole run (at most 5,000), in 30 rounds (at most 1,000)",
-        "trains on:          20 images or more, or this site declines",
+        "trains on:          20 images of this site's, validated on 10 and tested on 10; 20 images or more, or ",
         "parameters (at most 200,000,000), about 0.0 GB of memory (at most 16)",
         "rows of scores:     up to 61 over one set of images; 5,000 of 5,000 are left for all runs together",
         "privacy so far:     ε 0.00 of 10, at δ 0.001, are taken by other private runs; of one run δ may be 0.001",
     ):
         assert line in shown
     assert not hospital.is_sealed(Place("consent", run.run))
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ({"max_rounds": 1}, "2 rounds are more than this hospital's 1"),
+        ({"max_views": 1}, "times one image may be shown in the whole run are more than this hospital's 1"),
+        ({"minimum_training_images": 30}, "it would train on fewer images than this hospital's minimum of 30"),
+        ({"rows_per_set": 3}, "5 rows of scores over its validation set are more than the 3 that are left here"),
+    ],
+    ids=["what is said", "what follows", "images", "scores"],
+)
+def test_nobody_agrees_to_what_the_daemon_would_decline(
+    policy: dict[str, object], reason: str, hospital: Hospital
+) -> None:
+    hospital.set_policy(Policy())
+    run = asked()
+    hospital.offer(run)
+    hospital.live()
+    hospital.set_policy(Policy(**policy))
+    before = (hospital.work / DIVISION).read_bytes()
+    approve = ["approve", run.run, "--work", str(hospital.work)]
+    refused = CliRunner().invoke(main, approve)
+    assert refused.exit_code == 2
+    assert f"{run.run}: cannot be agreed to, for the daemon would decline it: " in refused.output
+    assert reason in refused.output and f"see policy: in {hospital.work / 'site.yaml'}" in refused.output
+    assert f"declined:           {reason}" in describe(hospital.work, run.run) or "times" in reason
+    assert decision(hospital.work, run.run) is None and not (hospital.work / BUDGET).exists()
+    assert (hospital.work / DIVISION).read_bytes() == before
+    hospital.set_policy(Policy())
+    assert CliRunner().invoke(main, approve).exit_code == 0
+    hospital.live()
+    assert hospital.daemon.consent(run.run).agrees  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("lost", [(DIVISION,), (BUDGET,), (DIVISION, BUDGET)], ids=" and ".join)
