@@ -129,9 +129,14 @@ def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | Non
 def _ended(work: Path, channel: Channel) -> str | None:
     """How the last run ended, where its people may expect something else."""
     last = channel.last_from_peer()
-    if last is None or last.place.kind not in ("final", "abort"):
+    if last is None:
         return None
     run, decided = last.place.run, store.decision(work, last.place.run)
+    consent = store.consent(channel, run)
+    if consent is not None and not consent.agrees:
+        return f"{run} was declined here: {consent.reason}"
+    if last.place.kind not in ("final", "abort"):
+        return None
     if last.place.kind == "abort":
         return f"{run} was aborted: {store.why_aborted(channel, run)}"
     if decided is not None and decided.answer == "withdraw":

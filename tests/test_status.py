@@ -22,7 +22,7 @@ from shared.errors import ConfigurationError, PassingError, StandingError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Place
-from shared.exchange.records import FinalCard, Sharing, Withdrawal
+from shared.exchange.records import Consent, FinalCard, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
@@ -373,6 +373,16 @@ def test_the_site_through_a_run(run: Played) -> None:
     site_store.resume(work)
     run.finish()
     assert "waits for: the aggregator, to offer a run, since" in site_says(run)
+
+
+def test_the_site_says_which_run_it_declined_and_why(run: Played) -> None:
+    run.offer()
+    assert "last run" not in site_says(run)
+    consent = Consent(run=RUN, agrees=False, reason="9 rounds are more than this hospital's 5", images={})
+    run.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
+    said = site_says(run)
+    assert f"last run: {RUN} was declined here: 9 rounds are more than this hospital's 5\n" in said
+    assert "waits for: the aggregator, to offer another run" in said
 
 
 @pytest.mark.parametrize(("command", "home"), [(aggregator_command, "aggregator"), (site_command, "north")])
