@@ -61,6 +61,8 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     if not configuration.data:
         tasks = " or ".join(TASK_NAMES)
         yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
+    if key is not None:
+        yield from with_problems(partial(_division, work))
     if quick:
         for task, folder in configuration.data.items():
             if not (work / folder).is_dir():
@@ -68,8 +70,6 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         yield Finding("note", "left out, as --quick says: the round trip of 16 MB, and the images")
         return
     run = offered[0] if offered else None
-    if key is not None:
-        yield from with_problems(partial(_division, work))
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.foreign.items():

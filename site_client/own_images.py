@@ -75,8 +75,12 @@ def look_at_own_images(
     yield from _divided(task, dataset, parts, by)
     wanted = configuration.policy.minimum_training_images
     if len(members := found.members(sets)["train"]) < wanted:
-        few = f"{counted(len(members), 'image')} to train on, and policy: minimum_training_images is {wanted}"
-        yield Finding("warning", f"{task_name}: {few}, so that no such run is agreed to; add images, or lower it")
+        yield Finding(
+            "warning",
+            f"{task_name}: {by} would train on {counted(len(members), 'image')} here, and minimum_training_images in "
+            f"{FILE} (policy:) is {wanted}: this site will decline it, and every run that trains on fewer than "
+            f"{wanted}; add images, or lower that number and start the daemon anew",
+        )
     yield _copies(task_name, parts)
     yield from _named(task_name, image_files(root))
 

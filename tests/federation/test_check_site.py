@@ -298,3 +298,16 @@ def test_images_are_divided_as_the_newest_run_asks(federation: Federation, tmp_p
         "validation 3",
         "test 3",
     ]
+    few = POLICY.model_copy(update={"minimum_training_images": 7}).model_dump()
+    federation.change(tmp_path / "north" / "site.yaml", policy=few)
+    told = line(of_images(tmp_path / "north"), f"octa_segmentation: run {RUN} would train on 6 images here, and ")
+    assert told.grade == "warning"
+    assert "minimum_training_images in site.yaml (policy:) is 7: this site will decline it, and every" in told.text
+
+
+def test_a_division_that_is_lost_is_told_quickly_too(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    assert line(lines(tmp_path / "north", "--quick"), "division: ").grade == "ok"
+    played.offer_and_consent()
+    told = line(lines(tmp_path / "north", "--quick"), f"{tmp_path / 'north' / 'division.json'} and budget.json are not")
+    assert told.grade == "problem"
