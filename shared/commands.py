@@ -56,6 +56,9 @@ class Commands(click.Group):
         except DropfedError as error:
             say(str(error), err=True)
             ctx.exit(self.code_of(error))
+        except click.Abort:  # Ctrl-C at a question, or a no
+            say("\nstopped here: nothing was done", err=True)
+            ctx.exit(1)
         except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
@@ -117,7 +120,7 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
     return values
 
 
-def ask_password(user: str, instead: str = "give it by a file or an environment variable, as --help says") -> str:
+def ask_password(user: str, instead: str) -> str:
     """A password from the keyboard, without echo; what is asked does not get into the output.
 
     Args:

@@ -73,7 +73,7 @@ def join(
     Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD, a systemd credential called
     password, or INVITE gives it; it is kept in WORK/password, unless systemd will give it to `run` too.
     """
-    from shared.folder.address import is_public_link, shown_user  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.address import is_public_link, shown, shown_user  # noqa: PLC0415  (keeps --help instant)
     from shared.settings import read_password  # noqa: PLC0415
     from site_client.configuration import FILE, PASSWORD_VARIABLE, has_credential  # noqa: PLC0415
     from site_client.setup import demand_unused, joined, read_invite, settings_of  # noqa: PLC0415
@@ -96,8 +96,9 @@ def join(
         if not (password or is_public_link(asked.url)):
             raise StandingError(f"{password_file} is empty: put the folder's password there")
     elif not has_credential() and not (password := os.environ.get(PASSWORD_VARIABLE)):
+        instead = f"give --password-file FILE, or set {PASSWORD_VARIABLE}"
         is_told = content.password is not None and user in (None, content.user)
-        password = content.password if is_told else ask_password(shown_user(asked.url, asked.user))
+        password = content.password if is_told else ask_password(shown_user(asked.url, asked.user), instead)
     if known is None:
         demand_unused(work, asked, password)
     made = make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
@@ -105,9 +106,13 @@ def join(
         say(f"this is now site {content.site} of {content.federation}; its settings are in {work / FILE}")
     else:
         say(f"this was site {content.site} already: {work / FILE} and the keys stay as they are")
+        asked = asked.model_copy(update={"data": {**made.data, **folders}})
         given = {"data": data, "url": url, "user": user, "ca_file": ca_file}
         for key in (key for key, value in given.items() if value and getattr(asked, key) != getattr(made, key)):
-            say(f"{work / FILE}: {key}: is not what you gave just now; correct it there")
+            told = {"url": shown(asked.url), "user": shown_user(asked.url, asked.user)}.get(key, getattr(asked, key))
+            line = f"{key}: {json.dumps(told, ensure_ascii=False)}"
+            remedy = f"write `{line}` in place of `{key}:` and all that belongs to it, and start the daemon anew"
+            say(f"{work / FILE}: {key}: is not what you gave just now, and stays as it was: {remedy}")
     if password is not None:
         say(f"the password is kept in {work / made.password_file}, for its owner alone to read")
     say(f"pinned the aggregator's key {content.aggregator_key[:16]}…; no other is ever believed")
@@ -147,10 +152,11 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     from site_client.configuration import MADE_BY, computing_of, open_folder, read_configuration  # noqa: PLC0415
     from site_client.daemon import Daemon  # noqa: PLC0415
     from site_client.limits import be_nice  # noqa: PLC0415
+    from site_client.machine import if_another_daemon  # noqa: PLC0415
 
     find_manager()
     work = work.absolute()
-    with work_lock(work, made_by=MADE_BY):
+    with work_lock(work, if_another_daemon(work), MADE_BY):
         demand_private(work)
         os.umask(0o077)
         stop = _stop_event(duration)
@@ -347,10 +353,11 @@ def rotate_key(work: Path, yes: bool) -> None:
     from shared.exchange.names import handover_path  # noqa: PLC0415  (keeps --help instant)
     from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415
     from site_client.configuration import MADE_BY  # noqa: PLC0415
+    from site_client.machine import if_another_daemon  # noqa: PLC0415
     from site_client.rotation import demand_rotatable, rotate  # noqa: PLC0415
     from site_client.setup import KEY_FILE  # noqa: PLC0415
 
-    with work_lock(work, made_by=MADE_BY):
+    with work_lock(work, if_another_daemon(work), MADE_BY):
         demand_private(work)
         demand_rotatable(work)
         if not yes:
@@ -376,9 +383,10 @@ def accept_division(work: Path, yes: bool) -> None:
     from site_client.commitment import divide_anew  # noqa: PLC0415
     from site_client.configuration import MADE_BY  # noqa: PLC0415
     from site_client.division import BUDGET, DIVISION  # noqa: PLC0415
+    from site_client.machine import if_another_daemon  # noqa: PLC0415
     from site_client.offer import read_channel  # noqa: PLC0415
 
-    with work_lock(work, made_by=MADE_BY):
+    with work_lock(work, if_another_daemon(work), MADE_BY):
         channel = read_channel(work)
         if not yes:
             demand_yes(

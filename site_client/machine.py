@@ -50,6 +50,14 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
             )
 
 
+def if_another_daemon(work: Path) -> str:
+    """What to say where another daemon works."""
+    unit = unit_of(work)
+    by_hand = "Ctrl-C where it was typed, or `kill` the process that `pgrep -af 'run --work|dropfed-site'` shows"
+    how = f"`sudo systemctl stop {unit.name}`, or, of one that was started by hand, {by_hand}" if unit else by_hand
+    return f"another daemon works in this directory; stop it first: {how}"
+
+
 def unit_of(work: Path, folders: tuple[str, ...] = _UNITS) -> Path | None:
     """The systemd unit that runs the daemon of a work directory, or None."""
     for folder in folders:

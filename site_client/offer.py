@@ -50,12 +50,19 @@ def offer_folder(work: Path, run: str) -> Path:
     demand_work(work, MADE_BY)
     place = work / "mirror" / Place("offer", run).path
     if not is_name(run) or not (place / names.MANIFEST).exists():
-        if not any((work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")):
+        offered = sorted(
+            path.parent.parent.name for path in (work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")
+        )
+        if not offered:
             remedy = (
                 f"the daemon fetches what is offered: `dropfed-site status --work {typed(work)}` says whether it runs"
             )
             raise ConfigurationError([f"{run}: no such run was offered to {work}, nor any other yet; {remedy}"])
-        raise ConfigurationError([f"{run}: no such run was offered to {work}; the log names the runs that were"])
+        waiting = [other for other in offered if standing(work, other) == "offered"]
+        told = (
+            f"waiting for an answer: {', '.join(waiting)}" if waiting else f"none waits; so far: {', '.join(offered)}"
+        )
+        raise ConfigurationError([f"{run}: no such run was offered to {work}; {told}"])
     return place
 
 

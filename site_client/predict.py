@@ -88,10 +88,12 @@ def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
     """How the model does on labelled images.
 
     Raises:
-        DataError: names every problem of every image.
-        ConfigurationError: the images are graded by another scale than the model's.
+        ConfigurationError: every problem of every image; or they are graded by another scale than the model's.
     """
-    images = kept.task.open_images(folder, kept.options)
+    try:
+        images = kept.task.open_images(folder, kept.options)
+    except DataError as error:
+        raise ConfigurationError(error.problems) from None
     if len(images.classes) != len(kept.card.classes):
         raise ConfigurationError(
             [

@@ -65,8 +65,11 @@ def test_whoever_decides_again_is_told_what_it_replaces(run: Played, north: Path
     assert decision(north, "octa-2") == Decision("no")
 
 
-def test_a_run_is_asked_for_before_any_was_offered(north: Path) -> None:
-    assert "; the log names the runs that were" in site(north, "show", "other").output
+def test_a_run_is_asked_for_that_was_not_offered(run: Played, north: Path) -> None:
+    assert f"no such run was offered to {north}; none waits; so far: {RUN}\n" in site(north, "show", "other").output
+    run.run = "octa-2"
+    run.offer()
+    assert "; waiting for an answer: octa-2\n" in site(north, "approve", "other").output
     shutil.rmtree(north / "mirror" / "runs")
     result = site(north, "approve", "other")
     assert "nor any other yet; the daemon fetches what is offered: `dropfed-site status" in result.output

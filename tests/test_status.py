@@ -429,7 +429,7 @@ def test_pause_resume_and_stop_say_what_comes_of_it(run: Played, store: RunStore
     assert code == 2
     assert "a yes cannot be asked for without a terminal; nothing was done: to go on, give --yes" in text
     code, text = said("stop", answer="n\n")
-    assert code == 1 and f"End {RUN} for good?" in text
+    assert code == 1 and f"End {RUN} for good?" in text and "stopped here: nothing was done" in text
     assert not store.stop_requested
     with work_lock(work):
         assert said("stop", "--yes") == (0, f"{RUN} is being closed with the best model so far")

@@ -13,6 +13,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import os
 import re
 import secrets
 import socket
@@ -171,10 +172,13 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
     server = _Server((address, port), app, numthreads=THREADS, server_name="dropfed", shutdown_timeout=1)
     server.max_request_header_size = server.max_request_body_size = REQUEST_BYTES
     try:
+        # Tried by itself first: the server would tell a port that is taken in other words than the system's.
+        socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
         server.prepare()
     except OSError as error:
+        why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or error
         raise StandingError(
-            f"{host}, port {port}, cannot be listened at ({error.strerror or error}): choose another --port or --host"
+            f"{host}, port {port}, cannot be listened at ({why}): choose another --port or --host"
         ) from None
     thread = threading.Thread(target=server.serve, name="dashboard", daemon=True)
     thread.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,8 @@ def _on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
         from shared.audit.archive import open_archive  # noqa: PLC0415  (keeps --help instant)
 
         _check_key("--key", key, "aggregator")
-        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=ask_password, secret_key=secret_key)
+        ask = partial(ask_password, instead="set DROPFED_PASSWORD")
+        archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=ask, secret_key=secret_key)
         return command(archive=archive, key=key, **options)
 
     for decorate in (

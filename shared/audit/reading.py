@@ -425,9 +425,16 @@ class Reading:
             return None
         try:
             with held_against(names.FEDERATION):
-                federation = open_federation(content, aggregator_key=aggregator_key, protocol=None)
+                federation = open_federation(content, aggregator_key=None, protocol=None)
         except PoisonError as error:
             self.find(error.file, f"{error.reason}; without it nothing else can be checked")
+            return None
+        if aggregator_key is not None and federation.aggregator_key != aggregator_key:
+            self.find(
+                names.FEDERATION,
+                f"is signed by the key {federation.aggregator_key}, and --key names {aggregator_key}: compare the two "
+                "by telephone; without it nothing else can be checked",
+            )
             return None
         readme = self._read(names.README)
         entry = federation.files.get(names.README)

@@ -65,7 +65,11 @@ def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
         try:
             reading.opened  # noqa: B018  (raises)
         except PoisonError as error:
-            raise PoisonError(f"{name}/{error.file}", error.reason) from None
+            raise PoisonError(
+                f"{name}/{error.file}",
+                f"{error.reason}; nothing of this folder can be told: see what `dropfed-audit verify` says of it, or "
+                "have it copied anew, whole",
+            ) from None
     return dict(sorted(readings.items()))
 
 

@@ -52,6 +52,22 @@ def test_reading_changes_nothing(copy: Path) -> None:
     assert {path: (path.stat().st_mtime_ns, path.is_dir() or path.read_bytes()) for path in copy.rglob("*")} == before
 
 
+def test_a_key_that_is_not_the_folder_s_is_told_as_that_of_the_option(copy: Path) -> None:
+    code, said = cli("verify", "--key", "ab" * 32, copy)
+    key = json.loads((copy / names.FEDERATION).read_bytes())["key"]
+    assert code == 1
+    assert f"federation.json: is signed by the key {key}, and --key names {'ab' * 32}: compare the two" in said
+    assert cli("verify", "--key", key, copy)[0] == 0
+
+
+def test_a_folder_that_does_not_say_whose_it_is_comes_with_what_to_do(copy: Path, tmp_path: Path) -> None:
+    shutil.copytree(copy, tmp_path / "north")
+    (tmp_path / "north" / names.FEDERATION).unlink()
+    result = CliRunner().invoke(main, ["timeline", str(tmp_path / "north")])
+    assert result.exit_code == 1
+    assert "federation.json: is missing; nothing of this folder can be told: see what" in result.stderr
+
+
 def test_the_timeline_has_every_message_after_what_it_answers(copy: Path) -> None:
     events = told("timeline", copy)
     assert [event["kind"] for event in events] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -306,6 +307,16 @@ def test_join_asks_for_the_password_and_does_not_show_it(federation: Federation,
     assert (tmp_path / "w" / "password").read_text() == password
 
 
+def test_join_without_a_terminal_says_how_the_password_is_given(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    url = f"http://127.0.0.1:{federation.port}/north"
+    arguments = ["join", str(invite), "--work", str(tmp_path / "w"), "--url", url]
+    result = CliRunner().invoke(site, arguments, input="", env={"DROPFED_PASSWORD": ""})
+    assert result.exit_code == 2
+    assert "without a terminal; give --password-file FILE, or set DROPFED_PASSWORD\n" in result.output
+    assert not (tmp_path / "w").exists()
+
+
 def test_join_keeps_the_password_of_the_environment_for_the_daemon(federation: Federation, tmp_path: Path) -> None:
     invite, work = federation.aggregator / "invites" / "north.json", tmp_path / "w"
     password = (federation.site("north") / "password").read_text()
@@ -329,10 +340,16 @@ def test_join_again_says_which_settings_it_does_not_take(federation: Federation,
     before = (work / "site.yaml").read_bytes()
     invite, data = federation.aggregator / "invites" / "north.json", ("--data", f"octa_segmentation={tmp_path}")
     again = run(site, "join", invite, "--work", work, *data, "--user", "other", password="x").output
-    for key in ("data", "user"):
-        assert f"{work / 'site.yaml'}: {key}: is not what you gave just now; correct it there\n" in again
+    lines = {"data": f'data: {{"octa_segmentation": "{tmp_path}"}}', "user": 'user: "other"'}
+    for key, line in lines.items():
+        told = (
+            f"{work / 'site.yaml'}: {key}: is not what you gave just now, and stays as it was: write `{line}` in place"
+        )
+        assert told in again
     assert f"{work / 'site.yaml'}: url: is not" not in again
     assert (work / "site.yaml").read_bytes() == before
+    (work / "site.yaml").write_text(re.sub(r"(?m)^data:.*(\n  .*)*", lines["data"], before.decode()))
+    assert "data: is not" not in run(site, "join", invite, "--work", work, *data, password="x").output
 
 
 def test_join_asks_for_the_password_of_a_link_without_its_token(federation: Federation, tmp_path: Path) -> None:

@@ -265,7 +265,9 @@ def test_the_command(hospital: Hospital, tmp_path: Path) -> None:
     with work_lock(hospital.work):
         result = CliRunner().invoke(main, [*arguments, "--yes"])
     assert result.exit_code == 1
-    assert "another daemon works in this directory; stop it first" in result.output
+    assert (
+        "another daemon works in this directory; stop it first: Ctrl-C where it was typed, or `kill` " in result.output
+    )
     before = own_key(hospital.work).public
     assert CliRunner().invoke(main, arguments, input="n\n").exit_code != 0
     assert own_key(hospital.work).public == before

@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from deploy.local.rounds import EVERYONE
 from shared.audit.verify import lines, verify
+from shared.errors import ConfigurationError
 from shared.exchange.names import Place
 from shared.exchange.tables import read_metrics
 from shared.folder.local import LocalFolder
@@ -61,6 +62,9 @@ def test_signals_from_the_first_round_to_predictions(task: str, tmp_path: Path) 
     assert {row["advice"] for row in rows} <= {"", "have a person decide"}
     assert {row["grade_name"] for row in rows} <= set(kept.card.classes)
     assert evaluate_labelled(kept, data / "north").images == 24 * excerpts
+
+    with pytest.raises(ConfigurationError, match=r"recordings\.csv"):
+        evaluate_labelled(kept, data / "north" / "recordings")
 
     north = federation.site("north")
     configuration = read_configuration(north)

@@ -248,7 +248,7 @@ def test_folders_beyond_the_named_grades(tmp_path):
 
 def test_nothing_there(tmp_path):
     assert problems_of(tmp_path / "absent") == (
-        f"{tmp_path / 'absent'}: there is no such folder; make it and put the images there.",
+        f"{tmp_path / 'absent'}: there is no such folder; correct the path, or make it and put the images there.",
     )
     root = tmp_path / "empty"
     root.mkdir()

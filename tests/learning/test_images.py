@@ -137,6 +137,19 @@ def test_missing_and_empty_folders(tmp_path):
         read_pairs(tmp_path)
 
 
+def test_a_folder_that_is_not_there_is_named_and_one_below_it_too(tmp_path):
+    with pytest.raises(DataError) as raised:
+        read_pairs(tmp_path / "absent")
+    assert raised.value.problems == (
+        f"{tmp_path / 'absent'}: there is no such folder; correct the path, or make it and put the images there.",
+    )
+    (tmp_path / "images").mkdir()
+    with pytest.raises(DataError) as raised:
+        read_pairs(tmp_path / "images")
+    assert f"images: there is no such folder in {tmp_path / 'images'}; " in raised.value.problems[0]
+    assert raised.value.problems[0].endswith("or name the folder that holds images.")
+
+
 def test_scaling_keeps_shape_range_and_cover():
     mask = np.zeros((40, 80), bool)
     mask[:, 21:41] = True  # half of new column 10, of which a quarter is not enough

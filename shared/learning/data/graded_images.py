@@ -154,7 +154,7 @@ def _list_graded(root: Path, problems: list[str]) -> _Listed:
         DataError: there is no such folder.
     """
     if not root.is_dir():
-        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
+        raise DataError([f"{root}: there is no such folder; correct the path, or make it and put the images there."])
     names = _read_names(root / GRADES_FILE, problems)
     is_listed = (root / LABELS_FILE).exists() or (root / "images").exists()
     files, grade_of, found = (_read_listed if is_listed else _read_grade_folders)(root, names, problems)

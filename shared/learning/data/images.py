@@ -82,6 +82,9 @@ def pair_units(root: Path) -> list[Unit]:
 
 def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]:
     """The files of each image and its mask, sorted by stem; a sentence is added for each that is missing."""
+    if not root.is_dir():
+        problems.append(f"{root}: there is no such folder; correct the path, or make it and put the images there.")
+        return {}
     images = files_by_stem(root / "images", problems)
     masks = files_by_stem(root / "masks", problems)
     for stem in sorted(images.keys() - masks.keys()):
@@ -176,7 +179,10 @@ def files_by_stem(
         formats: what these are called.
     """
     if not folder.is_dir():
-        problems.append(f"{folder.name}: there is no such folder in {folder.parent}; make it and put the files there.")
+        problems.append(
+            f"{folder.name}: there is no such folder in {folder.parent}; make it and put the files there, or name the "
+            f"folder that holds {folder.name}."
+        )
         return {}
     files: dict[str, Path] = {}
     for path in visible(folder):

@@ -114,7 +114,7 @@ def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str
         DataError: there is no such folder, or it is laid out in neither way.
     """
     if not root.is_dir():
-        raise DataError([f"{root}: there is no such folder; make it and put the images there."])
+        raise DataError([f"{root}: there is no such folder; correct the path, or make it and put the images there."])
     return (_listed if (root / LABELS_FILE).exists() else _folders)(root, classes, problems)
 
 
