@@ -150,7 +150,7 @@ def _weighed(
         settled.demand_allowed(run.run, site.policy)
     except ConfigurationError as error:
         return settled, list(dict.fromkeys([*refusals, *error.problems]))
-    except (DataError, StandingError) as error:
+    except (DataError, StandingError, OSError) as error:  # who decides may perhaps not read the images
         return " ".join(str(error).splitlines()), refusals
     return settled, refusals
 
