@@ -33,6 +33,7 @@ from torch import nn
 import aggregator.launch
 import aggregator.preparation
 import shared.learning.aggregation
+import shared.learning.run_checks
 import site_client.daemon
 import site_client.train
 from benchmarks.exchange_federation import Home
@@ -171,6 +172,7 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     vars(aggregator.preparation).update(
         task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)
     )
+    vars(shared.learning.run_checks).update(task_named=lambda _name: AnyTask())
     vars(shared.learning.aggregation).update(Combined=half_of)
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
