@@ -19,6 +19,7 @@ import torch
 import yaml
 from rich.console import Console
 
+from aggregator.studies import running
 from aggregator.studies.configuration import read_study
 from aggregator.studies.matrix import expand
 from aggregator.studies.play import _Told, play_study
@@ -178,6 +179,13 @@ def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
     said, _ = process.communicate(timeout=120)
     assert begun and process.returncode == 1
     assert "stopped; the same command goes on" in said and "Traceback" not in said
+
+
+def test_ctrl_c_in_the_instant_in_which_the_loading_process_starts_is_not_lost(monkeypatch):
+    monkeypatch.setattr(running, "ensure_running", lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        running.start_forkserver()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 TOO_PRIVATE = {"method": "fedavg", "privacy": {"max_grad_norm": 1.0, "delta": 1e-300, "target_epsilon": 0.01}}

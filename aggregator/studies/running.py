@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing import resource_tracker
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -98,7 +99,7 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
-        _start_forkserver()
+        start_forkserver()
     else:  # Windows: each process loads them itself
         context = multiprocessing.get_context("spawn")
     processes: set[BaseProcess] = set()
@@ -126,15 +127,17 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
                 process.kill()
 
 
-def _start_forkserver() -> None:
-    """Start the process that loads the libraries; Ctrl-C, which the terminal sends to it too, is for us alone."""
-    if threading.current_thread() is not threading.main_thread():
-        return  # who alone may say what a signal does; it is started with the first cell then
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def start_forkserver() -> None:
+    """Start the process that loads the libraries; Ctrl-C, which the terminal sends to it too, is for us alone.
+
+    It begins with the signal blocked, and so do its cells; we block it meanwhile, so that it reaches us afterwards.
+    """
+    resource_tracker.ensure_running()  # what it starts first, and unblocks the signal after
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def play_logged(folder: Path) -> NoReturn:

@@ -100,7 +100,7 @@ def test_folders_under_two_aggregators_keys_do_not_hold_together(home: Path, tmp
     assert "are of several federations" in refused("verify", north, other.drop)
     result = CliRunner().invoke(main, ["verify", str(north), str(other.drop), "--key", other.aggregator_key])
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
-    assert result.stdout.startswith(f"{north}/{names.FEDERATION}: is signed by another key")
+    assert result.stdout.startswith(f"{north}/{names.FEDERATION}: is signed by the key ")
 
 
 @pytest.mark.parametrize("where", ["north/page", "page", "north/runs/page", "link/page"])
