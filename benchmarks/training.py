@@ -100,7 +100,7 @@ class Site:
         self.task: Task = task_named(case.task)
         self.options = self.task.options(run.task_options | UNTRAINED.get(case.task, {}))
         augmentation = self.task.augmentation(run.augmentation)
-        of_image = augmentation.copies + augmentation.originals
+        of_image = augmentation.views
         self.samples = drawn(self.task, self.options, root, -(-case.views // of_image))
         self.epoch = Epoch(RATE, run.batch_size, 1, augmentation)
         model = self.task.build_model(self.options, CLASSES[case.task], seed=1)

@@ -34,6 +34,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
+from shared.learning.objectives import Objective, Weighted, balanced_weights
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
@@ -43,7 +44,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Options, Task
-from shared.learning.training import Epoch, evaluate, train_epoch
+from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
@@ -274,7 +275,9 @@ class Trainer:
         """
         task, method = self.task, self.method
         network = self.network(len(dataset.classes), files.received, files.start, files.personal)
-        objective = method.objective(configuration.round, self.run.rounds)
+        if method.options.refresh_batch_norm == "on_arrival":
+            measure_statistics(task, network, dataset.train, self.computing)
+        objective = self._objective(dataset, configuration.round)
         local = self._local(network, dataset, configuration.round, files)
         table = ScoreTable(configuration, self.policy, dataset)
         tables: dict[str, bytes] = {}
@@ -354,7 +357,9 @@ class Trainer:
             state: what came with it.
         """
         network = self.network(len(dataset.classes), received, start, personal)
-        objective = self.method.objective(self.run.rounds, self.run.rounds)
+        if self.method.options.refresh_batch_norm == "on_arrival":
+            measure_statistics(self.task, network, dataset.train, self.computing)
+        objective = self._objective(dataset, self.run.rounds)
         optimizer, count = self._optimizer(network), self.method.options.fine_tuning_epochs
         for number in range(1, count + 1):
 
@@ -402,6 +407,14 @@ class Trainer:
         )
         return replace(tested, scores=tested.scores | {"ood_auroc": ood_auroc(inside, outside)})
 
+    def _objective(self, dataset: Dataset, round_no: int) -> Objective:
+        """What training makes small at this site."""
+        objective = self.method.objective(round_no, self.run.rounds)
+        if self.method.options.class_weights == "none":
+            return objective
+        targets = (self.task.collate(batch)[1] for batch in self.task.batches(dataset.train))
+        return Weighted(objective, balanced_weights(targets, len(dataset.classes)))
+
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         return new_optimizer(network, self.options, self.run.learning_rate.initial)
 
@@ -412,6 +425,8 @@ class Trainer:
             seed=seed_for(configuration.seed, *purpose),
             augmentation=self.task.augmentation(configuration.augmentation),
             repeats=dataset.repeats,
+            max_grad_norm=self.options.max_grad_norm,
+            refreshes=self.method.options.refresh_batch_norm != "never",
         )
 
     def _local(self, network: nn.Module, dataset: Dataset, round_no: int, files: Files) -> Local:

@@ -344,11 +344,29 @@ class Line(Record):
     hold: Annotated[int, Field(ge=1, description="rounds between two steps")] = 1
 
 
+class Cosine(Record):
+    """A learning rate that rises in equal steps to ``initial``, falls along half a cosine towards ``final``, and begins
+    anew.
+    """
+
+    shape: Literal["cosine"]
+    initial: Annotated[float, Field(gt=0, le=10)]
+    final: Annotated[float, Field(gt=0, le=10)]
+    period: Annotated[int, Field(ge=1, description="rounds until it begins anew")]
+    warm_up: Annotated[int, Field(ge=0, description="of them, the rounds in which it rises")] = 0
+
+    @model_validator(mode="after")
+    def _falls(self) -> Cosine:
+        if self.warm_up >= self.period:
+            raise ValueError("warm_up: leaves no round of the period to fall in; lower it")
+        return self
+
+
 def _by_default_a_cycle(rate: Any) -> Any:
     return {"shape": "cycle", **rate} if isinstance(rate, dict) else rate
 
 
-LearningRate = Annotated[Falling | Line, Field(discriminator="shape"), BeforeValidator(_by_default_a_cycle)]
+LearningRate = Annotated[Falling | Line | Cosine, Field(discriminator="shape"), BeforeValidator(_by_default_a_cycle)]
 """How the learning rate goes from round to round."""
 
 

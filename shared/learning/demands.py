@@ -90,7 +90,7 @@ def demands(run: RunConfiguration) -> Demands:
         network = build_network(task, method, options, _CLASSES, run_seed=run.seed, is_private=run.privacy is not None)
     listed = sharing(task, method, network)
     epochs = len(method.phases(network, run.epochs))
-    of_epoch = (augmentation.copies + augmentation.originals) * options.overlap * answers_of(network)
+    of_epoch = augmentation.views * options.overlap * answers_of(network)
     return Demands(
         sharing=listed,
         rounds=run.rounds,
@@ -120,7 +120,11 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     )
     gradients = 1 + IMAGES_AT_A_TIME * (run.privacy is not None)
     kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(options)) + received
-    return _NUMBER * int(kept + beside + _yielded(network, task.input_shape(options), run.batch_size))
+    whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops
+    trained = whole if crops is None else (whole[0], *[min(side, crops.size) for side in whole[1:]])
+    yielded = _yielded(network, trained)[0] * run.batch_size
+    yielded += 2 * _yielded(network, whole)[1] * max(run.batch_size, _EVALUATED)
+    return _NUMBER * int(kept + beside + yielded)
 
 
 def _remembered(options: Options) -> int:
@@ -130,8 +134,8 @@ def _remembered(options: Options) -> int:
     return 2
 
 
-def _yielded(network: nn.Module, shape: tuple[int, ...], batch_size: int) -> int:
-    """Numbers that the layers yield for one batch: all that training has to keep, of what is frozen the largest."""
+def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Numbers that the layers yield for one input: all that training has to keep, and the most of one layer."""
     kept, largest = 0, 0
 
     def count(layer: nn.Module, inputs: object, values: object) -> None:
@@ -150,4 +154,4 @@ def _yielded(network: nn.Module, shape: tuple[int, ...], batch_size: int) -> int
     finally:
         for handle in handles:
             handle.remove()
-    return kept * batch_size // _TRIED + 2 * largest * max(batch_size, _EVALUATED) // _TRIED
+    return kept / _TRIED, largest / _TRIED

@@ -7,7 +7,7 @@ several members that answer together, (N, M, K) stands for (N, K).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -127,6 +127,46 @@ class WithDice:
 
     def uncertainty(self, logits: Tensor) -> Tensor:
         return self.of.uncertainty(logits)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """An objective in which each target's terms count by the weight of its class.
+
+    Args:
+        of: what each target is learnt by.
+        weights: of the classes, each > 0.
+    """
+
+    of: Objective
+    weights: tuple[float, ...]
+
+    def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        of_targets = torch.tensor(self.weights, device=logits.device)[targets]  # (N,)
+        return {name: of_targets * term for name, term in self.of.terms(logits, targets).items()}
+
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return self.of.image_terms(logits, targets)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return self.of.probabilities(logits)
+
+    def uncertainty(self, logits: Tensor) -> Tensor:
+        return self.of.uncertainty(logits)
+
+
+def balanced_weights(targets: Iterable[Tensor], classes: int) -> tuple[float, ...]:
+    """N / (K · n_c) for each of the K classes that are there, which so count alike; their mean over all N targets that
+    count is 1. A class that is not there has 1.
+
+    Args:
+        targets: int64 classes, or ``IGNORED``, in parts of any shape.
+    """
+    counts = torch.zeros(classes, dtype=torch.int64)
+    for part in targets:
+        counts += torch.bincount(part[part != IGNORED].flatten().cpu(), minlength=classes)
+    there = int((counts > 0).sum())
+    return tuple(int(counts.sum()) / (there * count) if count else 1.0 for count in counts.tolist())
 
 
 @dataclass(frozen=True)

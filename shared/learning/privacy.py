@@ -132,6 +132,8 @@ def objections(
     theta_from: Literal["train", "validation"] | None,
     augmentation: Augmentation,
     balances: bool = False,
+    weighs_classes: bool = False,
+    clips: bool = False,
 ) -> list[str]:
     """Why a run cannot be private: each reason a sentence with its remedy; none if it can.
 
@@ -142,6 +144,8 @@ def objections(
         theta_from: the split that θ is measured on, where the method sends one.
         augmentation: how images are varied.
         balances: whether images of rarer classes are taken more often.
+        weighs_classes: whether a site counts its classes to weigh them.
+        clips: whether the gradient of a step is clipped.
     """
     reasons = []
     if keeps_batch_norm:
@@ -158,15 +162,23 @@ def objections(
         reasons.append(
             "method_options: theta_from: θ measured on training images would leave without noise; say validation"
         )
-    views = augmentation.copies + augmentation.originals
-    if views != 1:
+    if augmentation.views != 1:
         reasons.append(
-            f"augmentation: shows each image {views} times in an epoch, and ε is counted for once; "
+            f"augmentation: shows each image {augmentation.views} times in an epoch, and ε is counted for once; "
             "say copies: 1 and originals: false, or copies: 0"
         )
     if balances:
         reasons.append(
             "task_options: balance: takes some images more than once in an epoch, and ε is counted for once; say false"
+        )
+    if weighs_classes:
+        reasons.append(
+            "method_options: class_weights: balanced counts a site's images of each class, and no noise hides how many "
+            "they are; say none"
+        )
+    if clips:
+        reasons.append(
+            "task_options: max_grad_norm: private training clips the gradient of each image; leave it out there"
         )
     return [f"privacy: {reason}" for reason in reasons]
 

@@ -92,12 +92,11 @@ class PrivateRound:
         """
         device = device_of(local.network)
         begin_epoch(local, optimizer, epoch)
-        copy = 0 if epoch.augmentation.originals else 1
         batches = sampled_batches(samples, self._mechanism, self._secret.of("epoch", epoch.seed))
         for step, batch in enumerate(batches):
             varied = replace(epoch, seed=seed_for(epoch.seed, "step", step))
             for number, part in enumerate(even_parts(batch, IMAGES_AT_A_TIME) if batch else []):
-                inputs, targets = task.collate([view_of(task, sample, copy, varied) for sample in part])
+                inputs, targets = task.collate([view_of(task, sample, epoch.first_view, varied) for sample in part])
                 with drawing(computing, seed_for(varied.seed, "dropout", number)):
                     logits, term = method.answer(local, inputs.to(device))
                     logits = logits.float()

@@ -22,6 +22,7 @@ def check_together(run: RunConfiguration) -> None:
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options: Options = task.options(run.task_options)
+    augmentation = task.augmentation(run.augmentation)
     problems = []
     if method.reference:
         problems.append(f"method: {run.method} is a reference for comparisons on one machine; take a federated one")
@@ -32,6 +33,11 @@ def check_together(run: RunConfiguration) -> None:
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")
+    if method.needs_sgd and options.max_grad_norm is not None:
+        why = "computes with step sizes, which clipping changes"
+        problems.append(f"task_options: {run.method} {why}: leave max_grad_norm out")
+    if augmentation.crops is not None and not task.labels_pixels:
+        problems.append(f"augmentation: crops are parts of images with masks, and {run.task} has none; say null")
     if method.options.dice and not task.labels_pixels:
         problems.append(f"method_options: dice is the overlap of masks, and {run.task} has none; set `dice: false`")
     if run.privacy is not None:
@@ -40,8 +46,10 @@ def check_together(run: RunConfiguration) -> None:
             keeps_batch_norm=method.about_batch_norm,
             sends_features=method.sends_features,
             theta_from=method.options.theta_from if method.sends_reliability else None,
-            augmentation=task.augmentation(run.augmentation),
+            augmentation=augmentation,
             balances=options.balances,
+            weighs_classes=method.options.class_weights != "none",
+            clips=options.max_grad_norm is not None,
         )
     if misfit := _misfit(run, method):
         problems.append(f"combination: {misfit}")

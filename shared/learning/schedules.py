@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from shared.exchange.records import LearningRate, Line, RoundConfiguration, RunConfiguration
+from shared.exchange.records import Cosine, LearningRate, Line, RoundConfiguration, RunConfiguration
 from shared.learning.seeds import seed_for
 
 
@@ -16,8 +17,11 @@ def learning_rate(rate: LearningRate, round_index: int) -> float:
     line:     initial − (initial − final) · (⌊r / hold⌋ · hold mod period) / period; as published for referable
               retinopathy, 3e-4 towards 1e-6 twice over 100 rounds: period 50. The released code's aggregator
               falls once, every second round: period 100, hold 2.
+    cosine:   with s = r mod period and w = warm_up, initial · (s + 1) / (w + 1) while s < w, then
+              final + (initial − final) · (1 + cos(π · (s − w) / (period − w))) / 2
 
-    Source: Lo et al. 2021, and the code released with it.
+    Source: Lo et al. 2021, and the code released with it; Loshchilov and Hutter 2017, SGDR, for the cosine, which we
+    round to nine digits, so that it is the same number on every machine.
 
     Args:
         round_index: the round, counted from 0.
@@ -25,10 +29,19 @@ def learning_rate(rate: LearningRate, round_index: int) -> float:
     if isinstance(rate, Line):
         step = (round_index // rate.hold * rate.hold) % rate.period
         return float(rate.initial - (rate.initial - rate.final) * step / rate.period)
+    if isinstance(rate, Cosine):
+        return float(f"{_cosine(rate, round_index % rate.period):.9g}")
     falls = round_index % rate.period
     if rate.shape == "triangle":
         falls = rate.period - abs(round_index % (2 * rate.period) - rate.period)
     return float(rate.initial * rate.factor**falls)
+
+
+def _cosine(rate: Cosine, step: int) -> float:
+    if step < rate.warm_up:
+        return rate.initial * (step + 1) / (rate.warm_up + 1)
+    share = (step - rate.warm_up) / (rate.period - rate.warm_up)
+    return rate.final + (rate.initial - rate.final) * (1 + math.cos(math.pi * share)) / 2
 
 
 def rounds_of_equal_steps(images: int, sites: int, batch_size: int, pooled_epochs: int, steps_per_round: int) -> int:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from shared.learning.methods.contract import Local, Method
 from shared.learning.metrics import Score
 from shared.learning.objectives import LOSS, Objective, image_losses
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, Task
+from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, SegmentationTask, Task
 from shared.service import alive
 
 OnBatch = Callable[[int, int], None]
@@ -39,6 +39,8 @@ class Epoch:
 
     Args:
         repeats: by id, how often an image is taken where it is more than once.
+        max_grad_norm: to which the gradient of a step is clipped, if it is.
+        refreshes: whether BatchNorm's statistics are measured anew after it.
     """
 
     learning_rate: float
@@ -46,12 +48,18 @@ class Epoch:
     seed: int
     augmentation: Augmentation
     repeats: Mapping[str, int] = field(default_factory=dict)
+    max_grad_norm: float | None = None
+    refreshes: bool = True
+
+    @property
+    def first_view(self) -> int:
+        """Of each image; see ``view_of``."""
+        return 0 if self.augmentation.originals else self.augmentation.crops_per_copy
 
     def views(self, sample: Sample) -> Iterator[int]:
-        """The copies of an image that the model sees; copy 0 is the original."""
-        once = self.augmentation.copies + self.augmentation.originals
-        first = 0 if self.augmentation.originals else 1
-        yield from range(first, first + once * self.repeats.get(sample.id, 1))
+        """The views of an image that the model sees; see ``view_of``."""
+        first = self.first_view
+        yield from range(first, first + self.augmentation.views * self.repeats.get(sample.id, 1))
 
 
 def train_epoch(
@@ -66,7 +74,7 @@ def train_epoch(
     on_batch: OnBatch,
     computing: Computing = EXACT,
 ) -> Evaluation:
-    """Trains a ``Network`` one epoch in place, where it is, and measures BatchNorm's statistics anew.
+    """Trains a ``Network`` one epoch in place, where it is; then BatchNorm's statistics are measured, if they are to.
 
     Args:
         local: with the network as ``computing`` placed it.
@@ -83,12 +91,13 @@ def train_epoch(
     device = device_of(model)
     begin_epoch(local, optimizer, epoch)
     batches = [processes.share_of(batch) for batch in plan_batches(samples, epoch)]
-    as_they_are = [[(sample, 0) for sample in batch] for batch in task.batches(samples)] if batch_norms(model) else []
-    own_part = as_they_are[processes.rank :: processes.count]
+    refreshed_by = task.batches(samples) if epoch.refreshes and batch_norms(model) else []
+    whole = [[(sample, None) for sample in batch] for batch in refreshed_by]
+    own_part = whole[processes.rank :: processes.count]
     own_draws = (processes.rank,) if processes.rank else ()
 
-    def prepare(batch: Sequence[tuple[SampleT, int]]) -> Batch:
-        return task.collate([view_of(task, sample, copy, epoch) for sample, copy in batch])
+    def prepare(batch: Sequence[tuple[SampleT, int | None]]) -> Batch:
+        return task.collate([sample if view is None else view_of(task, sample, view, epoch) for sample, view in batch])
 
     if computing.workers:
         prepare(batches[0][:1])  # once here, so that they need not import what it takes
@@ -104,11 +113,12 @@ def train_epoch(
                 loss, loss_of_image = image_losses(objective, logits, targets)
                 optimizer.zero_grad(set_to_none=True)
                 processes.weighed(loss, term, targets).backward()  # type: ignore[no-untyped-call]
-                take_step(method, local, optimizer)
+                take_step(method, local, optimizer, epoch.max_grad_norm)
                 for its_logits, its_targets, *its_losses in processes.all_of(logits, targets, *loss_of_image.values()):
                     record.add(its_logits, its_targets, dict(zip(loss_of_image, its_losses, strict=True)))
                 on_batch(done + 1, len(batches))
-        _measure(model, (inputs for inputs, _ in coming), computing, len(own_part) / max(len(as_they_are), 1))
+        if whole:
+            _measure(model, (inputs for inputs, _ in coming), computing, len(own_part) / len(whole))
         return record.evaluation(len(samples), max(len([*epoch.views(sample)]) for sample in samples))
 
 
@@ -128,11 +138,17 @@ def drawing(computing: Computing, seed: int) -> Iterator[None]:
         yield
 
 
-def take_step(method: Method, local: Local, optimizer: torch.optim.Optimizer) -> None:
-    """Steps by the gradients, and what a method adds to those of the shared parameters that are in training."""
+def take_step(
+    method: Method, local: Local, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None
+) -> None:
+    """Steps by the gradients, and what a method adds to those of the shared parameters that are in training; their sum
+    is clipped, if it is to be.
+    """
     for name, addend in method.correction(local).items():
         if (gradient := local.x[name].grad) is not None:
             gradient.add_(addend)
+    if max_grad_norm is not None:
+        nn.utils.clip_grad_norm_(local.network.parameters(), max_grad_norm)
     optimizer.step()
     local.note_step(optimizer)
 
@@ -181,18 +197,22 @@ def answers(
             yield batch, its_logits, its_targets
 
 
-def measure_statistics(task: Task[Any, SampleT], model: nn.Module, samples: Sequence[SampleT]) -> None:
+def measure_statistics(
+    task: Task[Any, SampleT], model: nn.Module, samples: Sequence[SampleT], computing: Computing = EXACT
+) -> None:
     """Sets every BatchNorm's running statistics to those of the images as they are, without augmentation or dropout.
 
     Dropout, pixel dropout and contrast make the values met in training spread wider than those met in evaluation, and a
-    round of few batches leaves the running statistics behind the weights. So they are measured once, after the epoch,
-    with the weights as they are now (Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3).
+    round of few batches leaves the running statistics behind the weights. So they are measured with the weights as they
+    are now (Wu and Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3).
 
     Args:
         model: changed in place, statistics only; left in training mode.
         samples: the images; each batch counts alike.
     """
-    _measure(model, (task.collate(batch)[0] for batch in task.batches(samples)), EXACT, 1.0)
+    whole, processes = task.batches(samples), computing.processes
+    own_part = whole[processes.rank :: processes.count]
+    _measure(model, (task.collate(batch)[0] for batch in own_part), computing, len(own_part) / len(whole))
 
 
 def _measure(model: nn.Module, batches: Iterable[Tensor], computing: Computing, share: float) -> None:
@@ -231,7 +251,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def plan_batches(samples: Sequence[SampleT], epoch: Epoch) -> list[list[tuple[SampleT, int]]]:
-    """Which copies of which images make up each batch of an epoch; copy 0 is the original.
+    """Which views of which images make up each batch of an epoch; see ``view_of``.
 
     The order is the epoch's own. Batches differ in size by at most one, so that no BatchNorm has to learn from a last
     batch of a single image.
@@ -243,16 +263,20 @@ def plan_batches(samples: Sequence[SampleT], epoch: Epoch) -> list[list[tuple[Sa
         raise ValueError(
             f"an epoch needs samples and a batch size of 1 or more; got {len(samples)}, {epoch.batch_size}"
         )
-    views = [(sample, copy) for sample in samples for copy in epoch.views(sample)]
-    views.sort(key=lambda view: seed_for(epoch.seed, "order", view[0].id, view[1]))
+    views = [(sample, view) for sample in samples for view in epoch.views(sample)]
+    views.sort(key=lambda each: seed_for(epoch.seed, "order", each[0].id, each[1]))
     return even_parts(views, epoch.batch_size)
 
 
-def view_of(task: Task[Any, SampleT], sample: SampleT, copy: int, epoch: Epoch) -> SampleT:
-    """The original of an image for copy 0, else its augmented copy of that number in this epoch."""
-    if copy == 0:
-        return sample
-    return task.vary(sample, epoch.augmentation, seed_for(epoch.seed, "augment", sample.id, copy))
+def view_of(task: Task[Any, SampleT], sample: SampleT, view: int, epoch: Epoch) -> SampleT:
+    """One view of an image in this epoch. Views are counted over the original, which is copy 0, and its augmented
+    copies; where these are cropped, over the crops of each.
+    """
+    augmentation, seed = epoch.augmentation, seed_for(epoch.seed, "augment", sample.id, view)
+    if augmentation.crops is not None:
+        sample = cast(SegmentationTask[Any, SampleT], task).crop(sample, augmentation.crops, seed)
+    is_original = view < augmentation.crops_per_copy
+    return sample if is_original else task.vary(sample, augmentation, seed)
 
 
 _Look = tuple[dict[str, list[float]], Any]

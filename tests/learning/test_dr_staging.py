@@ -92,6 +92,7 @@ def test_options_default_to_the_paper():
         "optimizer": "sgd",
         "momentum": 0.0,
         "weight_decay": 0.0,
+        "max_grad_norm": None,
     }
 
 
@@ -115,7 +116,7 @@ def test_every_wrong_option_is_named_at_once():
         "image_size: must be 32 or more",
         "optimizer: must be 'sgd', 'adam' or 'adamw'",
         "group_pattern: is not a known key",
-        "colour: is not a known key; remove it or use one of optimizer, momentum, weight_decay, encoder, weights, head",
+        "colour: is not a known key; remove it or use one of optimizer, momentum, weight_decay, max_grad_norm",
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 7

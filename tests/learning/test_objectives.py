@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
 from shared.errors import ConfigurationError
 from shared.learning.methods import open_method
@@ -12,7 +13,10 @@ from shared.learning.objectives import (
     Ensemble,
     Evidential,
     Focal,
+    Weighted,
     WithDice,
+    balanced_weights,
+    by_target,
     image_losses,
     loss_of_each_image,
 )
@@ -44,6 +48,31 @@ def test_the_loss_of_an_image_is_that_of_its_targets_and_its_own(objective):
     assert torch.equal(dice[LOSS], plain[LOSS] + dice["loss_dice"])
     assert torch.equal(loss_of_each_image(WithDice(objective), LOGITS, MASKS), dice[LOSS])
     assert set(dice) == {*plain, "loss_dice"}
+
+
+@pytest.mark.parametrize("of", [CrossEntropy(), Evidential(temperature=0.05, kl_weight=0.5), WithDice(Focal())])
+def test_balanced_classes_count_alike(of):
+    """scikit-learn's compute_class_weight("balanced"); PyTorch's cross-entropy with such weights."""
+    filled = torch.cat([MASKS, torch.full((2, 2, 4), IGNORED)], dim=2)
+    weights = balanced_weights([filled[:1], filled[1:]], classes=3)  # nothing is of the third
+    assert weights == pytest.approx([12 / (2 * 7), 12 / (2 * 5), 1.0])
+    mean, of_images = image_losses(Weighted(of, weights), LOGITS, MASKS)
+    plain = of.terms(by_target(LOGITS, MASKS).flatten(0, 2), MASKS.flatten())[LOSS]
+    by_class = [plain[MASKS.flatten() == kind].mean() for kind in (0, 1)]
+    own = of_images.get("loss_dice", torch.zeros(2)).mean()
+    assert mean.item() == pytest.approx((sum(by_class) / 2 + own).item(), abs=1e-6)
+    torch.testing.assert_close(loss_of_each_image(Weighted(of, weights), LOGITS, MASKS), of_images[LOSS])
+    if of == CrossEntropy():
+        torchs = functional.cross_entropy(LOGITS, MASKS, weight=torch.tensor(weights[:2], dtype=torch.float64))
+        assert mean.item() == pytest.approx(torchs.item(), abs=1e-6)
+
+
+def test_balanced_weights_are_not_private():
+    privacy = {"target_epsilon": 8, "delta": 0.001, "max_grad_norm": 1.0}
+    with pytest.raises(ConfigurationError, match=r"privacy: method_options: class_weights: .*; say none"):
+        check_together(run_configuration(privacy=privacy, method_options={"class_weights": "balanced"}))
+    with pytest.raises(ConfigurationError, match=r"privacy: task_options: max_grad_norm: .*; leave it out there"):
+        check_together(run_configuration(privacy=privacy, task_options={"max_grad_norm": 1.0}))
 
 
 def test_what_fills_a_batch_up_counts_in_no_overlap():

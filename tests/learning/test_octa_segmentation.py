@@ -4,25 +4,33 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
 from shared.errors import ConfigurationError, DataError, Stopped
-from shared.learning.data.augmentation import Augmentation
+from shared.exchange.records import Privacy
+from shared.learning.data.augmentation import Augmentation, Crops, crop
 from shared.learning.data.splits import SplitPlan
 from shared.learning.data.synthetic_octa import WIDE, write_site
+from shared.learning.demands import demands
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses
 from shared.learning.optimizers import new_optimizer
+from shared.learning.run_checks import check_together
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import open_anew
 from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with
+from tests.federation.running import run_configuration, staging_run
 
 TASK = OctaSegmentation()
 PLAIN = CrossEntropy()
@@ -98,7 +106,7 @@ def test_every_wrong_option_is_named_at_once():
         "widths: each width must be between 1 and 2048",
         "dropout: must be less than 1",
         "group_pattern: is not a known key",
-        "colour: is not a known key; remove it or use one of optimizer, momentum, weight_decay, image_size, widths",
+        "colour: is not a known key; remove it or use one of optimizer, momentum, weight_decay, max_grad_norm",
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 5
@@ -116,6 +124,73 @@ def test_a_site_is_read_and_divided(tmp_path):
     (tmp_path / "masks" / "wide-003.png").unlink()
     with pytest.raises(DataError, match=r"images/wide-003.png: has no mask"):
         open_anew(TASK, tmp_path, options, SplitPlan(), 1, secret=b"")
+
+
+CROPS = Augmentation(copies=1, pixel_dropout=(0, 0), crops=Crops(size=32, per_image=3, foreground=1.0))
+
+
+def test_a_model_is_trained_on_crops_and_evaluated_on_whole_images(monkeypatch):
+    made = samples(2, size=64)
+    cropped = Epoch(0.05, 4, 1, CROPS)
+    views = [view for batch in plan_batches(made, cropped) for view in batch]
+    assert sorted((sample.id, view) for sample, view in views) == [(f"s{n}", view) for n in (0, 1) for view in range(6)]
+    assert [len(batch) for batch in plan_batches(made, cropped)] == [4, 4, 4]
+    parts = [view_of(TASK, made[0], view, cropped) for view in range(6)]
+    assert {part.mask.shape for part in parts} == {part.image.shape for part in parts} == {(32, 32)}
+    assert all(part.mask.any() for part in parts[:3])  # each is centred on the foreground, as far as there is room
+    whole = np.lib.stride_tricks.sliding_window_view(made[0].image, (32, 32))
+    assert all((whole == part.image).all(axis=(2, 3)).any() for part in parts[:3])  # of the original, as it is
+    assert not any((whole == part.image).all(axis=(2, 3)).any() for part in parts[3:])
+    seen = []
+    collate = OctaSegmentation.collate
+    monkeypatch.setattr(OctaSegmentation, "collate", lambda *each: seen.append(collate(*each)) or seen[-1])
+    train_epoch(TASK.build_model(SMALL, 2, 1), new_optimizer(nn.Linear(1, 1), SMALL, 0.1), made, cropped, quietly)
+    assert [inputs.shape[-2:] for inputs, _ in seen] == [(32, 32)] * 3 + [(64, 64)] * 2  # the last for BatchNorm
+
+
+@given(
+    sides=st.tuples(st.integers(8, 70), st.integers(8, 70)),
+    foreground=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_a_crop_lies_in_its_image_and_the_seed_alone_decides_it(sides, foreground, seed):
+    image = np.arange(sides[0] * sides[1], dtype=np.float32).reshape(sides)
+    mask = (np.random.default_rng(seed).random(sides) < 0.01).astype(np.uint8)
+    crops = Crops(size=32, foreground=foreground)
+    part, of_mask = crop(image, mask, crops, seed)
+    assert part.shape == of_mask.shape == (min(32, sides[0]), min(32, sides[1]))
+    top, left = divmod(int(part[0, 0]), sides[1])
+    found = np.s_[top : top + part.shape[0], left : left + part.shape[1]]
+    assert np.array_equal(part, image[found]) and np.array_equal(of_mask, mask[found])
+    assert not mask.any() or foreground < 1 or of_mask.any()
+    assert np.array_equal(part, crop(image, mask, crops, seed)[0])
+
+
+def test_crops_are_of_masks_and_count_as_views():
+    crops = {"size": 32, "per_image": 4}
+    options = {"image_size": 64, "widths": [4, 8]}
+    once = {"copies": 1, "originals": False}
+    run = run_configuration(task_options=options, augmentation=once | {"crops": crops})
+    whole = run_configuration(task_options=options, augmentation=once)
+    check_together(run)
+    assert demands(run).views == 4 * demands(whole).views
+    assert demands(run).memory_bytes < demands(whole).memory_bytes
+    with pytest.raises(ConfigurationError, match=r"crops are parts of images with masks, and dr_staging has none"):
+        check_together(staging_run(method="fedbn", augmentation={"crops": crops}))
+    privacy = {"target_epsilon": 8, "delta": 0.001, "max_grad_norm": 1.0}
+    with pytest.raises(ConfigurationError, match=r"shows each image 4 times in an epoch"):
+        check_together(run.model_copy(update={"privacy": Privacy(**privacy)}))
+
+
+@pytest.mark.parametrize("refreshes", [True, False])
+def test_batch_norm_is_measured_after_training_if_it_is_to_be(refreshes):
+    made = samples(3)
+    model = TASK.build_model(SMALL, 2, 1)
+    train_epoch(model, new_optimizer(model, SMALL, 0.05), made, replace(epoch(), refreshes=refreshes), quietly)
+    as_left = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    measure_statistics(TASK, model, made)
+    means = [name for name in as_left if name.endswith("running_mean")]
+    assert means and all(torch.equal(as_left[name], model.get_buffer(name)) == refreshes for name in means)
 
 
 def test_batches_hold_every_copy_once_in_an_order_of_the_epoch():

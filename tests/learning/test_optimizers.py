@@ -5,9 +5,12 @@ import torch
 from torch import nn
 
 from shared.errors import ConfigurationError
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Local
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.training import take_step
 from tests.federation.running import run_configuration
 
 NEEDED = {
@@ -55,3 +58,23 @@ def test_a_method_that_computes_with_step_sizes_needs_sgd():
     check_together(run_configuration(method="scaffold", task_options={"weight_decay": 0.01}))
     with pytest.raises(ConfigurationError, match=r"scaffold computes with step sizes.*set `optimizer: sgd`"):
         check_together(run_configuration(method="scaffold", task_options={"optimizer": "adamw"}))
+    with pytest.raises(ConfigurationError, match=r"scaffold computes with step sizes.*leave max_grad_norm out"):
+        check_together(run_configuration(method="scaffold", task_options={"max_grad_norm": 1.0}))
+
+
+@pytest.mark.parametrize("norm", [0.001, 1e6])
+def test_the_gradient_of_a_step_is_clipped(norm):
+    """What a method adds to it, too; and one that is small enough stays as it is."""
+    network = nn.Linear(3, 2)
+    optimizer = new_optimizer(network, task_named("dr_staging").options({}), 1.0)
+    local = Local(network, shared=["weight"])
+    method = open_method("fedprox", {"mu": 10.0})
+    local.received["weight"] += 1.0
+    before = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
+    network(torch.ones(1, 3)).square().sum().backward()
+    whole = [tensor.grad.clone() for tensor in network.parameters()]
+    whole[0] += method.correction(local).get("weight", 0)
+    take_step(method, local, optimizer, norm)
+    moved = torch.cat([(before[name] - tensor).flatten() for name, tensor in network.named_parameters()])
+    whole = torch.cat([gradient.flatten() for gradient in whole])
+    torch.testing.assert_close(moved, whole * min(1.0, norm / float(whole.norm())), rtol=1e-4, atol=1e-6)

@@ -75,6 +75,15 @@ def test_other_cycles():
     assert rates(3, shape="line", initial=1.0, final=2.0, period=2) == [1.0, 1.5, 1.0]
 
 
+def test_a_cosine_warms_up_and_falls():
+    """Loshchilov and Hutter 2017, equation 5, after two rounds of warm-up."""
+    whole = {"shape": "cosine", "initial": 1.0, "final": 0.2}
+    assert rates(5, **whole, period=4) == pytest.approx([1.0, 0.882842712, 0.6, 0.317157288, 1.0], abs=1e-9)
+    warm = rates(7, **whole, period=6, warm_up=2)
+    assert warm == pytest.approx([1 / 3, 2 / 3, 1.0, 0.882842712, 0.6, 0.317157288, 1 / 3], abs=1e-9)
+    assert all(float(f"{rate:.9g}") == rate for rate in warm)  # the same on every machine, whatever its cosine
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -84,7 +93,9 @@ def test_other_cycles():
         {"shape": "line", "initial": 1.0, "period": 3},
         {"shape": "line", "initial": 1.0, "final": 0.0, "period": 3},
         {"shape": "line", "initial": 1.0, "final": 0.1, "period": 3, "factor": 0.1},
-        {"shape": "cosine"},
+        {"shape": "sine"},
+        {"shape": "cosine", "initial": 1.0, "period": 3},
+        {"shape": "cosine", "initial": 1.0, "final": 0.1, "period": 3, "warm_up": 3},
         {"final": 0.1},
         {"factor": 1e-200, "period": 3},
     ],

@@ -12,11 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from shared.learning.data.images import SMALLEST_SIDE
 from shared.learning.data.imgaug_import import import_imgaug
 from shared.learning.seeds import seed_for
 
 _UNCHANGED = (1.0, 1.0)
 """The contrast and the gamma of an image as it is."""
+
+
+class Crops(BaseModel):
+    """Parts of images that a segmentation is trained on, at full resolution; it is evaluated on whole images."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(ge=SMALLEST_SIDE, le=4096)
+    """Pixels of each side; of an image that is smaller, all that there is."""
+    per_image: int = Field(default=1, ge=1, le=100)
+    """Crops of each copy of an image."""
+    foreground: float = Field(default=0.5, ge=0, le=1)
+    """Probability that a crop is centred, as far as the image allows, on a pixel that is no background."""
 
 
 class Augmentation(BaseModel):
@@ -43,6 +57,8 @@ class Augmentation(BaseModel):
     """Probability of a flip left to right."""
     vertical_flip: float = Field(default=0.5, ge=0, le=1)
     """Probability of a flip top to bottom."""
+    crops: Crops | None = None
+    """Of segmentations alone; None: the model is trained on whole images."""
 
     @model_validator(mode="after")
     def _ranges_make_sense(self) -> Augmentation:
@@ -55,6 +71,41 @@ class Augmentation(BaseModel):
         if not self.originals and not self.copies:
             raise ValueError("originals: false needs copies of 1 or more, or there is nothing to train on")
         return self
+
+    @property
+    def crops_per_copy(self) -> int:
+        """How many crops of each copy the model sees; 1 where it sees it whole."""
+        return self.crops.per_image if self.crops else 1
+
+    @property
+    def views(self) -> int:
+        """How often the model sees an image in an epoch, whole or in part."""
+        return (self.copies + self.originals) * self.crops_per_copy
+
+
+def crop(
+    image: NDArray[np.float32], mask: NDArray[np.uint8], crops: Crops, seed: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """One part of an image and its mask, decided by the seed alone.
+
+    Args:
+        image: (H, W).
+        mask: (H, W) classes, 0 the background.
+
+    Returns:
+        (min(H, size), min(W, size)) of both.
+    """
+    draw = np.random.default_rng(seed_for(seed, "crop"))
+    least = np.minimum(mask.shape, crops.size)
+    latest = np.array(mask.shape) - least  # the last pixel at which it may begin, of each side
+    foreground = np.flatnonzero(mask) if draw.random() < crops.foreground else ()
+    if len(foreground):
+        centre = np.array(np.unravel_index(draw.choice(foreground), mask.shape))
+        top, left = np.clip(centre - least // 2, 0, latest)
+    else:
+        top, left = draw.integers(latest, endpoint=True)
+    part = np.s_[top : top + least[0], left : left + least[1]]
+    return image[part], mask[part]
 
 
 def augment(

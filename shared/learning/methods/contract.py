@@ -55,6 +55,8 @@ class MethodOptions(BaseModel):
     objective: Literal["cross_entropy", "focal", "evidential"] = "cross_entropy"
     dice: bool = False
     """Whether the soft Dice loss of each image is made small besides; of segmentations alone."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Whether a site's classes count alike in its loss, however many of its images, or pixels, are of each."""
     temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.05
     """τ of the evidential objective."""
     anneal_rounds: Annotated[int | None, Field(ge=1)] = None
@@ -63,6 +65,10 @@ class MethodOptions(BaseModel):
     """The split that a site measures its θ on."""
     keep_optimizer: bool = False
     """Whether an optimizer goes on in the next round with the momenta of the last, or begins anew."""
+    refresh_batch_norm: Literal["never", "after_training", "on_arrival"] = "after_training"
+    """When a site measures BatchNorm's statistics on its own training images: after each epoch; on arrival of a model,
+    too; or never, and training leaves them as it met them.
+    """
     fine_tuning_epochs: Annotated[int, Field(ge=0, le=1000)] = 0
     """Epochs that each site trains the chosen model on its own images, in the end; the result stays there."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from shared.errors import DataError
-from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.augmentation import Augmentation, Crops
 from shared.learning.data.division import deal, present
 from shared.learning.data.sets import Members, members_of, sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan, unit_of
@@ -42,6 +42,8 @@ class Options(BaseModel):
     """Of SGD; the others have their own."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """Of adamw apart from the gradient, of the others as a part of it."""
+    max_grad_norm: float | None = Field(default=None, gt=0, le=1e6)
+    """To which the gradient of a step is clipped; None: it is taken as it is."""
 
     @property
     def balances(self) -> bool:
@@ -331,3 +333,10 @@ class Task(Protocol[OptionsT, SampleT]):
 
     def scoring(self, objective: Objective) -> Scoring:
         """How answers are scored that are read by an objective."""
+
+
+class SegmentationTask(Task[OptionsT, SampleT], Protocol[OptionsT, SampleT]):
+    """A task that labels pixels."""
+
+    def crop(self, sample: SampleT, crops: Crops, seed: int) -> SampleT:
+        """A part of a sample at full resolution, decided by the seed alone."""

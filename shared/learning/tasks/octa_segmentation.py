@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from shared.exchange.reading import check_record
-from shared.learning.data.augmentation import Augmentation, augment
+from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
 from shared.learning.data.images import (
     SMALLEST_SIDE,
     list_images,
@@ -128,6 +128,9 @@ class OctaSegmentation:
 
     def vary(self, sample: SegmentedImage, augmentation: Augmentation, seed: int) -> SegmentedImage:
         return SegmentedImage(sample.id, *augment(sample.image, sample.mask, augmentation, seed))
+
+    def crop(self, sample: SegmentedImage, crops: Crops, seed: int) -> SegmentedImage:
+        return SegmentedImage(sample.id, *crop(sample.image, sample.mask, crops, seed))
 
     def collate(self, samples: Sequence[SegmentedImage]) -> tuple[Tensor, Tensor]:
         """Images of any sizes, filled up at the bottom and at the right to one size, a multiple of 16."""
