@@ -34,6 +34,7 @@ from shared.folder.lock import demand_work
 from shared.learning.batch_norm import buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
+from shared.learning.demands import Demands, demands
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors, round_tensors
@@ -50,6 +51,7 @@ PUBLISHED_WEIGHTS = "weights"
 """Where in the work directory published weights, such as ImageNet's, are looked for first."""
 
 _ANY_CLASSES = 2  # of a network that is only built to see whether it can be
+_SMALL = 20  # training images of a small site
 
 Found = TypeVar("Found")
 
@@ -219,6 +221,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", _said(score, run.tolerance))
     if prepared.by_default:
         yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")
+    yield _steps(demands(run))
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {counted(run.quorum, 'site')}; {waits}")
@@ -228,6 +231,15 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     down, up = (size_text(size) for size in _sizes_of_a_round(prepared))
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
     yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
+
+
+def _steps(demanded: Demands) -> Finding:
+    """How long a small site trains in the whole run."""
+    takes = f"steps: a site with {_SMALL} training images takes {demanded.steps(_SMALL)} of them in the whole run"
+    if not demanded.takes_few_steps(_SMALL):
+        return Finding("note", takes)
+    more = "raise rounds, epochs, or how often `augmentation` shows an image, or lower batch_size"
+    return Finding("warning", f"{takes}, which may be too few to learn from: {more}")
 
 
 def ended_already(run: str) -> str:

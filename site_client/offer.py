@@ -29,6 +29,7 @@ from site_client.policy import judge
 from site_client.rotation import own_key
 
 if TYPE_CHECKING:
+    from shared.learning.demands import Demands
     from site_client.commitment import Settled
 
 _READABLE = {
@@ -224,6 +225,7 @@ def _demanded(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
         f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
         f"{counted(found.rounds, 'round')} (at most {policy.max_rounds:,})",
         f"trains on:          {_own_images(work, settled, policy.minimum_training_images)}",
+        *([] if isinstance(settled, str) else [f"trains in:          {_steps(found, settled.images('train'))}"]),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
         f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
@@ -253,6 +255,12 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
         f"{about}{counted(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
         f"{demanded}"
     )
+
+
+def _steps(demanded: Demands, images: int) -> str:
+    steps = demanded.steps(images)
+    few = ", which may be too few to learn from" if demanded.takes_few_steps(images) else ""
+    return f"about {counted(steps, 'step')} in the whole run, of {demanded.batch_size} views each{few}"
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:

@@ -42,6 +42,7 @@ from shared.learning.reliability import Doubts, doubts, image_uncertainty
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
+from shared.learning.targets import target_counts
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Options, Task
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
@@ -412,8 +413,8 @@ class Trainer:
         objective = self.method.objective(round_no, self.run.rounds)
         if self.method.options.class_weights == "none":
             return objective
-        targets = (self.task.collate(batch)[1] for batch in self.task.batches(dataset.train))
-        return Weighted(objective, balanced_weights(targets, len(dataset.classes)))
+        counts = target_counts(self.task, dataset.train, len(dataset.classes)).sum(0).tolist()
+        return Weighted(objective, balanced_weights(counts))
 
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         return new_optimizer(network, self.options, self.run.learning_rate.initial)

@@ -88,6 +88,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 3 rounds\n" in result.output
     assert "the initial model scores 0." in result.output
+    assert "steps: a site with 20 training images takes 45 of them in the whole run, which may be too" in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "taken by default" not in result.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from shared.learning.tasks.contract import Options
 _NUMBER = 4  # bytes
 _TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
 _CLASSES = 2  # stand for any number: what is told here hardly depends on it
+_FEW_STEPS = 100  # of a whole run; small networks have learnt masks in as many
 _EVALUATED = 32  # inputs in a batch that is evaluated, at most
 
 
@@ -34,6 +35,8 @@ class Demands:
         epochs: of each round, with those that the method adds.
         views: how often one image, or one moment of a recording, is shown to a network in the whole run, fine-tuning
             too, if none is repeated: in all windows that overlap there, to each member or in each pass.
+        views_of_epoch: how often an input of the model is shown in an epoch.
+        batch_size: views in a step.
         parameters: of all networks that are trained.
         memory_bytes: what training takes, about: weights, gradients, what the optimizer and the method remember, and
             what the layers yield for one batch.
@@ -46,11 +49,21 @@ class Demands:
     rounds: int
     epochs: int
     views: int
+    views_of_epoch: int
+    batch_size: int
     parameters: int
     memory_bytes: int
     theta_from: SplitName | None
     measures: bool
     is_private: bool
+
+    def steps(self, inputs: int) -> int:
+        """How many steps training takes in the whole run at a site that trains on so many inputs of the model."""
+        return self.rounds * self.epochs * ceil(inputs * self.views_of_epoch / self.batch_size)
+
+    def takes_few_steps(self, inputs: int) -> bool:
+        """Whether training there is hardly long enough to teach anything."""
+        return self.steps(inputs) < _FEW_STEPS
 
     def rows(self, trained: int, validated: int) -> dict[SplitName, int]:
         """How many rows of numbers leave over each set with the answers to so many rounds; θ and each of a method's
@@ -96,6 +109,8 @@ def demands(run: RunConfiguration) -> Demands:
         rounds=run.rounds,
         epochs=epochs,
         views=(run.rounds * epochs + method.options.fine_tuning_epochs) * of_epoch,
+        views_of_epoch=augmentation.views,
+        batch_size=run.batch_size,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         memory_bytes=_memory(run, method, network, listed),
         theta_from=method.options.theta_from if method.sends_reliability else None,

@@ -7,7 +7,7 @@ several members that answer together, (N, M, K) stands for (N, K).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -155,18 +155,15 @@ class Weighted:
         return self.of.uncertainty(logits)
 
 
-def balanced_weights(targets: Iterable[Tensor], classes: int) -> tuple[float, ...]:
-    """N / (K · n_c) for each of the K classes that are there, which so count alike; their mean over all N targets that
-    count is 1. A class that is not there has 1.
+def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """N / (K · n_c) for each of the K classes that are there, which so count alike; their mean over all N targets is 1.
+    A class that is not there has 1.
 
     Args:
-        targets: int64 classes, or ``IGNORED``, in parts of any shape.
+        counts: n_c, how many targets are of each class.
     """
-    counts = torch.zeros(classes, dtype=torch.int64)
-    for part in targets:
-        counts += torch.bincount(part[part != IGNORED].flatten().cpu(), minlength=classes)
-    there = int((counts > 0).sum())
-    return tuple(int(counts.sum()) / (there * count) if count else 1.0 for count in counts.tolist())
+    there = sum(1 for count in counts if count)
+    return tuple(sum(counts) / (there * count) if count else 1.0 for count in counts)
 
 
 @dataclass(frozen=True)

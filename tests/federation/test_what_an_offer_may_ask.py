@@ -246,6 +246,7 @@ def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hos
     for line in (
         "shows each image:   up to 30 times in the whole run (at most 5,000), in 30 rounds (at most 1,000)",
         "trains on:          20 images of this site's, validated on 10 and tested on 10; 20 images or more, or ",
+        "trains in:          about 150 steps in the whole run, of 4 views each",
         "parameters (at most 200,000,000), about 0.0 GB of memory (at most 16)",
         "rows of scores:     up to 61 over one set of images; 5,000 of 5,000 are left for all runs together",
         "privacy so far:     ε 0.00 of 10, at δ 0.001, are taken by other private runs; of one run δ may be 0.001",
