@@ -174,6 +174,7 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     )
     vars(shared.learning.run_checks).update(task_named=lambda _name: AnyTask())
     vars(shared.learning.aggregation).update(Combined=half_of)
+    vars(aggregator.launch).update(remarks=lambda _prepared: ())  # on training, of which there is none
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
 

@@ -90,7 +90,8 @@ class Meter:
                 self._permit(direction)
                 moved += count
                 allowed_at = began if limit is None else began + (moved - start) / limit
-            time.sleep(max(0.0, allowed_at - time.monotonic()))  # not within the turn: others have waits of their own
+            if (early := allowed_at - time.monotonic()) > 0:  # even a sleep of no time would yield the processor
+                time.sleep(early)  # not within the turn: others have waits of their own
             with turn:
                 now = time.monotonic()
                 if self._told is not None and now - told_at >= TOLD_EVERY_S:
