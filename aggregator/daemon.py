@@ -28,6 +28,7 @@ from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     PLAIN,
+    BelowLast,
     FileEntry,
     Verdict,
     decimal_text,
@@ -403,6 +404,7 @@ class Daemon:
         if (message := channel.message(place)) is None:
             raise ValueError(f"{place.path} was not answered")
         trains = round_no <= self._run.rounds
+        self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
         try:
             with held_against(place.path):
                 theta, spent = check_answer(
@@ -416,8 +418,26 @@ class Daemon:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason="")
 
+    def _limit(self, round_no: int) -> float | None:
+        """What a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
+
+        What follows from the last aggregate is measured once and kept, so that all answers of a round, whatever becomes
+        of this process, are held against the same.
+        """
+        tolerance, store = self._run.tolerance, self._store
+        if not isinstance(tolerance, BelowLast):
+            return tolerance
+        if round_no > self._run.rounds:
+            return None
+        limit = store.limit(round_no)
+        if limit is None:
+            limit = self._heldout.limit(store.aggregate_path(round_no - 1), tolerance)
+            store.write_limit(round_no, limit)
+            logger.info("round %d: a model counts if it scores above %s on the held-out images", round_no, limit)
+        return limit
+
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
-        participants = self._store.participants(round_no)
+        participants, limit = self._store.participants(round_no), self._limit(round_no)
         return decide(
             self._run,
             round_no,
@@ -425,9 +445,11 @@ class Daemon:
                 self._run,
                 round_no,
                 {site: self._store.score(round_no, site) for site in participants},
+                limit=limit,
                 answer=lambda site: self._answer(round_no, site),
                 aggregation=self._aggregation,
             ),
+            limit=limit,
             answer=lambda site: self._answer(round_no, site),
             withdrawn={site for site in participants if withdrawal_of(self._channels[site], self._run.run) is not None},
             aggregation=self._aggregation,

@@ -27,10 +27,11 @@ from shared.errors import ConfigurationError, DataError, StandingError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import Record, RunConfiguration, Sharing
+from shared.exchange.records import BelowLast, Record, RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work
+from shared.learning.answers import limit_below
 from shared.learning.batch_norm import buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
@@ -43,7 +44,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import Collection, Options, Task
-from shared.learning.tolerance import HeldOutSet
+from shared.learning.tolerance import PROPOSED, HeldOutSet, score_name
 from shared.sizes import size_text
 from shared.visible import typed
 
@@ -106,8 +107,9 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if begun is None or problems:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
-    written, run = run, _in_full(run)
-    division, store = sharing(task, method, model), RunStore(work, run.run)
+    store = RunStore(work, run.run)
+    written, run = run, run if store.was_begun_as(run) else _in_full(run)
+    division = sharing(task, method, model)
     store.demand_same(run, division)
     is_new = not store.aggregate_path(0).exists()
     if is_new:
@@ -119,7 +121,15 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     elif division.start:
         load_tensors(model, division.beginning, store.start)
     objective = method.objective(run.rounds, run.rounds)
-    heldout = HeldOutSet(task, model, images, division, objective=objective, seed=seed_for(run.seed, "held-out set"))
+    heldout = HeldOutSet(
+        task,
+        model,
+        images,
+        division,
+        score=score_name(task, run),
+        objective=objective,
+        seed=seed_for(run.seed, "held-out set"),
+    )
     try:
         with buffers_kept(model):  # scoring measures BatchNorm's statistics: those of our images are not the run's
             untrained = heldout.score_as_it_is()
@@ -206,19 +216,13 @@ def _setting_problems(
 
 def remarks(prepared: Prepared) -> Iterator[Finding]:
     """What a PI should know of a run that can be launched, and may want to change before its sites agree to it."""
-    work, run, score = prepared.work, prepared.run, prepared.untrained
+    work, run = prepared.work, prepared.run
     store = RunStore(work, run.run)
     if store.is_over:
         yield Finding("warning", ended_already(run.run))
     elif not prepared.is_new:
         yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
-    if score is None or run.tolerance is None:
-        yield Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
-    elif score > run.tolerance:
-        more = "so even an untrained model passes the tolerance check: a higher tolerance would say more"
-        yield Finding("warning", f"{_said(score, run.tolerance)}, {more}")
-    else:
-        yield Finding("note", _said(score, run.tolerance))
+    yield _about_tolerance(prepared)
     if prepared.by_default:
         yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")
     yield _steps(demands(run))
@@ -247,8 +251,24 @@ def ended_already(run: str) -> str:
     return f"{run} has ended already; to run it again, give it a new name"
 
 
-def _said(score: float, tolerance: float) -> str:
-    return f"the initial model scores {score:.4f} on the held-out set; the tolerance is {tolerance:g}"
+def _about_tolerance(prepared: Prepared) -> Finding:
+    """What the run's tolerance does to a model that has learnt nothing, and which to take where that is not good."""
+    tolerance, score = prepared.run.tolerance, prepared.untrained
+    if score is None or tolerance is None:
+        return Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
+    by = prepared.run.tolerance_score if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
+    said = f"tolerance: the untrained model scores {score:.4f} on the held-out set ({by})"
+    if isinstance(tolerance, BelowLast):
+        limit, below = limit_below(score, tolerance), f"{tolerance.below_last:g} below the last aggregate"
+        return Finding("note", f"{said}; in round 1 a model counts if it scores above {limit:.4f}, later {below}")
+    proposed = f"take `tolerance: {{below_last: {PROPOSED.below_last:g}}}`"
+    if score > tolerance:
+        more = f"so {tolerance:g} keeps no such model out, in any round; {proposed}, which rises with the aggregate"
+        return Finding("warning", f"{said}, {more}")
+    more = (
+        f"so {tolerance:g} omits every site whose first round does not take it above that; {proposed}, which does not"
+    )
+    return Finding("warning", f"{said}, {more}")
 
 
 def _sizes_of_a_round(prepared: Prepared) -> tuple[int, int]:
@@ -410,4 +430,6 @@ def _in_full(run: RunConfiguration) -> RunConfiguration:
         "augmentation": task.augmentation(run.augmentation),
         "split": check_record(run.split, SplitPlan, "split"),
     }
-    return run.model_copy(update={name: options.model_dump(mode="json") for name, options in in_full.items()})
+    usual = None if run.tolerance is None else task.tolerance_scores[0]
+    said = {name: options.model_dump(mode="json") for name, options in in_full.items()}
+    return run.model_copy(update={"tolerance_score": run.tolerance_score or usual, **said})

@@ -3,6 +3,7 @@
     runs/RUN/run.yaml  tensors.yaml  [start.safetensors]     what was offered, byte for byte
     runs/RUN/rounds/0000/aggregate.safetensors       the first global model
     runs/RUN/rounds/0007/opened.json          who was asked to take part, and who could have been
+    runs/RUN/rounds/0007/limit.json           what a score must exceed, where that follows from the last aggregate
     runs/RUN/rounds/0007/scores/SITE.json     a site's score, or why its answer is refused
     runs/RUN/rounds/0007/closed.json          every participant's verdict
     runs/RUN/rounds/0007/aggregate.safetensors       the next global model
@@ -31,6 +32,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from shared.doors.numbers import finite
 from shared.doors.schema import AnyRecord
 from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange import names
@@ -45,9 +47,11 @@ from shared.exchange.records import (
     FinalCard,
     Record,
     RunConfiguration,
+    ShareText,
     Sharing,
     Verdict,
     Withdrawal,
+    decimal_text,
     sentence,
 )
 from shared.exchange.signing import canonical
@@ -72,6 +76,12 @@ class Opened(Record):
     """``opened.json``: who was asked when the round was opened, then who was asked besides."""
 
     askings: list[Asking]
+
+
+class Limit(Record):
+    """``limit.json``: what a site's score must exceed in a round."""
+
+    tolerance: ShareText
 
 
 class Closed(Record):
@@ -111,6 +121,11 @@ class RunStore(RunFiles):
         for name, record in _offered(configuration, sharing).items():
             if not (path := self.home / name).exists():
                 write_file(path, dump_yaml(record))
+
+    def was_begun_as(self, configuration: RunConfiguration) -> bool:
+        """Whether the run was begun with just this configuration, be it by a version in which a run said less."""
+        path = self.home / names.RUN_CONFIGURATION
+        return path.exists() and path.read_bytes() == dump_yaml(configuration)
 
     def demand_same(self, configuration: RunConfiguration, sharing: Sharing) -> None:
         """Demand that the run, if it was begun at all, was begun with this configuration; nothing is written.
@@ -209,6 +224,18 @@ class RunStore(RunFiles):
     def clear_ciphertexts(self) -> None:
         """Remove them; what is on its way to a site lies with the site's files too."""
         shutil.rmtree(self._ciphertexts, ignore_errors=True)
+
+    def write_limit(self, round_no: int, limit: float) -> None:
+        """Record what a score must exceed in a round."""
+        self._write(self._limit(round_no), Limit(tolerance=decimal_text(limit)))
+
+    def limit(self, round_no: int) -> float | None:
+        """What a score must exceed in a round, or None if that was not measured yet."""
+        limit = self._read(self._limit(round_no), Limit)
+        return finite(limit.tolerance) if limit else None
+
+    def _limit(self, round_no: int) -> Path:
+        return self._round(round_no) / "limit.json"
 
     def write_score(self, round_no: int, site: str, scored: Scored) -> None:
         """Record what the check of a site's answer gave."""

@@ -150,7 +150,13 @@ def tolerance(document: Document) -> Figure:
         return Figure(name, title, why_none="models are not scored in this run")
     if not table.rows:
         return Figure(name, title, why_none="no model was scored yet")
-    sites, level = document["configuration"]["sites"], document["configuration"]["tolerance"]
+    sites = document["configuration"]["sites"]
+    levels = {
+        of_round["round"]: found["tolerance"]
+        for of_round in document["rounds"]
+        for found in of_round["sites"].values()
+        if found["tolerance"] is not None
+    }
     marks: dict[str, list[tuple[float, float]]] = {}
     for of_round in document["rounds"]:
         for site, found in of_round["sites"].items():
@@ -159,7 +165,16 @@ def tolerance(document: Document) -> Figure:
                 marks.setdefault(found["status"], []).append((of_round["round"] + aside, found["score"]))
 
     def draw(axes: Axes) -> None:
-        axes.axhline(level, color="#000000", linestyle="--", linewidth=1.2, label="tolerance")
+        edges = [*levels, max(levels) + 1]
+        axes.stairs(
+            [*levels.values()],
+            [edge - 0.5 for edge in edges],
+            baseline=None,
+            color="#000000",
+            linestyle="--",
+            linewidth=1.2,
+            label="tolerance",
+        )
         for status, places in sorted(marks.items()):
             colour, marker = _STATUS.get(status, (SOFT, "v"))
             axes.plot(*zip(*places, strict=True), marker, color=colour, markersize=6, label=status)
@@ -167,6 +182,7 @@ def tolerance(document: Document) -> Figure:
 
     shown = "Each mark is one site's model in one round, the sites side by side in their order"
     omitted = len(marks.get("omitted", []))
+    level = " to ".join(f"{each:g}" for each in sorted({min(levels.values()), max(levels.values())}))
     alt = f"Scores of {counted(len(table.rows), 'round')} beside the tolerance of {level}; models left out: {omitted}."
     words = Words(name, title, f"{shown}. Only a model above the dashed line enters the mean.", alt)
     settings = {"xlabel": "round", "ylabel": "score on held-out images (share)", "ylim": (0, 1.02)}

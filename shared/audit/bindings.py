@@ -4,8 +4,9 @@
     consent     a no tells of no images
     round       no number beyond the closing round; to a site that agreed
     update      the rates of its round, row by row; of no more images than the consent; how good the received model is
-    verdict     what its status demands: an answer that is named, or none; a score, the run's tolerance and how the two
-                compare; a weight; the θ and ε that the answer itself tells; no reason of another verdict
+    verdict     what its status demands: an answer that is named, or none; a score, the run's tolerance, or one that can
+                follow from it, and how the two compare; a weight; the θ and ε that the answer itself tells; no reason
+                of another verdict
     final       a card of the run's own task, method and score, whose chosen aggregate, validation and shares can be,
                 and whose shares, ε and validation of this site are those of its verdicts and answers; as model, the
                 aggregate that the round after the chosen one brought
@@ -28,6 +29,7 @@ from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import (
     PLAIN,
+    BelowLast,
     Consent,
     FinalCard,
     Reliability,
@@ -40,7 +42,7 @@ from shared.exchange.records import (
 )
 from shared.exchange.tables import MetricsRow, demand_learning_rate, epsilon_in
 from shared.exchange.trust import Message
-from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison
+from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limit_below
 from shared.learning.choice import received_rows, validation_means
 from shared.learning.combinations import open_rule
 from shared.learning.methods import method_class
@@ -126,7 +128,7 @@ def _verdict(reading: Reading, message: Message, run: RunConfiguration) -> Itera
     if verdict is None:
         return
     answer = reading.messages.get(Place("update", run.run, message.place.round_no))
-    by_itself = (*_by_score(verdict, run), *_by_weight(verdict, run))
+    by_itself = (*_by_tolerance(verdict, run), *_by_score(verdict, run), *_by_weight(verdict, run))
     by_words = _by_reason(verdict, run) if reading.opened.protocol > 1 else ()  # which early versions chose otherwise
     for what in (*_by_status(reading, message, verdict, answer, run), *by_itself, *by_words):
         yield names.VERDICT, what
@@ -151,11 +153,29 @@ def _by_status(
         yield f"says {status}, {'without a weight' if verdict.weight is None else f'with weight {verdict.weight}'}"
 
 
+def _by_tolerance(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
+    """What it says is the run's own, or what can follow from an aggregate's score, which is 1 or less."""
+    told = verdict.tolerance
+    if not isinstance(run.tolerance, BelowLast):
+        wanted = None if run.tolerance is None else decimal_text(run.tolerance)
+        if told != wanted:
+            yield f"tells the tolerance {told}, the run's is {wanted}"
+    elif verdict.round > run.rounds:
+        if told is not None:
+            yield f"tells the tolerance {told} in the closing round, where no model is scored"
+    elif told is None or finite(told) > limit_below(1.0, run.tolerance):
+        yield f"tells the tolerance {told}, and the run's is {run.tolerance.below_last} below a score"
+
+
+def _limit(verdict: Verdict, run: RunConfiguration) -> float | None:
+    """What the score had to exceed."""
+    if isinstance(run.tolerance, BelowLast):
+        return None if verdict.tolerance is None else finite(verdict.tolerance)
+    return run.tolerance
+
+
 def _by_score(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
-    wanted = None if run.tolerance is None else decimal_text(run.tolerance)
-    if verdict.tolerance != wanted:
-        yield f"tells the tolerance {verdict.tolerance}, the run's is {wanted}"
-    is_scored = verdict.status == "accepted" and run.tolerance is not None
+    is_scored, limit = verdict.status == "accepted" and run.tolerance is not None, _limit(verdict, run)
     if verdict.score is None:
         if is_scored:
             yield "accepts a model without a score"
@@ -163,10 +183,12 @@ def _by_score(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
     if run.tolerance is None or verdict.round > run.rounds or verdict.status not in ("accepted", "omitted"):
         yield f"tells a score, {verdict.score}, where no model is scored"
     # What passes by itself may be left out for what comes of it with the others': only ``replay`` can tell.
-    elif not verdict.reason.startswith(TOGETHER) and (
-        (finite(verdict.score) > run.tolerance) != (verdict.status == "accepted")
+    elif (
+        limit is not None
+        and not verdict.reason.startswith(TOGETHER)
+        and ((finite(verdict.score) > limit) != (verdict.status == "accepted"))
     ):
-        yield f"says {verdict.status} at score {verdict.score} and tolerance {wanted}"
+        yield f"says {verdict.status} at score {verdict.score} and tolerance {limit}"
 
 
 def _by_weight(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
@@ -181,7 +203,7 @@ def _by_weight(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
     is_accepted, reason = verdict.status == "accepted", verdict.reason
     of_others = [words for status, words in REASONS.items() if status != verdict.status]
-    own = comparison(verdict.score, run.tolerance, exceeds=is_accepted)
+    own = comparison(verdict.score, _limit(verdict, run), exceeds=is_accepted)
     is_another = reason.startswith("score ") and not (
         verdict.status in ("accepted", "omitted") and reason.startswith(own)
     )

@@ -193,7 +193,7 @@ def _summary(settings: RunConfiguration | None) -> Document | None:
         "task": settings.task,
         "method": settings.method,
         "rounds": settings.rounds,
-        "tolerance": settings.tolerance,
+        "tolerance": settings.model_dump()["tolerance"],
         "keep": settings.keep,
         "privacy": privacy.model_dump() if privacy else None,
     }

@@ -51,6 +51,7 @@ PLAIN_WORDS = {
 OTHERWISE = "cannot be this"
 
 _SHOWN = 100  # characters of a key
+_UNWRITTEN = ("[key]", "[absolute]", "[relative]")  # of a problem's place, what stands in no file
 KEPT_BYTES = 1 << 16  # of a text whose values are kept for the next time
 
 
@@ -119,7 +120,7 @@ def fault_in(refusal: Refusal, kind: type[BaseModel]) -> str:
 
 def _told(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str, str]:
     """The key and what is wrong with it; and what to do."""
-    key = visible(".".join(str(part)[:_SHOWN] for part in problem["loc"] if part != "[key]"))
+    key = visible(".".join(str(part)[:_SHOWN] for part in problem["loc"] if part not in _UNWRITTEN))
     message = _message(problem)
     if problem["type"] == "extra_forbidden":
         known = _known_keys(kind, problem["loc"])
@@ -158,7 +159,7 @@ def dump_values(values: Mapping[str, Any]) -> bytes:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+        return {name: _plain(getattr(value, name)) for name in value.model_dump()}
     if isinstance(value, Mapping):
         return {key: _plain(value[key]) for key in sorted(value, key=str)}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -16,9 +16,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
     StringConstraints,
+    Tag,
     field_validator,
     model_serializer,
     model_validator,
@@ -423,6 +425,22 @@ class Privacy(Record):
         return self
 
 
+class BelowLast(Record):
+    """A tolerance relative to the last aggregate: how far below the model that sites received an answer may score."""
+
+    below_last: Annotated[float, Field(ge=0, lt=1)]
+
+
+def _which_tolerance(value: Any) -> str:
+    return "[relative]" if isinstance(value, dict | BelowLast) else "[absolute]"
+
+
+Tolerance = Annotated[
+    Annotated[float, Field(ge=0, lt=1), Tag("[absolute]")] | Annotated[BelowLast, Tag("[relative]")],
+    Discriminator(_which_tolerance),
+]
+"""What a site's score must exceed: a number, or one that follows from the last aggregate's score on the same images."""
+
 Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
 
 
@@ -439,8 +457,11 @@ class RunConfiguration(Record):
     batch_size: Annotated[int, Field(ge=2, le=4096)] = 8
     learning_rate: LearningRate = Falling()
     tolerance: Annotated[
-        float | None, Field(ge=0, lt=1, description="a site's score must exceed it; null: models are not scored")
-    ] = 0.3
+        Tolerance | None, Field(description="what a site's score must exceed; null: models are not scored")
+    ] = BelowLast(below_last=0.1)
+    tolerance_score: Annotated[
+        Name | None, Field(description="by what a whole model is scored; left out of a run that does not say it")
+    ] = None
     sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
     consent_deadline_hours: Hours = 168.0
@@ -477,6 +498,11 @@ class RunConfiguration(Record):
                 f"learning_rate: falls to 0 within {counted(self.rounds, 'round')}; raise factor or shorten period"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: fields[name] for name in fields if name != "tolerance_score" or self.tolerance_score is not None}
 
 
 MOST_IN_ALL = 1 << 32
@@ -700,9 +726,10 @@ class Reliability(Record):
 class Verdict(Record):
     """What became of one site's answer in one round.
 
-    ``score`` and ``tolerance`` are in [0, 1], None where models are not scored; ``theta`` in (0, 1] is what the site
-    sent, where the method asks for it; ``weight`` in [0, 1] is the site's share of the aggregate; ``epsilon`` is what
-    the site says that it has spent of its images' privacy in the run so far, where the run is private.
+    ``score`` and ``tolerance``, which it must exceed, are in [0, 1], None where models are not scored; ``theta`` in
+    (0, 1] is what the site sent, where the method asks for it; ``weight`` in [0, 1] is the site's share of the
+    aggregate; ``epsilon`` is what the site says that it has spent of its images' privacy in the run so far, where the
+    run is private.
     """
 
     run: Name

@@ -11,6 +11,7 @@ from shared.doors.schema import fill
 from shared.errors import PoisonError
 from shared.exchange import names
 from shared.exchange.records import (
+    BelowLast,
     Reliability,
     RunConfiguration,
     Sharing,
@@ -41,8 +42,21 @@ REASONS = {
 """Why a verdict is what it is, where no answer was scored."""
 
 
+LIMIT_DECIMALS = 4
+"""Of a tolerance that follows from a score: as many as reasons tell of scores."""
+
+
+def limit_below(last: float, tolerance: BelowLast) -> float:
+    """What a score must exceed, in [0, 1], where the model that the sites had received scores ``last``."""
+    return max(0.0, round(last - tolerance.below_last, LIMIT_DECIMALS))
+
+
 def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> str:
-    """Why a verdict is what it is, where an answer was scored."""
+    """Why a verdict is what it is, where an answer was scored.
+
+    Args:
+        tolerance: what the score had to exceed.
+    """
     return f"score {float(score or 0):.4f} {'exceeds' if exceeds else 'does not exceed'} the tolerance {tolerance}"
 
 
@@ -121,6 +135,7 @@ def together(
     round_no: int,
     scored: Mapping[str, Scored | None],
     *,
+    limit: float | None,
     answer: Callable[[str], Answer],
     aggregation: Aggregation,
 ) -> dict[str, Scored | None]:
@@ -129,7 +144,7 @@ def together(
     What goes with the aggregate that the answers were measured with is made on the way.
 
     Args:
-        scored, answer: as for ``decide``.
+        scored, limit, answer: as for ``decide``.
     """
 
     def answers(sites: Iterable[str]) -> dict[str, Answer]:
@@ -140,7 +155,7 @@ def together(
     if spoilt:
         aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
     accepted = sorted(
-        site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no)
+        site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no, limit)
     )
     spoilt |= spoilers(accepted, lambda tried: aggregation.try_out(round_no, answers(tried)))
     return {
@@ -154,6 +169,7 @@ def decide(
     round_no: int,
     scored: Mapping[str, Scored | None],
     *,
+    limit: float | None,
     answer: Callable[[str], Answer],
     withdrawn: Collection[str],
     aggregation: Aggregation,
@@ -162,10 +178,11 @@ def decide(
 
     Args:
         scored: what the check of its answer gave; None where none came.
+        limit: what a score must exceed in this round; see ``passes``.
         answer: of a site whose answer passed the checks.
         withdrawn: the sites that have left the run.
     """
-    accepted = sorted(site for site, each in scored.items() if each and passes(each, run, round_no))
+    accepted = sorted(site for site, each in scored.items() if each and passes(each, run, round_no, limit))
     weights = aggregation.weights({site: answer(site) for site in accepted}) if accepted else {}
     return {
         site: _verdict(
@@ -173,6 +190,7 @@ def decide(
             round_no,
             site,
             scored=each,
+            limit=limit,
             weight=weights.get(site),
             why_left_out=aggregation.why_left_out(len(accepted)),
             has_withdrawn=site in withdrawn,
@@ -181,13 +199,18 @@ def decide(
     }
 
 
-def passes(scored: Scored, run: RunConfiguration, round_no: int) -> bool:
+def passes(scored: Scored, run: RunConfiguration, round_no: int, limit: float | None) -> bool:
     """Whether a site's answer to a training round counts: by the tolerance check (Lo et al. 2021), strictly above it;
     in a run without one, every answer in which nothing is wrong.
+
+    Args:
+        limit: what a score must exceed: the run's tolerance, or what follows from it and the last aggregate's score.
     """
     if scored.reason or round_no > run.rounds:
         return False
-    return run.tolerance is None or (scored.score is not None and float(scored.score) > run.tolerance)
+    if run.tolerance is None:
+        return True
+    return scored.score is not None and limit is not None and float(scored.score) > limit
 
 
 def _verdict(
@@ -196,6 +219,7 @@ def _verdict(
     site: str,
     *,
     scored: Scored | None,
+    limit: float | None,
     weight: float | None,
     why_left_out: str,
     has_withdrawn: bool,
@@ -209,9 +233,9 @@ def _verdict(
     elif round_no > run.rounds:
         status, reason = "validated", REASONS["validated"]
     elif weight is None:
-        status, reason = "omitted", comparison(scored.score, run.tolerance, exceeds=False)
+        status, reason = "omitted", comparison(scored.score, limit, exceeds=False)
     else:
-        exceeds = comparison(scored.score, run.tolerance, exceeds=True)
+        exceeds = comparison(scored.score, limit, exceeds=True)
         status, reason = "accepted", "models are not scored in this run" if run.tolerance is None else exceeds
         if not weight:
             reason += f", but {why_left_out}"
@@ -223,7 +247,7 @@ def _verdict(
             "site": site,
             "status": status,
             "score": scored.score if scored else None,
-            "tolerance": None if run.tolerance is None else decimal_text(run.tolerance),
+            "tolerance": None if limit is None else decimal_text(limit),
             "theta": scored.theta if scored else None,
             "weight": None if weight is None else decimal_text(weight),
             "epsilon": scored.epsilon if scored else None,

@@ -42,6 +42,9 @@ OF_CHOSEN = frozenset(
 )
 """The scores of graded images over some that the model chooses, by what it answers or is sure of."""
 
+ACCURACY, MACRO_DICE = "accuracy", "macro_dice"
+"""What a segmentation's tolerance may be compared with: of each image's pixels, the mean over images."""
+
 _ROUNDING = 1e-6
 """How far a probability may lie outside [0, 1] and be clipped; more is an error of the caller."""
 
@@ -136,6 +139,22 @@ def dice(predicted: Labels, truth: Labels) -> float:
     first, second = predicted != 0, truth != 0
     total = int(first.sum()) + int(second.sum())
     return 1.0 if total == 0 else 2.0 * int((first & second).sum()) / total
+
+
+def macro_dice(predicted: Labels, truth: Labels, classes: int) -> float:
+    """The mean over the classes, background too, of each one's Dice coefficient: the macro F1 of the pixels, in [0, 1].
+
+    Of two classes, an answer that is all background comes to just below 0.5, however few pixels the foreground has.
+
+    Args:
+        predicted: (H, W), or any shape, of classes; one that neither has counts 1.0.
+        truth: the same shape.
+        classes: how many there are.
+
+    Raises:
+        ValueError: the shapes differ or there is no pixel.
+    """
+    return sum(dice(predicted == each, truth == each) for each in range(classes)) / classes
 
 
 def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:

@@ -15,7 +15,7 @@ from shared.learning.tasks.contract import Options
 
 def check_together(run: RunConfiguration) -> None:
     """Demand that a run's method is one for a federation, and fits its task's optimizer, whom its rounds ask, and how
-    what they answer is combined.
+    what they answer is scored and combined.
 
     Raises:
         ConfigurationError: every problem; or an unknown task, method or option.
@@ -38,6 +38,9 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"task_options: {run.method} {why}: leave max_grad_norm out")
     if augmentation.crops is not None and not task.labels_pixels:
         problems.append(f"augmentation: crops are parts of images with masks, and {run.task} has none; say null")
+    if run.tolerance_score not in (None, *task.tolerance_scores):
+        known = " or ".join(task.tolerance_scores)
+        problems.append(f"tolerance_score: {run.task} has no {run.tolerance_score}; take {known}")
     if method.options.dice and not task.labels_pixels:
         problems.append(f"method_options: dice is the overlap of masks, and {run.task} has none; set `dice: false`")
     if run.privacy is not None:

@@ -1,25 +1,37 @@
 """The tolerance check: a site's model enters the aggregate only if it scores on data the aggregator holds.
 
-Lo et al. 2021: score > tolerance, strictly. Where whole models travel, the score is the task's own, accuracy for a
-segmentation; where part of the model stays at the sites, a linear probe's on the shared part's features. Names, shapes,
-dtypes and finiteness are checked before anything computes with the file.
+Lo et al. 2021: score > tolerance, strictly. The tolerance is a number, or lies so far below what the model scores that
+the sites had received. Where whole models travel, the score is one of the task's own, of a segmentation macro Dice, or
+the paper's accuracy; where part of the model stays at the sites, a linear probe's on the shared part's features. Names,
+shapes, dtypes and finiteness are checked before anything computes with the file.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from shared.errors import PoisonError
-from shared.exchange.records import Sharing, TensorList
+from shared.exchange.records import BelowLast, RunConfiguration, Sharing, TensorList
 from shared.exchange.weights import check_tensors
+from shared.learning.answers import limit_below
 from shared.learning.batch_norm import batch_norms
+from shared.learning.metrics import ACCURACY, accuracy, macro_dice
 from shared.learning.model_files import load_tensors
-from shared.learning.objectives import Objective
+from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.probe import probe_score
 from shared.learning.tasks.contract import Collection, Task
-from shared.learning.training import evaluate
+from shared.learning.training import answers, evaluate, tame
+
+PROPOSED = BelowLast(below_last=0.1)
+"""The tolerance that is proposed for every task; ``benchmarks/tolerance.py`` measures it."""
+
+
+def score_name(task: Task, run: RunConfiguration) -> str:
+    """By what a run scores whole models."""
+    return run.tolerance_score or task.tolerance_scores[-1]
 
 
 class HeldOutSet:
@@ -27,6 +39,7 @@ class HeldOutSet:
 
     Args:
         images: None where the run has no tolerance: then a model file is checked, and not scored.
+        score: which of the task's ``tolerance_scores`` a whole model has.
         objective: how a whole model's answers are read.
         seed: decides the probe's folds.
     """
@@ -38,6 +51,7 @@ class HeldOutSet:
         images: Collection | None,
         sharing: Sharing,
         *,
+        score: str,
         objective: Objective,
         seed: int,
     ) -> None:
@@ -45,6 +59,7 @@ class HeldOutSet:
         self._model = model
         self._images = images
         self._sharing = sharing
+        self._score = score
         self._objective = objective
         self._seed = seed
 
@@ -57,6 +72,17 @@ class HeldOutSet:
         load_checked(self._model, self._sharing.shared, file, shown_as)
         return self.score_as_it_is()
 
+    def limit(self, aggregate: Path, tolerance: BelowLast) -> float:
+        """What a score must exceed, in [0, 1], where the sites had received this aggregate.
+
+        One that has diverged scores what always saying one class does, never NaN. Where the aggregate scores no more
+        than ``below_last``, any score above 0 will do.
+
+        Raises:
+            PoisonError: as for ``score``.
+        """
+        return limit_below(self.score(aggregate, aggregate.name) or 0.0, tolerance)
+
     def score_as_it_is(self) -> float | None:
         """The score in [0, 1] of the model as it is now; None where there are no images.
 
@@ -67,8 +93,23 @@ class HeldOutSet:
             return None
         if not self._sharing.has_whole_model:
             return probe_score(self._task, self._model, self._images, self._seed)
-        evaluation = evaluate(self._task, self._model, self._images.samples, self._objective)
-        return evaluation.scores[self._task.tolerance_score].value or 0.0
+        if self._task.labels_pixels:
+            return self._score_of_pixels(self._images)
+        return evaluate(self._task, self._model, self._images.samples, self._objective).scores[self._score].value or 0.0
+
+    def _score_of_pixels(self, images: Collection) -> float:
+        """Each image's score, and the mean over images."""
+        found: list[float] = []
+        for _, logits, targets in answers(self._task, self._model, images.samples):
+            for of_image, mask in zip(by_target(tame(logits), targets), targets, strict=True):
+                counts = mask != IGNORED  # (H, W)
+                found.append(self._of_pixels(of_image[counts].double(), mask[counts], len(images.classes)))
+        return float(np.mean(found))
+
+    def _of_pixels(self, logits: Tensor, targets: Tensor, classes: int) -> float:
+        """One image's score, by (P, K) logits and (P,) targets."""
+        predicted, truth = self._objective.probabilities(logits).argmax(dim=1).numpy(), targets.numpy()
+        return accuracy(predicted, truth) if self._score == ACCURACY else macro_dice(predicted, truth, classes)
 
 
 def load_checked(model: nn.Module, tensors: TensorList, file: Path, shown_as: str) -> None:

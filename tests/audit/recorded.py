@@ -19,6 +19,7 @@ from shared.exchange.names import AGGREGATOR, Kind, Place
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     PLAIN,
+    BelowLast,
     Consent,
     Federation,
     FileEntry,
@@ -34,7 +35,7 @@ from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import Message
 from shared.exchange.weights import TensorFile, entry_of, write_tensors
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import decide, together
+from shared.learning.answers import decide, limit_below, together
 from shared.learning.choice import choose
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
@@ -46,7 +47,7 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 
 FEDERATION = "retina"
-SCORE = 0.75
+SCORE, LAST = 0.75, 0.8
 
 
 class Recorded:
@@ -185,8 +186,9 @@ class Recorded:
         for site in asked:
             answers[site], told = self._exchange(site, number, trains=trains)
             scored[site] = told
-        found = together(run, number, scored, answer=answers.__getitem__, aggregation=self._aggregation)
-        decided = decide(run, number, found, answer=answers.__getitem__, withdrawn=(), aggregation=self._aggregation)
+        limit, answer, aggregation = self._limit(trains=trains), answers.__getitem__, self._aggregation
+        found = together(run, number, scored, limit=limit, answer=answer, aggregation=aggregation)
+        decided = decide(run, number, found, limit=limit, answer=answer, withdrawn=(), aggregation=aggregation)
         self._verdicts[number] = {site: self._verdict(verdict) for site, verdict in decided.items()}
         weights = {site: float(verdict.weight or 0) for site, verdict in self._verdicts[number].items()}
         weights = {site: weight for site, weight in weights.items() if weight > 0}
@@ -197,6 +199,13 @@ class Recorded:
             self._aggregation.leave(number)
         for site, verdict in self._verdicts[number].items():
             self._send(site, Place("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
+
+    def _limit(self, *, trains: bool) -> float | None:
+        """What a score must exceed; of an aggregate, ``LAST`` is the score."""
+        tolerance = self.run.tolerance
+        if not isinstance(tolerance, BelowLast):
+            return tolerance
+        return limit_below(LAST, tolerance) if trains else None
 
     def _exchange(self, site: str, number: int, *, trains: bool) -> tuple[Answer, Scored]:
         """One site gets a round and answers: every tensor moved by a draw of its own."""

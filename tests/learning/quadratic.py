@@ -87,7 +87,7 @@ class Quadratic:
 
     name = TASK
     selection_score = "likelihood"
-    tolerance_score = "likelihood"
+    tolerance_scores = ("likelihood",)
     head_is_local = False
     varied: list[int] = []
     """The seeds of all augmented copies that were made."""

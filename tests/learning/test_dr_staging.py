@@ -79,7 +79,7 @@ def sites(tmp_path_factory):
 
 def test_it_is_called_by_its_name():
     assert isinstance(task_named("dr_staging"), DrStaging)
-    assert (TASK.head_is_local, TASK.selection_score, TASK.tolerance_score) == (True, "auroc", "balanced_accuracy")
+    assert (TASK.head_is_local, TASK.selection_score, TASK.tolerance_scores) == (True, "auroc", ("balanced_accuracy",))
 
 
 def test_options_default_to_the_paper():

@@ -142,9 +142,10 @@ def test_what_cannot_be_sent_names_the_site_without_whom_it_can(tmp_path: Path) 
         site: answer(tmp_path, site, model, 0.0) for site, model in (("east", 1.0), ("north", 1.6e7), ("south", 2.0))
     }
     scored = dict.fromkeys(SITES, SOUND)
-    found = together(run, 1, scored, answer=answers.__getitem__, aggregation=aggregation)
+    found = together(run, 1, scored, limit=run.tolerance, answer=answers.__getitem__, aggregation=aggregation)
     assert [site for site, each in found.items() if each and each.reason] == ["north"]
-    verdicts = decide(run, 1, found, answer=answers.__getitem__, withdrawn=(), aggregation=aggregation)
+    answer_of = answers.__getitem__
+    verdicts = decide(run, 1, found, limit=run.tolerance, answer=answer_of, withdrawn=(), aggregation=aggregation)
     assert {site: (verdict.status, verdict.weight) for site, verdict in verdicts.items()} == {
         "east": ("accepted", "0.5"),
         "north": ("omitted", None),

@@ -285,6 +285,7 @@ def _closed(office: Office) -> dict[str, Desk]:
         configuration(office.rules),
         round_no,
         scored,
+        limit=None,
         answer=lambda site: site,  # type: ignore[arg-type,return-value]
         withdrawn={site for site in participants if withdrawal_of(office.known[site], RUN) is not None},
         aggregation=any_model,

@@ -19,7 +19,7 @@ from shared.errors import NotFoundError, PoisonError
 from shared.exchange import names
 from shared.exchange.encoding import decode
 from shared.exchange.names import Place
-from shared.exchange.records import PLAIN, Consent, Reliability, Verdict, decimal_text, sentence
+from shared.exchange.records import PLAIN, BelowLast, Consent, Reliability, Verdict, decimal_text, sentence
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
@@ -119,8 +119,9 @@ class Replayer:
                 scored[site] = self._unanswered(verdict)
                 continue
             scored[site] = yield from self._check(site, found, paths[site], answers)
-        scored, untried = self._together(found, scored, answers)
-        yield from self._verdicts(found, scored, answers, untried)
+        limit = yield from self._limit(found)
+        scored, untried = self._together(found, scored, answers, limit)
+        yield from self._verdicts(found, scored, answers, limit, untried)
         sound = {site: answers[site] for site in answers if (each := scored[site]) is not None and not each.reason}
         yield from self._settle(found, sound)
         if number <= run.rounds:
@@ -205,6 +206,31 @@ class Replayer:
             else:
                 yield Step(found.number, what, "differs", f"{told} was told, {decimal_text(score)} measured here")
 
+    def _limit(self, found: Round) -> Generator[Step, None, float | None]:
+        """What a score had to exceed: what follows from an aggregate is measured again, if it can be.
+
+        Returns:
+            The run's own tolerance, or what the verdicts tell: of several that differ, the first site's.
+        """
+        tolerance, what = self._run.tolerance, "tolerance"
+        if not isinstance(tolerance, BelowLast):
+            return tolerance
+        told = [verdict.tolerance for _, verdict in sorted(found.verdicts.items()) if verdict.tolerance is not None]
+        if found.number > self._run.rounds or not told:
+            return None  # where one should be told, the verdicts differ
+        limit, aggregate = finite(told[0]), self._models.aggregate_path(found.number - 1)
+        if self._heldout is None or not aggregate.exists():
+            lacking = "the held-out images are" if self._heldout is None else f"aggregate {found.number - 1} is"
+            again = " (--heldout)" if self._heldout is None else ""
+            detail = f"because {lacking} not here{again}; {told[0]} is taken as told"
+            yield Step(found.number, what, "not replayable", detail)
+            return limit
+        measured = self._heldout.limit(aggregate, tolerance)
+        agree = abs(measured - limit) <= SCORES_AGREE
+        platform = "" if measured == limit else f" was told, {measured} measured here"
+        yield Step(found.number, what, "same" if agree else "differs", f"{told[0]}{platform}")
+        return limit
+
     def _plain(self, site: str, number: int, model: Path, shown_as: str) -> Path:
         """A site's model in the plain form.
 
@@ -227,26 +253,29 @@ class Replayer:
         return Answer(files, images, None if theta is None else finite(theta))
 
     def _together(
-        self, found: Round, scored: dict[str, Scored | None], answers: Mapping[str, Answer]
+        self, found: Round, scored: dict[str, Scored | None], answers: Mapping[str, Answer], limit: float | None
     ) -> tuple[dict[str, Scored | None], str | None]:
         """What came out, once all answers were tried together; and why they could not be."""
-        accepted = {site: 1.0 for site, each in scored.items() if each and passes(each, self._run, found.number)}
+        number, run = found.number, self._run
+        accepted = {site: 1.0 for site, each in scored.items() if each and passes(each, run, number, limit)}
         lacking = {site for site in scored if site in found.gone}
         if why := found.gone[min(lacking)] if lacking else self._why_not(found, accepted, answers):
             return scored, why
-        tried = together(self._run, found.number, scored, answer=answers.__getitem__, aggregation=self._aggregation)
-        return tried, None
+        answer, aggregation = answers.__getitem__, self._aggregation
+        return together(run, number, scored, limit=limit, answer=answer, aggregation=aggregation), None
 
     def _verdicts(
         self,
         found: Round,
         scored: Mapping[str, Scored | None],
         answers: Mapping[str, Answer],
+        limit: float | None,
         untried: str | None,
     ) -> Iterator[Step]:
         """What was decided about each site, and its weight.
 
         Args:
+            limit: what a score had to exceed.
             untried: why the answers could not be tried together, if they could not: one that was left out for what
                 comes of it with the others then cannot be told from one that should have counted.
         """
@@ -260,7 +289,8 @@ class Replayer:
             yield Step(number, "weights", "not replayable", f"because {why}")
             return
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
-        decided = decide(run, number, scored, answer=answers.__getitem__, withdrawn=left, aggregation=self._aggregation)
+        answer, aggregation = answers.__getitem__, self._aggregation
+        decided = decide(run, number, scored, limit=limit, answer=answer, withdrawn=left, aggregation=aggregation)
         left_out = [site for site, verdict in decided.items() if _is_left_out(found.verdicts[site], verdict)]
         if untried is not None and left_out:
             yield Step(number, "weights", "not replayable", f"because {untried}")

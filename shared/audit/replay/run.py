@@ -4,6 +4,7 @@ Of every round, in this order:
 
     answers     each answer that was in time is checked as the aggregator checks it
     scores      with the held-out images, each model's score is measured again; without, it is taken as told
+    tolerance   likewise, where what a score had to exceed follows from the last aggregate
     verdicts    accepted or omitted, θ, ε and the weight follow from these, and from how many images a site trains on
     aggregate   the next global model, and what goes with it, follow from the verdicts' weights and what was sent;
                 compared, bit by bit, by the hash that the next round's manifests say of what they bring
@@ -44,7 +45,7 @@ from shared.learning.model_files import load_tensors, round_tensors, save_tensor
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tolerance import HeldOutSet
+from shared.learning.tolerance import HeldOutSet, score_name
 from shared.trouble import UnforeseenError
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,10 @@ class _Replay:
             objective = self._method.objective(run.rounds, run.rounds)
             seed = seed_for(run.seed, "held-out set")
             self._scored_with = deepcopy(self._network)
-            self._heldout = HeldOutSet(self._task, self._scored_with, images, listed, objective=objective, seed=seed)
+            score = score_name(self._task, run)
+            self._heldout = HeldOutSet(
+                self._task, self._scored_with, images, listed, score=score, objective=objective, seed=seed
+            )
 
     def steps(self) -> Iterator[Step]:
         """Every step of the run."""

@@ -43,7 +43,7 @@ class OneClassEach:
 
     labels_pixels = False
     selection_score = "auroc"
-    tolerance_score = "balanced_accuracy"
+    tolerance_scores = ("balanced_accuracy",)
     main_scores = ("auroc", "balanced_accuracy", "kappa", "accuracy", "calibration_error")
 
     def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:

@@ -231,8 +231,10 @@ class Task(Protocol[OptionsT, SampleT]):
         """The score by which the best aggregate of a run is chosen; higher is better."""
 
     @property
-    def tolerance_score(self) -> str:
-        """The score of a whole model that the tolerance is compared with, in [0, 1]."""
+    def tolerance_scores(self) -> Sequence[str]:
+        """The scores in [0, 1] of a whole model that a run may compare with its tolerance. The first is the usual one.
+        The last is that of runs which name none, as runs do that are older than the choice.
+        """
 
     @property
     def main_scores(self) -> Sequence[str]:

@@ -30,7 +30,7 @@ from shared.learning.data.images import (
 )
 from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
-from shared.learning.metrics import Score, mean_and_std, pixel_scores
+from shared.learning.metrics import ACCURACY, MACRO_DICE, Score, mean_and_std, pixel_scores
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
@@ -80,7 +80,7 @@ class OctaSegmentation:
 
     name = "octa_segmentation"
     selection_score = SELECTION_SCORES["octa_segmentation"]
-    tolerance_score = "accuracy_mean"
+    tolerance_scores = (MACRO_DICE, ACCURACY)
     main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
     advice = REFER
     labels_pixels = True
