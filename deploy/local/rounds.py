@@ -236,7 +236,7 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
         store.ask(round_no, participants, tuple(sites))
         answers: dict[str, Answer] = {}
         for name in participants:
-            answers[name], table = _answer(run, store, sites[name], name, round_no)
+            answers[name], table = answer_of(run, store, sites[name], name, round_no)
             rows.setdefault(round_no - 1, {})[name] = [row for row in table if row.epoch == 0]
             if (theta := answers[name].theta) is not None:
                 thetas.setdefault(round_no, {})[name] = theta
@@ -264,7 +264,7 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
     return Outcome(dict.fromkeys(tested, chosen), rows, finals, thetas, weights, *_exchanged(run, store, sites), spent)
 
 
-def _answer(
+def answer_of(
     run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int
 ) -> tuple[Answer, list[MetricsRow]]:
     """A site's answer to a round, as the aggregator has it, and its table."""
