@@ -4,9 +4,9 @@
 
 The first federations are of synthetic images and recordings; DIR holds one folder per site with real ``images`` and
 ``masks``. Each federation is played three times by its honest sites, without a tolerance. Every answer, and what
-spoilers would send in its place, is scored as the aggregator scores it. Then it is computed which of them each tolerance
-would omit. An honest site that would be omitted still shapes the aggregates that follow here, which flatters a tolerance
-that would omit many. Writes ``results/tolerance.json`` and ``results/tolerance.md``.
+spoilers would send in its place, is scored as the aggregator scores it. Then it is computed which of them each
+tolerance would omit. An honest site that would be omitted still shapes the aggregates that follow here, which flatters
+a tolerance that would omit many. Writes ``results/tolerance.json`` and ``results/tolerance.md``.
 
 A spoilt answer is the honest one with its parameters negated, or with noise as strong as each tensor added; an
 untrained model from another seed; or what a site trains that has the labels the wrong way round.
