@@ -256,7 +256,8 @@ def _about_tolerance(prepared: Prepared) -> Finding:
     tolerance, score = prepared.run.tolerance, prepared.untrained
     if score is None or tolerance is None:
         return Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
-    by = prepared.run.tolerance_score if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
+    whole = score_name(prepared.task, prepared.run)
+    by = whole if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
     said = f"tolerance: the untrained model scores {score:.4f} on the held-out set ({by})"
     if isinstance(tolerance, BelowLast):
         limit, below = limit_below(score, tolerance), f"{tolerance.below_last:g} below the last aggregate"

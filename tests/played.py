@@ -140,9 +140,10 @@ class Played:
         groups: Mapping[str, Groups] | None = None,
         rounds: int = 3,
         encrypt: Encrypt = "none",
+        **settings: object,
     ) -> None:
         """As for ``offer``, and the site says yes."""
-        self.offer(keep, wire, groups, rounds, encrypt)
+        self.offer(keep, wire, groups, rounds, encrypt, **settings)
         consent = Consent(run=self.run, agrees=True, reason="yes", images={"train": "12", "validation": "10"})
         self.send("consent", 0, {names.CONSENT: canonical(consent.model_dump())}, "offer")
 
@@ -153,15 +154,17 @@ class Played:
         groups: Mapping[str, Groups] | None = None,
         rounds: int = 3,
         encrypt: Encrypt = "none",
+        **besides: object,
     ) -> None:
         """
         Args:
             groups: what travels beside the model, by the part of ``tensors.yaml``.
+            besides: other settings of the run.
         """
         self._took_part = {}
         sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[], **(groups or {}))
         settings = {"run": self.run, "sites": ["north"], "quorum": 1, "rounds": rounds, "keep": keep, "wire": wire}
-        self._configuration = run_configuration(**settings, encrypt=encrypt)
+        self._configuration = run_configuration(**(settings | besides), encrypt=encrypt)
         offer = {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
         self.send("offer", 0, dict(offer), None)
 

@@ -19,7 +19,9 @@ from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records import RunConfiguration, Sharing
 from shared.folder.durable import write_file
 from shared.learning.methods import method_names, open_method
-from shared.learning.tasks import TASK_NAMES
+from shared.learning.model_files import save_tensors
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import TASK_NAMES, task_named
 from tests.federation.running import TASK, run_configuration, write_data
 
 SITES = {"north": "http://127.0.0.1/north/", "1e3": "http://127.0.0.1/like-a-number/"}
@@ -87,8 +89,9 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     result = command("validate", output, "--work", prepared)
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 3 rounds\n" in result.output
-    assert "the initial model scores 0." in result.output
     assert "steps: a site with 20 training images takes 45 of them in the whole run, which may be too" in result.output
+    assert "note     tolerance: the untrained model scores 0." in result.output
+    assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "taken by default" not in result.output
@@ -109,7 +112,7 @@ def test_what_a_file_that_was_cut_off_leaves_to_the_defaults_is_told(prepared: P
     assert result.exit_code == 0, result.output
     (told,) = (line for line in result.output.splitlines() if "taken by default" in line)
     assert told.startswith(
-        'note     taken by default, for RUN.yaml does not say it: keep "all", task_options.optimizer "sgd", '
+        'note     taken by default, for RUN.yaml does not say it: tolerance_score "macro_dice", keep "all", '
     )
     assert ", method_options, augmentation, split, wire, " in told and "rounds" not in told
 
@@ -238,17 +241,34 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
     run = run_configuration(run="used-1", sites=["north"], quorum=1)
     store.begin(run, Sharing(tensors={}, start={}, personal=[]))
     try:
-        path.write_bytes(dump_yaml(run))
+        path.write_bytes(dump_yaml(run.model_copy(update={"seed": 8})))
         result = command("validate", path, "--work", prepared)
         assert result.exit_code == 2
         kept = store.home / "run.yaml"
         assert result.output == (
-            "run used-1 was begun with another configuration (task_options, method_options, augmentation and 1 more), "
+            "run used-1 was begun with another configuration (seed, tolerance_score, task_options and 3 more), "
             f"which is in {kept}: give the new run a new name, or go on with this one as it was begun: "
             f"`dropfed-aggregator launch {kept} --work {prepared}`\n"
         )
         result = command("new-run", "--work", prepared, "--defaults", "--run", "used-1", "--output", tmp_path / "new")
         assert (result.exit_code, "used-1 was launched here already" in result.output) == (2, True)
+    finally:
+        store.abort("only a test")
+
+
+def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:
+    """An earlier version began it: its run.yaml has no ``tolerance_score``, and answers were scored by accuracy."""
+    run = run_configuration(run="old-1", sites=["north"], quorum=1)
+    task, method = task_named(run.task), open_method(run.method, {})
+    network = build_network(task, method, task.options(run.task_options), 2, run_seed=run.seed, is_private=False)
+    store = RunStore(prepared, "old-1")
+    store.begin(run, listed := sharing(task, method, network))
+    save_tensors(network, listed.shared, store.aggregate_path(0))
+    try:
+        result = command("validate", store.home / "run.yaml", "--work", prepared)
+        assert result.exit_code == 0, result.output
+        assert "old-1 was launched with just these settings; `launch` goes on with it" in result.output
+        assert " on the held-out set (accuracy)" in result.output
     finally:
         store.abort("only a test")
 

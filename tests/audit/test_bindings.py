@@ -34,9 +34,9 @@ def found(run: Played) -> list[tuple[str, str]]:
     return [(finding.file, finding.what) for finding in verify(LocalFolder(run.drop)).findings]
 
 
-def with_verdict(home: Path, changes: dict[str, object], *, answers: bool = True) -> Played:
+def with_verdict(home: Path, changes: dict[str, object], *, answers: bool = True, **offered: object) -> Played:
     run = Played(home)
-    run.offer_and_consent(rounds=1)
+    run.offer_and_consent(rounds=1, **offered)
     run.send("round", 1, run.to_site(1), "consent")
     run.send("update", 1, run.from_site(1, trains=True), "round")
     content = canonical(Verdict.model_validate(VERDICT | changes).model_dump())
@@ -120,6 +120,29 @@ LIES: dict[str, tuple[dict[str, object], str]] = {
 def test_a_verdict_against_its_answer_is_found(tmp_path: Path, lie: str) -> None:
     changes, what = LIES[lie]
     assert (f"{Place('verdict', RUN, 1).path}/verdict.json", what) in found(with_verdict(tmp_path, changes))
+
+
+BELOW_LAST = {"below_last": 0.2}
+LIMITS: dict[str, tuple[dict[str, object], str | None]] = {
+    "can-be": ({"tolerance": "0.3679", "reason": "score 0.9000 exceeds the tolerance 0.3679"}, None),
+    "none": ({"tolerance": None}, "tells the tolerance None, and the run's is 0.2 below a score"),
+    "more-than-any-score-less-that": (
+        {"tolerance": "0.8001"},
+        "tells the tolerance 0.8001, and the run's is 0.2 below a score",
+    ),
+    "above-the-score": ({"tolerance": "0.5", "score": "0.4"}, "says accepted at score 0.4 and tolerance 0.5"),
+    "another-than-the-reasons": (
+        {"tolerance": "0.5", "reason": "score 0.9000 exceeds the tolerance 0.4"},
+        "says accepted, and its reason is that of another verdict",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_a_tolerance_relative_to_the_last_aggregate_is_one_that_can_be(tmp_path: Path, case: str) -> None:
+    changes, what = LIMITS[case]
+    expected = [] if what is None else [(f"{Place('verdict', RUN, 1).path}/verdict.json", what)]
+    assert found(with_verdict(tmp_path, changes, tolerance=BELOW_LAST)) == expected
 
 
 CARDS: dict[str, tuple[dict[str, object], str]] = {

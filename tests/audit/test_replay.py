@@ -33,7 +33,7 @@ def run_of(**settings: object) -> RunConfiguration:
 
 def beside_scores(steps: list[Step]) -> list[Step]:
     """What is not the same; no held-out images are here."""
-    return [step for step in not_same(steps) if not step.what.startswith("score of ")]
+    return [step for step in not_same(steps) if not step.what.startswith(("score of ", "tolerance"))]
 
 
 def what_differs(run: Recorded) -> set[str]:
@@ -46,6 +46,7 @@ CASES: dict[str, dict[str, object]] = {
     "scaffold": {"method": "scaffold"},
     "feddyn": {"method": "feddyn"},
     "krum": {"sites": ["a", "b", "c", "d", "e"], "quorum": 5, "combination": Krum(rule="krum", hostile=1, keep=2)},
+    "below the last aggregate": {"tolerance": {"below_last": 0.1}, "tolerance_score": "macro_dice"},
     "smallest": {"wire": Wire(numbers="bfloat16", difference=True, compression="zstd")},
 }
 
@@ -92,6 +93,14 @@ def test_a_weight_that_no_rule_gives_is_noticed(tmp_path: Path) -> None:
 def test_a_model_that_passed_below_the_tolerance_is_noticed(tmp_path: Path) -> None:
     run = Recorded(tmp_path, run_of(), verdict=in_round(2, "east", score="0.005")).play()
     assert "2: verdict on east" in what_differs(run)
+
+
+def test_a_site_that_is_held_against_another_limit_is_noticed(tmp_path: Path) -> None:
+    lie = in_round(2, "north", tolerance="0.6", reason="score 0.7500 exceeds the tolerance 0.6")
+    run = Recorded(tmp_path, run_of(tolerance={"below_last": 0.1}), verdict=lie).play()
+    assert what_differs(run) == {"2: verdict on north"}
+    told = [step.detail for step in replayed(run.folders, RUN) if step.what == "tolerance"]
+    assert told == ["because the held-out images are not here (--heldout); 0.7 is taken as told"] * 2
 
 
 @pytest.mark.parametrize("case", ["mean", "scaffold", "smallest"])

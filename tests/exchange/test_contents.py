@@ -19,7 +19,7 @@ from shared.errors import ConfigurationError, PoisonError, StandingError
 from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import is_name
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import RunConfiguration, Sharing, TensorList, TensorShape
+from shared.exchange.records import BelowLast, RunConfiguration, Sharing, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
@@ -49,6 +49,26 @@ def test_any_run_reads_back(rounds: int, seed: int, tolerance: float, hours: flo
     changes = {"rounds": rounds, "seed": seed, "tolerance": tolerance, "round_deadline_hours": hours, "run": run}
     configuration = run_configuration(**changes)
     assert parse_yaml(dump_yaml(configuration), RunConfiguration, "RUN.yaml") == configuration
+
+
+@given(
+    tolerance=st.none() | st.floats(0, 0.999) | st.builds(BelowLast, below_last=st.floats(0, 0.999)),
+    score=st.sampled_from([None, "macro_dice", "accuracy"]),
+)
+def test_any_tolerance_reads_back(tolerance: float | BelowLast | None, score: str | None) -> None:
+    configuration = run_configuration(tolerance=tolerance, tolerance_score=score)
+    text = dump_yaml(configuration)
+    assert open_yaml(text, RunConfiguration, "run.yaml") == configuration
+    assert (b"tolerance_score" in text) == (score is not None)
+    assert RunConfiguration.model_validate_json(configuration.model_dump_json()) == configuration
+
+
+def test_a_score_that_a_run_does_not_say_is_left_out() -> None:
+    """As it was in runs that are older than the choice; there is one text of a run."""
+    text = RUN.replace("sites_per_round:", "tolerance_score: null\nsites_per_round:")
+    assert parse_yaml(text.encode(), RunConfiguration, "run.yaml").tolerance_score is None
+    with pytest.raises(PoisonError, match="not written as the protocol writes"):
+        open_yaml(text.encode(), RunConfiguration, "run.yaml")
 
 
 def test_a_number_with_an_exponent_is_a_number() -> None:
@@ -81,6 +101,9 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         (RUN + "colour: blue\n", "colour: is not a known key"),
         (RUN.replace("tolerance: 0.01", "tolerance: .nan"), "tolerance"),
         (RUN.replace("tolerance: 0.01", "tolerance: .inf"), "tolerance"),
+        (RUN.replace("tolerance: 0.01", "tolerance: {below_last: 1}"), "tolerance.below_last: must be less than 1.0"),
+        (RUN.replace("tolerance: 0.01", "tolerance: {below: 0.1}"), "tolerance.below: is not a known key"),
+        (RUN.replace("tolerance: 0.01", "tolerance: high"), "RUN.yaml: tolerance: must be a number (found 'high')"),
         (RUN.replace("rounds: 1", "rounds: '1'"), "rounds"),
         (RUN.replace("[north, south]", "[north, north]"), "named twice"),
         (RUN.replace("quorum: 2", "quorum: 3"), "quorum"),
