@@ -266,9 +266,7 @@ def _about_tolerance(prepared: Prepared) -> Finding:
     if score > tolerance:
         more = f"so {tolerance:g} keeps no such model out, in any round; {proposed}, which rises with the aggregate"
         return Finding("warning", f"{said}, {more}")
-    more = (
-        f"so {tolerance:g} omits every site whose first round does not take it above that; {proposed}, which does not"
-    )
+    more = f"so {tolerance:g} omits every site that one round does not take above it; {proposed}, which does not"
     return Finding("warning", f"{said}, {more}")
 
 
