@@ -22,7 +22,7 @@ ENDS = ("the folder can be used again", "the exchange goes on", "goes on")
 _OVER = re.compile(rf"(?P<name>[^:]+): (?P<way>{'|'.join(ENDS)})\.")
 _LAST = re.compile(rf"(?P<name>[^:]+): published {Place('final', RUN).path}")
 _NO_TROUBLE = (
-    "so even an untrained model passes the tolerance check",  # the tiny task always gets this warning
+    "keeps no such model out, in any round",  # the tiny task always gets this warning
     "it is not believed, and the work goes on without it",  # of a heartbeat that was cut twice
 )
 
