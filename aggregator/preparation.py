@@ -44,7 +44,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import Collection, Options, Task
-from shared.learning.tolerance import PROPOSED, HeldOutSet, score_name
+from shared.learning.tolerance import HeldOutSet, score_name
 from shared.sizes import size_text
 from shared.visible import typed
 
@@ -260,9 +260,12 @@ def _about_tolerance(prepared: Prepared) -> Finding:
     by = whole if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
     said = f"tolerance: the untrained model scores {score:.4f} on the held-out set ({by})"
     if isinstance(tolerance, BelowLast):
-        limit, below = limit_below(score, tolerance), f"{tolerance.below_last:g} below the last aggregate"
-        return Finding("note", f"{said}; in round 1 a model counts if it scores above {limit:.4f}, later {below}")
-    proposed = f"take `tolerance: {{below_last: {PROPOSED.below_last:g}}}`"
+        limit = limit_below(score, tolerance)
+        later = f"later it must come within {tolerance.below_last:g} of the last aggregate"
+        counts = "counts" if score > limit else "is omitted"
+        more = f"in round 1 a model counts if it scores above {limit:.4f}, so one that has learnt nothing yet {counts}"
+        return Finding("note", f"{said}; {more}; {later}")
+    proposed = f"take `tolerance: {{below_last: {prepared.task.below_last:g}}}`"
     if score > tolerance:
         more = f"so {tolerance:g} keeps no such model out, in any round; {proposed}, which rises with the aggregate"
         return Finding("warning", f"{said}, {more}")

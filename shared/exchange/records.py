@@ -458,7 +458,7 @@ class RunConfiguration(Record):
     learning_rate: LearningRate = Falling()
     tolerance: Annotated[
         Tolerance | None, Field(description="what a site's score must exceed; null: models are not scored")
-    ] = BelowLast(below_last=0.1)
+    ] = BelowLast(below_last=0.2)
     tolerance_score: Annotated[
         Name | None, Field(description="by what a whole model is scored; left out of a run that does not say it")
     ] = None

@@ -25,9 +25,6 @@ from shared.learning.probe import probe_score
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.training import answers, evaluate, tame
 
-PROPOSED = BelowLast(below_last=0.1)
-"""The tolerance that is proposed for every task; ``benchmarks/tolerance.py`` measures it."""
-
 
 def score_name(task: Task, run: RunConfiguration) -> str:
     """By what a run scores whole models."""

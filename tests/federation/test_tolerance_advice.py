@@ -14,12 +14,11 @@ from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Verdict
+from shared.exchange.records import BelowLast, Verdict
 from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.learning.answers import limit_below
-from shared.learning.tolerance import PROPOSED
 from tests.audit.replaying import not_same, replayed
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
@@ -87,9 +86,10 @@ def test_the_guides_advice_keeps_honest_sites_and_omits_a_spoilt_one(tmp_path: P
         assert [verdict.status for verdict in found["liar"]][1:] == ["omitted"] * (ROUNDS - 1), found["liar"]
         limits = [{found[site][number].tolerance for site in run.sites} for number in range(ROUNDS)]
         assert all(len(of_round) == 1 for of_round in limits), "one limit for all answers of a round"
+        proposal = BelowLast(below_last=float(re.findall(r"[0-9.]+", proposed)[0]))
         untrained = float(re.findall(r"the untrained model scores (0\.\d+)", said)[0])
         (first,) = limits[0]
-        assert first is not None and np.isclose(float(first), limit_below(untrained, PROPOSED), atol=1e-4)
+        assert first is not None and np.isclose(float(first), limit_below(untrained, proposal), atol=1e-4)
         for site in HONEST:
             assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
         steps = replayed(tmp_path / "folders", RUN, heldout=tmp_path / "data" / "heldout")
