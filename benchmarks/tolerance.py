@@ -355,7 +355,7 @@ def markdown(command: str, cases: Mapping[str, Any]) -> str:
         "second of all later rounds. Every federation was played without a tolerance, by its honest sites alone.",
         "",
         "Vessels are scored by macro Dice, but for `above the untrained accuracy`; recordings by balanced accuracy.",
-        "Where part of the model stays at the sites, with FedBN and in staging, a linear probe is.",
+        "Where part of the model stays at the sites, with FedBN and in staging, the score is a linear probe's.",
     ]
     for name, found in cases.items():
         last = [fmean(next(iter(rounds[number]["last"].values())) for rounds in found["by_seed"]) for number in (0, -1)]

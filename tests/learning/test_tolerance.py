@@ -137,6 +137,6 @@ def test_a_run_that_is_older_than_the_choice_is_scored_as_it_was() -> None:
     ("task", "known"), [("octa_segmentation", "macro_dice or accuracy"), ("time_series", "balanced_accuracy")]
 )
 def test_a_score_that_a_task_does_not_have_is_refused(task: str, known: str) -> None:
-    run = run_configuration(task=task, task_options={}, tolerance_score="auroc")
+    run = run_configuration(task=task, task_options={}, augmentation={}, tolerance_score="auroc")
     with pytest.raises(ConfigurationError, match=f"tolerance_score: {task} has no auroc; take {known}"):
         check_together(run)
