@@ -231,7 +231,7 @@ def scorers(run: RunConfiguration, listed: Sharing, images: Collection) -> dict[
 
 def score(held_out: Mapping[str, HeldOutSet], path: Path) -> Scores:
     """Of one model file."""
-    return {name: each.score(path, path.name) or 0.0 for name, each in held_out.items()}
+    return {name: round(each.score(path, path.name) or 0.0, 4) for name, each in held_out.items()}
 
 
 def flipped(dataset: Dataset) -> Dataset:
