@@ -117,7 +117,9 @@ def _json_records() -> Iterator[bytes]:
 
 
 def _yaml_records() -> Iterator[bytes]:
-    run = run_configuration(privacy=Privacy(max_grad_norm=1.0, delta=1e-5, noise_multiplier=1.0), tolerance={"below_last": 0.1})
+    run = run_configuration(
+        privacy=Privacy(max_grad_norm=1.0, delta=1e-5, noise_multiplier=1.0), tolerance={"below_last": 0.1}
+    )
     yield b"\x00" + dump_yaml(run)
     groups = {"control": TENSORS.tensors}
     sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"], to_site=groups, trained=groups)
