@@ -1,4 +1,7 @@
-"""``dropfed-aggregator``: what the PI types. Exit codes: 0 done, 1 a run or command failed, 2 wrong usage or input."""
+"""``dropfed-aggregator``: what the PI types.
+
+Exit codes: 0 done, 1 a run or command failed, 2 wrong usage or input, 3 a run ended and its model did not improve.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from aggregator.store import RunStore
 
 WORK = work_option("aggregator.yaml")
+NOT_IMPROVED = 3
 Answer = TypeVar("Answer")
 UNASKED = "say it by an option, or take what is suggested with --defaults"
 PASSWORD_VARIABLE = "DROPFED_AGGREGATOR_PASSWORD"  # noqa: S105  (the variable's name, not a password)
@@ -318,10 +322,12 @@ def validate(run_yaml: Path, work: Path, as_json: bool) -> None:
 @main.command()
 @click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @WORK
-def launch(run_yaml: Path, work: Path) -> None:
-    """Start the run that RUN_YAML describes, or go on with it; ends with the run.
+@click.option("--accept-any", is_flag=True, help="Exit with 0 however the run has ended; for scripts.")
+def launch(run_yaml: Path, work: Path, accept_any: bool) -> None:
+    """Start the run that RUN_YAML describes, or go on with it; ends with the run, and says what it came to.
 
-    Ctrl-C or TERM ends it cleanly before that: the same command goes on.
+    Exits with 0 if the model improved, with 1 if the run was aborted, and with 3 if it ended in any other way.
+    Ctrl-C or TERM ends it cleanly before that, with 0: the same command goes on.
     """
     from aggregator.configuration import MADE_BY  # noqa: PLC0415  (keeps --help instant)
     from aggregator.launch import prepare_daemon  # noqa: PLC0415
@@ -335,18 +341,18 @@ def launch(run_yaml: Path, work: Path) -> None:
         daemon = prepare_daemon(work, run_yaml, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        _run(daemon, work)
+        _run(daemon, work, accept_any=accept_any)
 
 
-def _run(daemon: Daemon, work: Path) -> None:
+def _run(daemon: Daemon, work: Path, *, accept_any: bool) -> None:
     daemon.run()
-    if daemon.aborted:
-        say(f"the run was aborted: {daemon.aborted}", err=True)
-        sys.exit(1)
-    if daemon.final_model:
-        say(f"the run has ended; the chosen model is {daemon.final_model}")
-    else:
+    outcome, model = daemon.outcome, daemon.final_model
+    if outcome is None:
         say(f"interrupted; go on with the same command (work directory {work})")
+        return
+    say(f"{outcome.text}; the chosen model is {model}" if model else outcome.text, err=model is None)
+    if outcome.name != "improved" and not accept_any:
+        sys.exit(1 if outcome.name == "aborted" else NOT_IMPROVED)
 
 
 @main.command()

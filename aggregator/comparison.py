@@ -53,6 +53,7 @@ def summary_of(report: Document) -> Document:
         site["status"] for of_round in report["rounds"] for site in of_round["sites"].values() if site["status"]
     )
     return {
+        "outcome": report["outcome"]["name"] if report["outcome"] else None,
         "state": "aborted" if report["aborted"] else "ended" if report["is_over"] else "open",
         "rounds": sum(of_round["trains"] for of_round in report["rounds"]),
         "score": report["score"],
@@ -87,7 +88,8 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def comparison_text(comparison: Document) -> str:
     """The same as Markdown, a column for each run."""
     runs: Mapping[str, Document] = comparison["runs"]
-    lines = _table("", runs, {"state": [run["state"] for run in runs.values()]})
+    outcomes = [run["outcome"] or "" for run in runs.values()]
+    lines = _table("", runs, {"outcome": outcomes, "state": [run["state"] for run in runs.values()]})
     differing = {
         key: [_shown(values[run]) if run in values else "" for run in runs]
         for key, values in comparison["differing"].items()

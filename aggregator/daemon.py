@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aggregator import rounds
 from aggregator.facts import awaited, run_facts, site_facts
-from aggregator.results import best_so_far, choose_final
+from aggregator.results import best_so_far, choose_final, run_outcome, run_standstills
 from aggregator.site import Site
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
@@ -42,6 +42,7 @@ from shared.folder.stopping import cut_after
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.answers import UNANSWERED, check_answer, decide, together
 from shared.learning.methods.contract import MODEL, Method
+from shared.learning.outcome import Outcome, Standstill
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.tolerance import HeldOutSet
@@ -94,6 +95,7 @@ class Daemon:
         self._ciphertexts: dict[Path, Ciphertext] = {}
         self._left_out: set[str] = set()
         self._put_off: dict[rounds.Action, float] = {}  # until when, of what has failed
+        self._standstills: set[Standstill] = set()  # that the log has told of
         self._looks_for_round, self._looks_at_stop = _Looks(), _Looks()
         self._trouble = Trouble(logger, store.run, "goes on.")
 
@@ -151,9 +153,9 @@ class Daemon:
         self._sites[site].look_soon()
 
     @property
-    def aborted(self) -> str | None:
-        """Why the run ended without having started, once every site's folder says so; else None."""
-        return self._store.aborted() if self._is_over() else None
+    def outcome(self) -> Outcome | None:
+        """What the run came to, once every site's folder has its end; else None."""
+        return run_outcome(self._store, self._channels) if self._is_over() else None
 
     @property
     def final_model(self) -> Path | None:
@@ -266,6 +268,7 @@ class Daemon:
                 store.write_score(round_no, site, self._check(site, round_no))
             case rounds.CloseRound(round_no):
                 store.close_round(round_no, self._verdicts(round_no))
+                self._tell_standstills()
             case rounds.Aggregate(round_no):
                 self._aggregate(round_no)
             case rounds.ChooseFinal(reason):
@@ -320,6 +323,15 @@ class Daemon:
         if card.chosen_round < newest and str(newest) not in card.validation:
             logger.info("aggregate %d was scored by no site, and so was not considered", newest)
         logger.info("aggregate %d was chosen, and goes to every site: %s", card.chosen_round, card.reason)
+
+    def _tell_standstills(self) -> None:
+        """Log what keeps the run from coming to anything: once when it begins, and once when it is over."""
+        found = run_standstills(self._store, self._channels, self._score_name)
+        for kind in found.keys() - self._standstills:
+            logger.warning("%s", found[kind])
+        for kind in self._standstills - found.keys():
+            logger.info("no longer so: %s", kind)
+        self._standstills = set(found)
 
     def _prune_aggregates(self, round_no: int) -> None:
         """Keep of our own aggregates as many as the run's rule keeps of the rounds, and the best one."""

@@ -105,11 +105,13 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
         "model": _model(store, card, sharing, channels),
         "run": {
             "name": run.run,
+            "outcome": report["outcome"],
             "task": run.task,
             "method": run.method,
             "began": min(_times(channels, Place("round", run.run, 1)), default=None),
             "ended": max(_times(channels, Place("final", run.run)), default=None),
             "rounds": {"planned": run.rounds, "trained": summary["rounds"], "in_the_model": card.chosen_round},
+            "chosen": report["chosen"]["model"],
             "chosen_because": card.reason,
             "verdicts": summary["verdicts"],
             "seconds_in_rounds": summary["seconds"],

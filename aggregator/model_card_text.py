@@ -21,15 +21,16 @@ def card_text(card: Document) -> str:
         "task": run["task"],
         "method": run["method"],
         "trained": f"from {_told(run['began'])} to {_told(run['ended'])}",
-        "rounds": f"{rounds['trained']} of {rounds['planned']} trained; the model is the aggregate of round "
-        f"{rounds['in_the_model']} ({run['chosen_because']})",
+        "rounds": f"{rounds['trained']} of {rounds['planned']} trained; the model is {run['chosen']} "
+        f"({run['chosen_because']})",
         "answers": verdicts or NOT_TOLD,
         "parameters": f"{model['parameters']:,} in {counted(model['tensors'], 'tensor')}",
         "file": f"{model['file']}, {model['bytes']:,} bytes",
         "SHA-256": model["sha256"],
         "licence": card["licence"] or f"{NOT_TOLD}: it is for the PI to say, before the model is handed on",
     }
-    lines = [f"# {visible(run['name'])}", "", "## Use", "", card["intended_use"], ""]
+    lines = [f"# {visible(run['name'])}", "", f"Outcome: {visible(run['outcome']['text'])}.", ""]
+    lines += ["## Use", "", card["intended_use"], ""]
     lines += [f"- {limit}" for limit in card["limits"]]
     lines += ["", "## Model", "", *_table(("", ""), list(facts.items()))]
     if model["stays_at_sites"]:

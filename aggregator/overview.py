@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from aggregator.configuration import MADE_BY
 from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.facts import ending_of, is_owed_end
+from aggregator.results import run_outcome, run_standstills
 from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
@@ -23,6 +24,8 @@ from shared.exchange.records import RunConfiguration, round_name, sentence, stat
 from shared.folder.local import LocalFolder
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
+from shared.learning.outcome import chosen_text
+from shared.learning.tasks import SELECTION_SCORES
 from shared.visible import typed
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
@@ -92,14 +95,17 @@ def overview_of(reading: Reading) -> dict[str, Any]:
     card, now, is_running = store.card(), time.time(), is_at_work(work)
     waited_for = _waited_for(work, store, run, channels)
     goes_on = is_running and not (store.is_over or store.paused or store.stop_requested)
+    outcome, score = run_outcome(store, channels), SELECTION_SCORES.get(run.task)
     return {
         "run": run.run,
+        "outcome": asdict(outcome) if outcome else None,
         "now": time_text(now),
         "work": str(work),
         "configuration": str(store.home / names.RUN_CONFIGURATION),
         "state": _state(store, waited_for),
         "running": is_running,
         "reason": card.reason if card else store.aborted(),
+        "trouble": list(run_standstills(store, channels, score).values()) if score else [],
         "since": time_text(store.stage_began),
         "waits_for": waited_for,
         "why": _why(store, run, waited_for),
@@ -109,6 +115,7 @@ def overview_of(reading: Reading) -> dict[str, Any]:
         "is_closing_round": store.round_no > run.rounds,
         "expected_end": end_is_expected(store, run, channels, now) if goes_on else None,
         "chosen_round": card.chosen_round if card else None,
+        "chosen": chosen_text(card) if card else None,
         "final_model": str(store.final_model) if card else None,
         "sites": {
             site: _site(reading, site, now, is_awaited=site in waited_for, goes_on=goes_on) for site in run.sites
@@ -120,17 +127,19 @@ def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
     is_closing = state["is_closing_round"] and not state["final_model"]
     where = "the closing round" if is_closing else f"round {state['round']} of {state['rounds']}"
-    lines = [f"run {state['run']}: {state['state']}, {where}"]
+    lines = [f"outcome: {state['outcome']['text']}"] if state["outcome"] else []
+    lines.append(f"run {state['run']}: {state['state']}, {where}")
     if not state["running"] and state["next"]:
         command = f"dropfed-aggregator launch {typed(state['configuration'])} --work {typed(state['work'])}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state["waits_for"]:
         lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
     lines += [f"{what}: {state[what]}" for what in ("why", "next") if state[what]]
+    lines += [f"trouble: {trouble}" for trouble in state["trouble"]]
     if state["expected_end"]:
         lines.append(f"estimate: ends about {state['expected_end']}, if rounds go on as they went")
     if state["final_model"]:
-        lines.append(f"chosen: the aggregate of round {state['chosen_round']}, {state['final_model']}")
+        lines.append(f"chosen: {state['chosen']}: {state['final_model']}")
     if state["reason"]:
         lines.append(f"reason: {state['reason']}")
     for name, site in state["sites"].items():

@@ -1,22 +1,25 @@
-"""What the sites report of each aggregate, read from the mirrors of their folders, and which one is chosen by it."""
+"""What the sites report of each aggregate, read from the mirrors of their folders: which one is chosen by it, what the
+run came to, and what keeps it from coming to anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from aggregator.store import RunStore, metrics_of
 from shared.errors import PoisonError
 from shared.exchange.channel import Channel
 from shared.exchange.records import FinalCard, RunConfiguration
 from shared.exchange.tables import MetricsRow, Split
-from shared.learning.choice import Tables, best_of, choose, received_rows, validation_means
+from shared.learning.choice import Tables, best_of, choose, received_rows, told_scores, validation_means
+from shared.learning.outcome import Outcome, Scores, Standstill, outcome_of, standstills
 
 
 def received_model_rows(
     store: RunStore, channels: Mapping[str, Channel], split: Split
 ) -> dict[int, dict[str, MetricsRow]]:
     """By aggregate number and site: the row of the received model on ``split``. What is absent is absent."""
-    return received_rows(_tables(store, channels), split)
+    return received_rows(_tables(store, channels, range(1, store.round_no + 1)), split)
 
 
 def best_so_far(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> int:
@@ -35,14 +38,40 @@ def choose_final(
 ) -> FinalCard:
     """Choose among the aggregates that are kept; arguments as for ``choice.choose``."""
     verdicts = {round_no: store.verdicts(round_no) or {} for round_no in range(1, store.round_no + 1)}
-    tables = _tables(store, channels)
+    tables = _tables(store, channels, range(1, store.round_no + 1))
     return choose(run, tables, verdicts, kept=_kept(store), score_name=score_name, ended=ended, in_turn=in_turn)
 
 
-def _tables(store: RunStore, channels: Mapping[str, Channel]) -> Tables:
-    """Every table that can be read."""
+def run_outcome(store: RunStore, channels: Mapping[str, Channel]) -> Outcome | None:
+    """What a run came to; None while it goes on."""
+    if not store.is_over:
+        return None
+    card = store.card()
+    scores: Scores = {}
+    if card is not None:
+        first_and_chosen = {1, card.chosen_round + 1}
+        scores = _scores(store, channels, first_and_chosen, card.score_name)
+    return outcome_of(store.configuration(), card, store.aborted(), scores)
+
+
+def run_standstills(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> dict[Standstill, str]:
+    """What keeps a run that goes on from coming to anything, a sentence each."""
+    if store.is_over:
+        return {}
+    rounds = range(1, store.round_no + 1)
+    verdicts = {round_no: closed for round_no in rounds if (closed := store.verdicts(round_no)) is not None}
+    return standstills(store.configuration(), verdicts, _scores(store, channels, verdicts, score_name), score_name)
+
+
+def _scores(store: RunStore, channels: Mapping[str, Channel], rounds: Collection[int], score_name: str) -> Scores:
+    """What the sites told in these rounds of the aggregates that they had received."""
+    return told_scores(received_rows(_tables(store, channels, rounds), "validation"), score_name)
+
+
+def _tables(store: RunStore, channels: Mapping[str, Channel], rounds: Collection[int]) -> Tables:
+    """Every table of these rounds that can be read."""
     tables: dict[int, dict[str, list[MetricsRow]]] = {}
-    for round_no in range(1, store.round_no + 1):
+    for round_no in rounds:
         for site in store.participants(round_no):
             try:
                 tables.setdefault(round_no, {})[site] = metrics_of(channels[site], store.run, round_no)

@@ -161,6 +161,8 @@ function where(overview) {
 function facts(overview, about) {
   const waits = overview.waits_for.length ? overview.waits_for.join(", ") : null;
   return [
+    ["Outcome", overview.outcome && element("strong", {}, overview.outcome.text)],
+    ["Trouble", overview.trouble.length ? overview.trouble.map((text) => element("p", { class: "bad" }, text)) : null],
     ["Federation", about.federation],
     ["Task", `${about.task} by ${about.method}`],
     ["Began", about.began && [moment(about.began)]],
@@ -169,7 +171,7 @@ function facts(overview, about) {
     ["Why", overview.why],
     ["Next", overview.next],
     ["Ends about", overview.expected_end && [moment(overview.expected_end), " (an estimate: if rounds go on as they went)"]],
-    ["Chosen", overview.final_model && `the aggregate of round ${overview.chosen_round}, ${overview.final_model}`],
+    ["Chosen", overview.final_model && `${overview.chosen}: ${overview.final_model}`],
     ["Reason", overview.reason],
   ];
 }
@@ -239,6 +241,7 @@ function tellNews(overview) {
   const news = [];
   if (before !== null && before.run === overview.run) {
     if (before.state !== overview.state || where(before) !== where(overview)) news.push(`the run is ${overview.state}, ${where(overview)}`);
+    if (before.outcome === null && overview.outcome !== null) news.unshift(overview.outcome.text);
     if (before.running !== overview.running) news.push(overview.running ? "the aggregator runs again" : "the aggregator is not running");
     for (const [name, site] of Object.entries(overview.sites)) {
       const old = before.sites[name];

@@ -16,7 +16,7 @@ from typing import Any
 from aggregator.facts import ending_of
 from aggregator.overview import read_channels
 from aggregator.report.heldout import open_heldout
-from aggregator.results import received_model_rows
+from aggregator.results import received_model_rows, run_outcome
 from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.channel import Channel
@@ -25,6 +25,7 @@ from shared.exchange.records import FinalCard, RunConfiguration, Verdict
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.cost import model_cost
 from shared.learning.metrics import mean_over_sites
+from shared.learning.outcome import chosen_text
 from shared.learning.tasks import task_named
 
 RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
@@ -42,8 +43,10 @@ def run_report(work: Path, store: RunStore) -> Document:
     """
     run = store.configuration()
     channels = read_channels(work, run.sites)
+    outcome = run_outcome(store, channels)
     return {
         "run": run.run,
+        "outcome": asdict(outcome) if outcome else None,
         "is_over": store.is_over,
         "aborted": store.aborted(),
         "score": task_named(run.task).selection_score,
@@ -73,6 +76,7 @@ def _chosen(card: FinalCard | None) -> Document | None:
         return None
     return {
         "aggregate": card.chosen_round,
+        "model": chosen_text(card),
         "score": card.score_name,
         "validation": {number: float(mean) for number, mean in card.validation.items()},
         "took_part": card.took_part,

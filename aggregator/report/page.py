@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aggregator.configuration import read_configuration
 from aggregator.overview import read_channels
+from aggregator.report.before_after import before_and_after
 from aggregator.report.document import Document, run_report
 from aggregator.report.figures import Figure
 from aggregator.report.heldout import Measured, measure, open_heldout
@@ -153,7 +154,10 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
         for split in ("validation", "test") if found[split] for name in found[split]["scores"]
     )  # fmt: skip
     by_class = [of_classes(document, aggregate, split) for split in ("validation", "test")] if grades else []
+    score = document["score"]
+    tables = [before_and_after(document, score, score_title(score))] if document["chosen"] else []
     return [
+        *([Section("before-after", "Before and after", tables=tables)] if tables else []),
         Section("curves", "Scores at the sites", [_HOW_TOLD], figures=curves(document)),
         Section(
             "scores",
@@ -169,7 +173,7 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
             [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
             figures=[selective(document, aggregate, "test"), doubts(document, aggregate, "test")],
         ),
-        _heldout_section(measured, looked_at, document["score"]),
+        _heldout_section(measured, looked_at, score),
         Section(
             "decisions",
             "Tolerance, θ and weights",
@@ -228,12 +232,11 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
 
 
 def _state(document: Document) -> str:
-    run, chosen = document["configuration"], document["chosen"]
-    if document["aborted"]:
-        return f"Aborted: {document['aborted']}."
-    if chosen:
-        reason = chosen["reason"].replace(chosen["score"], score_title(chosen["score"]))
-        return f"Ended. Chosen: the aggregate of round {chosen['aggregate']}, {reason}."
+    run, chosen, outcome = document["configuration"], document["chosen"], document["outcome"]
+    if outcome:
+        said = [outcome["text"], *([f"chosen: {chosen['model']} ({chosen['reason']})"] if chosen else [])]
+        text = ". ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said) + "."
+        return text.replace(document["score"], score_title(document["score"]))
     if not document["rounds"]:
         return "No round was opened yet."
     return f"Goes on: round {document['rounds'][-1]['round']} of {run['rounds'] + 1}, the closing one counted."

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from aggregator.report.before_after import Alone, before_and_after
 from aggregator.report.document import RECEIVED_SPLITS, Document
 from shared.sizes import size_text
 from shared.visible import visible
@@ -15,19 +16,25 @@ _MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])\(")
 """What in a cell would end it, or begin a tag of HTML, a link or an image."""
 
 
-def report_text(report: Document, score: str, title: str) -> str:
-    """The report for people, as Markdown: one score of every aggregate at every site, every verdict, what it cost.
+def report_text(report: Document, score: str, title: str, alone: Alone | None = None) -> str:
+    """The report for people, as Markdown: what the run came to, one score of every aggregate at every site, every
+    verdict, what it cost.
 
     Args:
         score: a column of ``metrics.csv``.
         title: what people call it.
+        alone: what a site comes to by itself, if that was measured.
     """
     run, chosen = report["configuration"], report["chosen"]
     lines = [f"# Run {run['run']}: {run['task']} by {run['method']}", ""]
+    if report["outcome"]:
+        lines += [f"Outcome: {visible(report['outcome']['text'])}.", ""]
     if chosen:
-        lines += [f"Chosen: the aggregate of round {chosen['aggregate']} ({chosen['reason']}).", ""]
-    if report["aborted"]:
-        lines += [f"Aborted: {report['aborted']}.", ""]
+        table = before_and_after(report, score, title, alone)
+        rows = [[cell.text for cell in row] for row in table.shown]
+        lines += [f"{table.caption}:", "", *table_lines(table.header, rows), ""]
+        lines += [*(f"- {note}." for note in table.notes), *([""] if table.notes else [])]
+        lines += [f"Chosen: {chosen['model']} ({chosen['reason']}).", ""]
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
         told = [

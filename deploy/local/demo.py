@@ -5,6 +5,7 @@ Everything lies below ``demo-run/``, which is removed and made anew at each call
     folders/SITE/            the drop folders as on the server
     aggregator/  sites/SITE/ the work directories of the daemons, with their logs
     data/SITE/               synthetic images (unless --data names real ones)
+    alone/                   what the first site comes to by itself
     final/model.safetensors  report.md  summary.json
 """
 
@@ -28,7 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from aggregator.report import report_text, run_report
+from aggregator.report.before_after import Alone, before_and_after
 from aggregator.store import RunStore
+from deploy.local.alone import training_alone
 from deploy.local.federation import set_up
 from deploy.local.report import site_scores
 from deploy.local.rounds import open_public
@@ -105,8 +108,12 @@ def main(
             poll_s=POLL_S,
             policy=POLICY,
         )
-        _federate(sites, run.run)
-    _finish(scenario, run, time.monotonic() - began)
+        with training_alone(HOME / "alone", run, sites[0].name, sites[0].root) as trained:
+            _federate(sites, run.run)
+            if not trained.has_ended:
+                console.print(f"waiting for {sites[0].name} alone, which is trained to compare with")
+            alone = trained.result(scenario.score)
+    _finish(scenario, run, alone, time.monotonic() - began)
 
 
 # --- data ------------------------------------------------------------------------------------------------------
@@ -230,7 +237,8 @@ def _server(sites: Sequence[SiteData]) -> Iterator[str]:
 
 def _federate(sites: Sequence[SiteData], run: str) -> None:
     """Start one aggregator and all sites as processes, show how they get on, and end them."""
-    aggregator = _daemon("aggregator.cli", "launch", str(HOME / "aggregator" / "RUN.yaml"), work=HOME / "aggregator")
+    launch = ("launch", str(HOME / "aggregator" / "RUN.yaml"), "--accept-any")
+    aggregator = _daemon("aggregator.cli", *launch, work=HOME / "aggregator")
     daemons = {site.name: _daemon("site_client.cli", "run", work=HOME / "sites" / site.name) for site in sites}
     try:
         console.print("training; for each site its round (r) and how far it is")
@@ -293,30 +301,37 @@ class _Progress:
 # --- the end ---------------------------------------------------------------------------------------------------
 
 
-def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
-    """Copy the model, write report and summary, print the table and where to look."""
+def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: float) -> None:
+    """Copy the model, write report and summary, print the outcome, the table and where to look."""
     work = HOME / "aggregator"
     final = HOME / "final" / "model.safetensors"
     shutil.copyfile(work / "runs" / run.run / "final" / "model.safetensors", final)
     report = run_report(work, RunStore(work, run.run))
     scores = site_scores(report, scenario.score)
     summary = {
+        "outcome": report["outcome"]["name"],
         "sites": scores,
+        "alone": {alone.site: alone.test},
         "final_sha256": hash_file(final)[1],
         "rounds": run.rounds,
         "seconds": round(seconds, 1),
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-    write_file(HOME / "report.md", report_text(report, scenario.score, scenario.score_title).encode())
-    table = Table("site")
+    write_file(HOME / "report.md", report_text(report, scenario.score, scenario.score_title, alone).encode())
+    console.print(f"\n{report['outcome']['text']}\n", markup=False, soft_wrap=True)
+    compared = before_and_after(report, scenario.score, scenario.score_title, alone)
     told = [name for name in _COLUMNS if any(score[name] is not None for score in scores.values())]
     last = " and ".join(_COLUMNS[name] for name in ("theta", "weight") if name in told)
-    console.print(f"\n{scenario.score_title} on each site's own test images; {last} of the last training round")
-    for name in told:
-        table.add_column(_COLUMNS[name], justify="right")
-    for site, score in scores.items():
-        table.add_row(site, *(_shown(score[name]) for name in told))
+    console.print(f"{compared.caption}; {last} of the last training round")
+    table = Table(*compared.header[:1])
+    for name in (*compared.header[1:], *(_COLUMNS[name] for name in told)):
+        table.add_column(name, justify="right")
+    for site, *cells in ([cell.text for cell in row] for row in compared.shown):
+        others = scores.get(site, {})
+        table.add_row(site, *cells, *(_shown(others.get(name)) for name in told))
     console.print(table)
+    for note in compared.notes:
+        console.print(f"{note}.", markup=False, soft_wrap=True)
     console.print(f"{counted(run.rounds, 'round')} in {seconds:.0f} s", markup=False)
     console.print(f"  drop folders   {HOME / 'folders'}/")
     console.print(f"  final model    {final}")
@@ -342,16 +357,14 @@ def _finish(scenario: Scenario, run: RunConfiguration, seconds: float) -> None:
 _COLUMNS = {
     "classes": "grades",
     "test_images": "test images",
-    "before": "before",
-    "after": "after",
     "theta": "θ",
     "weight": "weight",
 }
-"""What is told of each site, and its headline."""
+"""What is told of each site beside its scores, and its headline."""
 
 
 def _shown(value: object) -> str:
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ def _federate(home: Path, run: RunConfiguration, computing: Computing) -> dict[s
         finally:
             stop.set()
     running.result()
-    if (reason := aggregator.aborted) is not None:
-        raise StandingError(f"the run was aborted: {reason}")
+    if (outcome := aggregator.outcome) is not None and outcome.name == "aborted":
+        raise StandingError(f"the run was {outcome.text}")
     return sites
 
 

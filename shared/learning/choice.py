@@ -38,11 +38,15 @@ def validation_means(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: s
     Args:
         rows: of ``received_rows`` on "validation".
     """
-    return {aggregate: fmean(scores.values()) for aggregate, scores in _told(rows, score_name).items()}
+    return {aggregate: fmean(scores.values()) for aggregate, scores in told_scores(rows, score_name).items()}
 
 
-def _told(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, dict[str, float]]:
-    """By aggregate and site: the scores that count; no aggregate that nobody told one of."""
+def told_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, dict[str, float]]:
+    """By aggregate and site: the scores that count; no aggregate that nobody told one of.
+
+    Args:
+        rows: as for ``validation_means``.
+    """
     told = {
         aggregate: {
             site: score
@@ -58,6 +62,15 @@ def best_of(kept: Collection[int], means: Mapping[int, float]) -> int:
     """The aggregate with the best mean, of those that are kept; the newest where none has one."""
     rated = [number for number in kept if number in means]
     return min(rated, key=lambda number: (-means[number], number), default=max(kept))
+
+
+def holds_answers(took_part: Mapping[str, Collection[str]], aggregate: int) -> bool:
+    """Whether an answer of some site is in an aggregate; else it is still the model that the run began with.
+
+    Args:
+        took_part: the sites whose weight is above 0, by round.
+    """
+    return any(sites for round_no, sites in took_part.items() if int(round_no) <= aggregate)
 
 
 def choose(
@@ -82,20 +95,26 @@ def choose(
     """
     rows = received_rows(tables, "validation")
     means = validation_means(rows, score_name)
-    sets = {frozenset(scores) for aggregate, scores in _told(rows, score_name).items() if aggregate in kept}
+    sets = {frozenset(scores) for aggregate, scores in told_scores(rows, score_name).items() if aggregate in kept}
     which = "the sites" if len(sets) <= 1 else "the sites that told it, not the same ones for each aggregate"
+    took_part = {
+        str(round_no): [site for site, verdict in of_sites.items() if float(verdict.weight or 0) > 0]
+        for round_no, of_sites in verdicts.items()
+    }
+    chosen = best_of(kept, {} if in_turn else means)
     reason = (
-        "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
-        if in_turn and verdicts
+        "no site took part: this is the untrained model"
+        if not verdicts
+        else "no answer was accepted: this is the model that the run began with"
+        if not any(took_part.values())
+        else "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
+        if in_turn
         else f"best mean validation {score_name} over {which}"
         if means
         else "no site reported a validation score (too few images?), so the newest aggregate was taken"
-        if verdicts
-        else "no site took part: this is the untrained model"
     )
-    chosen = best_of(kept, {} if in_turn else means)
-    if chosen == 0 and verdicts:
-        reason += ": that of round 0, the untrained model; no aggregate that was validated did better"
+    if any(took_part.values()) and not holds_answers(took_part, chosen):
+        reason += f": that of round {chosen}, the untrained model; no aggregate that was validated did better"
     return FinalCard(
         run=run.run,
         task=run.task,
@@ -103,10 +122,7 @@ def choose(
         chosen_round=chosen,
         score_name=score_name,
         validation={str(aggregate): decimal_text(mean) for aggregate, mean in sorted(means.items())},
-        took_part={
-            str(round_no): [site for site, verdict in of_sites.items() if float(verdict.weight or 0) > 0]
-            for round_no, of_sites in verdicts.items()
-        },
+        took_part=took_part,
         epsilon=_most_spent(tables) if run.privacy else {},
         reason=f"{reason}; {ended}" if ended else reason,
     )

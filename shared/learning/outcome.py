@@ -1,0 +1,160 @@
+"""What a run came to, in one sentence, and what keeps a run that goes on from coming to anything.
+
+An outcome is one of
+
+    improved                  the chosen model validates better than the one that the run began with
+    no better than untrained  it does not, or it still is that model
+    nothing was accepted      no answer of any site entered the model in any round
+    cannot be told            answers did, but no site reported a score of both models
+    stopped                   the run ended before its last round; the sentence says what it came to by then
+    aborted                   the run never started
+
+Two models are compared over the sites that reported a score of both: a mean over other sites is another number. The
+model that a run begins with is untrained, or has published weights; either is what training has to better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+from shared.counted import counted
+from shared.exchange.records import FinalCard, RunConfiguration, Verdict
+from shared.learning.choice import holds_answers
+
+OutcomeName = Literal[
+    "improved", "no better than untrained", "nothing was accepted", "cannot be told", "stopped", "aborted"
+]
+Scores = Mapping[int, Mapping[str, float]]
+"""By aggregate and site: the validation scores that count."""
+
+Standstill = Literal["no model accepted", "no progress"]
+
+ROUNDS_WITHOUT_MODEL = 2
+ROUNDS_WITHOUT_PROGRESS = 5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an ended run came to.
+
+    Args:
+        text: a sentence that begins with ``name``.
+        has_improved: whether the model got better, of a stopped run too; None where that cannot be told.
+        before, after: mean validation scores of the first and of the chosen model, over the sites that told both.
+        sites: how many sites that are.
+    """
+
+    name: OutcomeName
+    text: str
+    has_improved: bool | None
+    before: float | None = None
+    after: float | None = None
+    sites: int = 0
+
+
+def outcome_of(run: RunConfiguration, card: FinalCard | None, aborted: str | None, scores: Scores) -> Outcome | None:
+    """What a run came to; None while it goes on.
+
+    Args:
+        card: of the final model, if one was chosen.
+        aborted: why the run never started, if so.
+        scores: of the first and of the chosen aggregate at least.
+    """
+    if aborted is not None:
+        return Outcome("aborted", f"aborted: {aborted}", has_improved=False)
+    if card is None:
+        return None
+    learnt = _learnt(card, scores)
+    opened = max(map(int, card.took_part), default=0)
+    if opened > run.rounds:
+        return learnt
+    when = f"after round {opened} of {run.rounds}" if opened else "before its first round"
+    return replace(learnt, name="stopped", text=f"stopped {when}; {learnt.text}")
+
+
+def _learnt(card: FinalCard, scores: Scores) -> Outcome:
+    """What training came to, however the run ended."""
+    name: OutcomeName
+    if not any(card.took_part.values()):
+        name = "nothing was accepted"
+        return Outcome(name, f"{name}: no answer entered the model, which is as it was before training", False)
+    first, last = scores.get(0, {}), scores.get(card.chosen_round, {})
+    both = sorted(first.keys() & last.keys())
+    before, after = (fmean(of[site] for site in both) if both else None for of in (first, last))
+    over = f"over {counted(len(both), 'site')}"
+    if is_untrained(card):
+        name = "no better than untrained"
+        told = "" if before is None else f", with a mean validation {card.score_name} of {before:.3f} {over}"
+        text = f"{name}: the chosen model is still the one that the run began with{told}"
+        return Outcome(name, text, False, before, after, len(both))
+    if before is None or after is None:
+        name = "cannot be told"
+        why = f"no site reported a validation {card.score_name} both before and after training (too few images?)"
+        return Outcome(name, f"{name} whether the model improved: {why}", None)
+    change = f"mean validation {card.score_name} {before:.3f} before training, {after:.3f} after, {over}"
+    name = "improved" if after > before else "no better than untrained"
+    return Outcome(name, f"{name}: {change}", after > before, before, after, len(both))
+
+
+def is_untrained(card: FinalCard) -> bool:
+    """Whether no answer is in the chosen aggregate: it is still the model that the run began with."""
+    return not holds_answers(card.took_part, card.chosen_round)
+
+
+def chosen_text(card: FinalCard) -> str:
+    """What the chosen model is, in words."""
+    if not is_untrained(card):
+        return f"the aggregate of round {card.chosen_round}"
+    return "the model that the run began with, for no answer is in the chosen aggregate"
+
+
+def standstills(
+    run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Verdict]], scores: Scores, score_name: str
+) -> dict[Standstill, str]:
+    """What keeps a run from coming to anything, a sentence each, with what to do.
+
+    Args:
+        verdicts: of every round that is closed.
+        scores: of every aggregate.
+    """
+    found: dict[Standstill, str | None] = {
+        "no model accepted": _without_model(run, verdicts),
+        "no progress": _without_progress(run, scores, score_name),
+    }
+    return {kind: text for kind, text in found.items() if text is not None}
+
+
+def _without_model(run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Verdict]]) -> str | None:
+    """The newest rounds that left the model as it was."""
+    trained = [round_no for round_no in sorted(verdicts, reverse=True) if round_no <= run.rounds]
+    with_model = (n for n in trained if any(float(verdict.weight or 0) > 0 for verdict in verdicts[n].values()))
+    last, newest = next(with_model, 0), max(trained, default=0)
+    if newest - last < ROUNDS_WITHOUT_MODEL:
+        return None
+    return (
+        f"no model was accepted in {newest - last} rounds in a row, {last + 1} to {newest}: "
+        f"`dropfed-aggregator report {run.run}` tells why; if the tolerance check omits sound answers, stop the run "
+        "and launch a new one with a lower tolerance"
+    )
+
+
+def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) -> str | None:
+    """The newest aggregates that validate no better than one before them, at the same sites."""
+    newest = max(scores, default=0)
+    means = {
+        aggregate: fmean(of_sites.values())
+        for aggregate, of_sites in scores.items()
+        if of_sites.keys() == scores[newest].keys()
+    }
+    best = min(means, key=lambda aggregate: (-means[aggregate], aggregate), default=newest)
+    if newest - best < ROUNDS_WITHOUT_PROGRESS:
+        return None
+    since = f"the aggregate of round {best}" if best else "the model that the run began with"
+    return (
+        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.3f} with {since}, "
+        f"and no higher since; if that suffices, `dropfed-aggregator stop {run.run}` ends the run with that model, "
+        "else launch a new one with another learning rate, loss or optimizer"
+    )

@@ -1,0 +1,145 @@
+"""How runs end, by real daemons at both ends: the outcome comes first wherever people or scripts look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from aggregator.cli import main
+from aggregator.dashboard.state import page_state
+from shared.exchange.reading import dump_yaml
+from shared.folder.durable import write_file
+from tests.federation.running import POLICY, TINY, WAIT_S, Federation, run_configuration
+
+MOST_ROUNDS = 40
+LEARNS: dict[str, Any] = {
+    "rounds": 2,
+    "task_options": TINY | {"optimizer": "adam", "dropout": 0.2},
+    "method_options": {"dice": True, "refresh_batch_norm": "on_arrival"},
+    "learning_rate": {"initial": 0.01, "factor": 1.0, "period": 1},
+}
+RESTS = LEARNS | {"learning_rate": {"initial": 1e-9, "factor": 1.0, "period": 1}}
+"""Weights hardly move, and a site measures BatchNorm's statistics itself: every aggregate answers as the first one."""
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """One, whose sites take part in run after run."""
+    policy = POLICY.model_copy(update={"max_rounds": MOST_ROUNDS})
+    with Federation(tmp_path_factory.mktemp("outcomes"), policy=policy) as federation:
+        for site in federation.run.sites:
+            federation.start_site(site)
+        yield federation
+
+
+class Ran:
+    """A run from its launch on."""
+
+    def __init__(self, federation: Federation, name: str, **settings: Any) -> None:
+        self.name = name
+        self.work = federation.aggregator
+        self._federation = federation
+        self._file = federation.root / f"{name}.yaml"
+        write_file(self._file, dump_yaml(run_configuration(**settings | {"run": name})))
+        self._launched = self._launch()
+
+    def _launch(self, *options: str) -> Any:
+        return self._federation.start("aggregator.cli", "launch", str(self._file), *options, work=self.work)
+
+    def ends(self) -> tuple[int, str]:
+        """The exit code, and the last line that was printed."""
+        code = self._launched.wait(WAIT_S)
+        return code, self._federation.output(self.work).strip().splitlines()[-1]
+
+    def again(self) -> int:
+        """The exit code of the same command for scripts."""
+        code: int = self._launch("--accept-any").wait(WAIT_S)
+        return code
+
+    def says(self, *command: str) -> list[str]:
+        result = CliRunner().invoke(main, [*command, "--work", str(self.work)])
+        assert result.exit_code == 0, result.output
+        return result.output.splitlines()
+
+    def said_first(self) -> dict[str, str]:
+        """Where people look, and what stands there first."""
+        card = self._federation.root / f"{self.name}-card"
+        self.says("export", self.name, "--output", str(card))
+        self.says("report", self.name, "--pages", str(pages := self._federation.root / f"{self.name}-pages"))
+        page = (pages / "report.html").read_text()
+        return {
+            "status": self.says("status")[0].removeprefix("outcome: "),
+            "report": self.says("report", self.name)[2].removeprefix("Outcome: ").removesuffix("."),
+            "card": (card / "model-card.md").read_text().splitlines()[2].removeprefix("Outcome: ").removesuffix("."),
+            "page": page.partition('<p class="lead">')[2],
+        }
+
+
+def assert_said_first(ran: Ran, line: str) -> None:
+    """Every place begins with the sentence that ``launch`` has ended with."""
+    outcome = line.partition("; the chosen model is ")[0]
+    found = ran.said_first()
+    page = found.pop("page").lower()
+    assert set(found.values()) == {outcome}
+    assert page.startswith(outcome.partition(":")[0])
+    overview = json.loads("\n".join(ran.says("status", "--json")))
+    state = page_state(ran.work)["run"]["overview"]
+    assert overview["outcome"] == state["outcome"]
+    assert overview["outcome"]["text"] == outcome
+
+
+def test_a_run_whose_model_improved_ends_with_0(federation: Federation) -> None:
+    ran = Ran(federation, "improved", **LEARNS)
+    code, line = ran.ends()
+    assert (code, line.partition(":")[0]) == (0, "improved"), line
+    assert line.endswith("/runs/improved/final/model.safetensors")
+    assert_said_first(ran, line)
+    table = [line for line in ran.says("report", "improved") if line.startswith("| ")][:3]
+    assert [cell.strip() for cell in table[0].split("|")[1:-1]] == ["site", "before training", "after"]
+    for row in table[1:]:
+        before, after = (float(cell) for cell in row.split("|")[2:4])
+        assert 0 <= before < after <= 1
+
+
+def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> None:
+    ran = Ran(federation, "rested", **RESTS)
+    code, line = ran.ends()
+    assert (code, line.partition(":")[0]) == (3, "no better than untrained"), line
+    assert_said_first(ran, line)
+    assert ran.again() == 0
+
+
+def test_a_run_without_an_accepted_answer_says_so_though_what_stays_at_the_sites_got_better(
+    federation: Federation,
+) -> None:
+    """No score reaches the tolerance; BatchNorm stays at each site, is trained there, and lifts the scores."""
+    ran = Ran(federation, "omitted", **LEARNS | {"method": "fedbn", "method_options": {}, "tolerance": 0.9999})
+    code, line = ran.ends()
+    assert (code, line.partition(":")[0]) == (3, "nothing was accepted"), line
+    assert_said_first(ran, line)
+    everything = "\n".join([*ran.says("status"), *ran.says("report", "omitted")])
+    assert "best mean validation" not in everything and "chosen: the aggregate" not in everything.lower()
+    assert "no model was accepted in 2 rounds in a row, 1 to 2" in (ran.work / "log.txt").read_text()
+
+
+def test_a_run_that_was_stopped_says_what_it_came_to_by_then(federation: Federation) -> None:
+    ran = Ran(federation, "cut", **LEARNS | {"rounds": MOST_ROUNDS})
+    opened = ran.work / "runs" / "cut" / "rounds" / "0003" / "opened.json"
+    federation.wait_until(opened.exists, "the third round")
+    ran.says("stop", "cut", "--yes")
+    code, line = ran.ends()
+    assert code == 3 and line.startswith("stopped after round 3 of 40; improved: "), line
+    assert_said_first(ran, line)
+
+
+def test_a_run_that_no_site_agrees_to_is_aborted_and_ends_with_1(federation: Federation) -> None:
+    ran = Ran(federation, "refused", rounds=MOST_ROUNDS + 1)
+    code, line = ran.ends()
+    assert (code, line) == (1, "aborted: only 0 of 2 sites agreed, the quorum is 2")
+    assert ran.says("status")[0] == f"outcome: {line}"
+    assert f"Outcome: {line}." in ran.says("report", "refused")
+    assert ran.again() == 0
