@@ -56,7 +56,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         chosen_round=0,
         score_name="dice_mean",
         validation={"0": "0.25"},
-        took_part={"1": []},
+        took_part={"1": [], "2": []},
         reason="best",
     )
     store.write_card(card)
@@ -89,7 +89,9 @@ def test_for_scripts(work: Path) -> None:
     assert ended["test"] == {"sites": {"north": None, "south": None}, "mean": None}
     assert ended["verdicts"] == {"omitted": 1}
     assert ended["bytes"]["up"] > 0 and ended["seconds"] is None
+    assert (ended["outcome"], begun["outcome"]) == ("nothing was accepted", None)
     assert begun == {
+        "outcome": None,
         "state": "open",
         "rounds": 0,
         "score": "dice_mean",
@@ -106,7 +108,8 @@ def test_for_people(work: Path) -> None:
     result = compare(work, RUN, OTHER)
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
-    assert lines[0] == f"| | {RUN} | {OTHER} |" and lines[2] == "| state | ended | open |"
+    assert lines[0] == f"| | {RUN} | {OTHER} |"
+    assert lines[2:4] == ["| outcome | nothing was accepted | |", "| state | ended | open |"]
     for line in (
         "| method | mean | fedprox |",
         "| sites | north, south | south |",

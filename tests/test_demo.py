@@ -27,7 +27,14 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
     run = tmp_path / "demo-run"
     assert not (run / "old").exists()
     summary = json.loads((run / "summary.json").read_bytes())
-    assert set(summary) == {"sites", "final_sha256", "rounds", "seconds"}
+    assert set(summary) == {"outcome", "sites", "alone", "final_sha256", "rounds", "seconds"}
+    report = (run / "report.md").read_text()
+    (outcome,) = (line for line in result.stdout.splitlines() if line.startswith(summary["outcome"]))
+    assert report.splitlines()[2] == f"Outcome: {outcome}."
+    assert list(summary["alone"]) == ["north"] and 0 <= summary["alone"]["north"] <= 1
+    alone = f"{summary['alone']['north']:.3f}"
+    assert f"| north alone | {summary['sites']['north']['before']:.3f} | {alone} |" in " ".join(report.split())
+    assert alone in result.stdout and "north alone: trained in as many rounds (1) on its own" in result.stdout
     assert summary["final_sha256"] == hash_file(run / "final" / "model.safetensors")[1]
     assert summary["rounds"] == 1
     assert set(summary["sites"]) == {"north", "south"}
@@ -36,7 +43,7 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
         assert (scores["test_images"], scores["theta"], scores["weight"]) == (5, None, 0.5)
         assert 0 <= scores["before"] <= 1 and 0 <= scores["after"] <= 1
         assert verify(LocalFolder(run / "folders" / site)).findings == []
-    assert "| 1 | north | accepted |" in " ".join((run / "report.md").read_text().split())
+    assert "| 1 | north | accepted |" in " ".join(report.split())
     for shown in ("north", "Dice", "demo-run/folders", "demo-run/final/model.safetensors", "dropfed-audit verify"):
         assert shown in result.stdout
 

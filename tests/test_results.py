@@ -9,11 +9,18 @@ import pytest
 from aggregator.results import choose_final
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.records import Privacy, Sharing
+from shared.exchange.records import Privacy, Sharing, Verdict
 from shared.exchange.tables import EPSILON, MetricsRow, write_metrics
 from shared.learning.choice import choose
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
+
+
+def verdict(weight: str) -> Verdict:
+    """On an answer that was accepted in round 1."""
+    found = {"status": "accepted", "score": "0.5", "tolerance": "0.1", "theta": None, "weight": weight, "reason": "ok"}
+    return Verdict.model_validate({"run": RUN, "round": 1, "site": "north", **found})
+
 
 PRIVACY = Privacy(max_grad_norm=1.0, delta=0.01, noise_multiplier=1.0)
 
@@ -28,9 +35,10 @@ def test_the_card_says_where_the_means_are_over_different_sites(others: list[str
         round_no: {site: [MetricsRow(round_no, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})] for site in sites}
         for round_no, sites in ((1, ["north", "south"]), (2, others))
     }
-    card = choose(run, tables, {1: {}, 2: {}}, kept=[1], score_name="dice_mean", ended="")
+    took_part = {"north": verdict("1.0")}
+    card = choose(run, tables, {1: took_part, 2: {}}, kept=[1], score_name="dice_mean", ended="")
     assert card.reason == "best mean validation dice_mean over the sites", "one aggregate alone was kept"
-    card = choose(run, tables, {1: {}, 2: {}}, kept=[0, 1], score_name="dice_mean", ended="")
+    card = choose(run, tables, {1: took_part, 2: {}}, kept=[0, 1], score_name="dice_mean", ended="")
     assert card.reason.startswith(f"best mean validation dice_mean over {which}")
 
 
