@@ -71,6 +71,7 @@ def test_the_files_are_those_that_the_sites_got(played: Played, exported: Path, 
 
 def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card: dict[str, Any]) -> None:
     north, south = card["sites"]["north"], card["sites"]["south"]
+    assert (card["run"]["outcome"]["name"], card["run"]["chosen"]) == ("cannot be told", "the aggregate of round 1")
     assert (north["agreed"], north["images"], north["rounds_in_the_model"]) == (
         True,
         {"train": "12", "validation": "10"},

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aggregator.report.document import Document
-from aggregator.report.tables import NOT_TOLD, WITHHELD, Cell, Table, of_aggregate, told
+from aggregator.report.tables import UNDEFINED, WITHHELD, Cell, Table, Untold, of_aggregate, told
 
+OTHER_CLASSES = Untold("other classes")
 WHY_WITHHELD = "Withheld: the site has too few such images for a score to leave it (minimum_count in its policy)"
 
 
 @dataclass(frozen=True)
 class Alone:
-    """What a site comes to by itself: the same rounds, on its own training images.
+    """What a site comes to by itself: as many rounds, on its own training images.
 
     Args:
-        test: the score on its own test images; None if it is undefined there.
+        tests: one score of its model on the test images of each site with its classes; None where it is undefined.
     """
 
     site: str
     rounds: int
-    test: float | None
+    tests: Mapping[str, float | None]
+
+    def at(self, site: str) -> Cell:
+        """The score at a site."""
+        if site not in self.tests:
+            return OTHER_CLASSES
+        score = self.tests[site]
+        return UNDEFINED if score is None else score
 
 
 def before_and_after(document: Document, score: str, title: str, alone: Alone | None = None) -> Table:
@@ -35,9 +44,9 @@ def before_and_after(document: Document, score: str, title: str, alone: Alone | 
         for site in document["configuration"]["sites"]
     ]
     notes = [WHY_WITHHELD] if any(WITHHELD in row for row in rows) else []
+    header = ["site", "before training", "after"]
     if alone is not None:
-        before = next(row[1] for row in rows if row[0] == alone.site)
-        rows.append([f"{alone.site} alone", before, NOT_TOLD if alone.test is None else alone.test])
-        notes.append(f"{alone.site} alone: trained in as many rounds ({alone.rounds}) on its own images only")
-    caption = f"{title} on each site's own test images"
-    return Table("before-after", caption, ("site", "before training", "after"), rows, tuple(notes))
+        header.append(f"{alone.site} alone")
+        rows = [[*row, alone.at(site)] for row, site in zip(rows, document["configuration"]["sites"], strict=True)]
+        notes.append(f"{alone.site} alone: a model trained in as many rounds ({alone.rounds}) on its images only")
+    return Table("before-after", f"{title} on each site's own test images", tuple(header), rows, tuple(notes))

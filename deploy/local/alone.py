@@ -1,5 +1,6 @@
-"""A site alone, in a process of its own: ``python -m deploy.local.alone HOME SITE DATA`` trains it as ``HOME/run.yaml``
-says, on its own images and in as many rounds, and writes ``HOME/alone.json``, which comes last.
+"""A site alone, in a process of its own: ``python -m deploy.local.alone HOME SITE NAME=DATA...`` trains it as
+``HOME/run.yaml`` says, on its own images and in as many rounds, and scores its model on the test images of all sites
+that have its classes. ``HOME/alone.json`` comes last.
 
 Whoever shows a federation shows beside it what a site comes to without the others: the difference is what the
 federation is for.
@@ -8,24 +9,23 @@ federation is for.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.report.before_after import Alone
-from deploy.local.rounds import run_rounds
+from deploy.local.rounds import open_public, run_rounds
 from shared.errors import DropfedError, StandingError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
+from shared.learning.training import evaluate
 
 _RUN, _RESULT, _OUTPUT = "run.yaml", "alone.json", "output.txt"
-_NICENESS = 19  # the federation beside it goes first
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,21 @@ class TrainedAlone:
         if self.process.wait() != 0:
             raise StandingError(f"{self.site} could not be trained alone; {self.home / _OUTPUT} says why")
         scores = json.loads((self.home / _RESULT).read_bytes())
-        return Alone(self.site, self.run.rounds, scores.get(score))
+        return Alone(self.site, self.run.rounds, {tested: of_site.get(score) for tested, of_site in scores.items()})
 
 
 @contextmanager
-def training_alone(home: Path, run: RunConfiguration, site: str, data: Path) -> Iterator[TrainedAlone]:
+def training_alone(home: Path, run: RunConfiguration, site: str, data: Mapping[str, Path]) -> Iterator[TrainedAlone]:
     """Train a site by itself while the block runs.
 
     Args:
         home: a new folder.
-        data: the site's images.
+        data: each site's images.
     """
     home.mkdir()
     write_file(home / _RUN, dump_yaml(run))
-    command = [sys.executable, "-m", __spec__.name, str(home), site, str(data)]
+    command = [sys.executable, "-m", __spec__.name, str(home), site]
+    command += [f"{name}={folder}" for name, folder in data.items()]
     with (home / _OUTPUT).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -74,22 +75,26 @@ def training_alone(home: Path, run: RunConfiguration, site: str, data: Path) -> 
         process.wait()
 
 
-def _train(home: Path, site: str, data: Path) -> None:
+def _train(home: Path, site: str, data: Mapping[str, Path]) -> None:
     path = home / _RUN
     run = parse_yaml(path.read_bytes(), RunConfiguration, str(path))
     alone = run.model_copy(update={"method": "single_site", "method_options": {}, "sites": [site], "quorum": 1})
-    outcome = run_rounds(alone, {site: data}, home / "rounds")
-    scores = {name: score.value for name, score in outcome.tests[site].scores.items()}
+    final = run_rounds(alone, {site: data[site]}, home / "rounds").finals[site]
+    network, scores = final.network(), {}
+    for name, folder in data.items():
+        tested = open_public(final.task, folder, run, name)
+        if tested.classes == final.dataset.classes:
+            evaluation = evaluate(final.task, network, tested.test, final.objective)
+            scores[name] = {column: score.value for column, score in evaluation.scores.items()}
     write_file(home / _RESULT, json.dumps(scores).encode())
 
 
-def main(home: str, site: str, data: str) -> int:
+def main(home: str, site: str, *data: str) -> int:
     """Train; what stands in the way is one sentence on standard error."""
-    if hasattr(os, "nice"):
-        os.nice(_NICENESS)
     prepare_compute(EXACT, threads=1)
     try:
-        _train(Path(home), site, Path(data))
+        folders = (each.split("=", 1) for each in data)
+        _train(Path(home), site, {name: Path(folder) for name, folder in folders})
     except DropfedError as error:
         print(error, file=sys.stderr)
         return 1

@@ -108,7 +108,7 @@ def main(
             poll_s=POLL_S,
             policy=POLICY,
         )
-        with training_alone(HOME / "alone", run, sites[0].name, sites[0].root) as trained:
+        with training_alone(HOME / "alone", run, sites[0].name, {site.name: site.root for site in sites}) as trained:
             _federate(sites, run.run)
             if not trained.has_ended:
                 console.print(f"waiting for {sites[0].name} alone, which is trained to compare with")
@@ -311,7 +311,7 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
     summary = {
         "outcome": report["outcome"]["name"],
         "sites": scores,
-        "alone": {alone.site: alone.test},
+        "alone": {alone.site: alone.tests},
         "final_sha256": hash_file(final)[1],
         "rounds": run.rounds,
         "seconds": round(seconds, 1),

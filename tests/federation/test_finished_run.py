@@ -139,7 +139,10 @@ def test_launching_a_finished_run_again_changes_nothing(finished: Federation) ->
     before = files_below(finished.root / "folders")
     assert finished.start_aggregator().wait(WAIT_S) == 0
     kept = finished.aggregator / "runs" / RUN / "run.yaml"
-    assert finished.start("aggregator.cli", "launch", str(kept), work=finished.aggregator).wait(WAIT_S) == 0
+    assert (
+        finished.start("aggregator.cli", "launch", str(kept), "--accept-any", work=finished.aggregator).wait(WAIT_S)
+        == 0
+    )
     assert files_below(finished.root / "folders") == before
 
 
@@ -200,7 +203,7 @@ def test_the_report_tells_what_the_folders_hold(finished: Federation, tmp_path: 
     process = finished.start("aggregator.cli", "report", RUN, "--output", str(file), work=finished.aggregator)
     assert process.wait(WAIT_S) == 0
     text = file.read_text()
-    assert f"Chosen: the aggregate of round {said['chosen']['aggregate']}" in text
+    assert f"Outcome: {said['outcome']['text']}." in text and f"Chosen: {said['chosen']['model']} (" in text
     assert "## dice_mean on each site's test images" in text
     assert re.search(r"^\| 1 +\| south +\| accepted +\|", text, re.MULTILINE)
     assert "GFLOPs for one image of 1 × 32 × 32" in text
