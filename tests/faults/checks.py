@@ -22,7 +22,8 @@ ENDS = ("the folder can be used again", "the exchange goes on", "goes on")
 _OVER = re.compile(rf"(?P<name>[^:]+): (?P<way>{'|'.join(ENDS)})\.")
 _LAST = re.compile(rf"(?P<name>[^:]+): published {Place('final', RUN).path}")
 _NO_TROUBLE = (
-    "keeps no such model out, in any round",  # the tiny task always gets this warning
+    "keeps no such model out, in any round",  # the tiny task always gets these two warnings
+    "which may be too few to learn from",
     "it is not believed, and the work goes on without it",  # of a heartbeat that was cut twice
 )
 
