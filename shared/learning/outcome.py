@@ -9,8 +9,8 @@ An outcome is one of
     stopped                   the run ended before its last round; the sentence says what it came to by then
     aborted                   the run never started
 
-Two models are compared over the sites that reported a score of both: a mean over other sites is another number. The
-model that a run begins with is untrained, or has published weights; either is what training has to better.
+Two models are compared over the sites that reported a score of both: a mean over other sites is another number. A rise
+that the sentence does not show, by three places, is none. The model that a run begins with is untrained, or has published weights; either is what training has to better.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ Scores = Mapping[int, Mapping[str, float]]
 
 Standstill = Literal["no model accepted", "no progress"]
 
+_PLACES = 3
 ROUNDS_WITHOUT_MODEL = 2
 ROUNDS_WITHOUT_PROGRESS = 5
 
@@ -87,16 +88,19 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
     over = f"over {counted(len(both), 'site')}"
     if is_untrained(card):
         name = "no better than untrained"
-        told = "" if before is None else f", with a mean validation {card.score_name} of {before:.3f} {over}"
+        told = "" if before is None else f", with a mean validation {card.score_name} of {before:.{_PLACES}f} {over}"
         text = f"{name}: the chosen model is still the one that the run began with{told}"
         return Outcome(name, text, False, before, after, len(both))
     if before is None or after is None:
         name = "cannot be told"
         why = f"no site reported a validation {card.score_name} both before and after training (too few images?)"
         return Outcome(name, f"{name} whether the model improved: {why}", None)
-    change = f"mean validation {card.score_name} {before:.3f} before training, {after:.3f} after, {over}"
-    name = "improved" if after > before else "no better than untrained"
-    return Outcome(name, f"{name}: {change}", after > before, before, after, len(both))
+    change = (
+        f"mean validation {card.score_name} {before:.{_PLACES}f} before training, {after:.{_PLACES}f} after, {over}"
+    )
+    has_improved = round(after, _PLACES) > round(before, _PLACES)
+    name = "improved" if has_improved else "no better than untrained"
+    return Outcome(name, f"{name}: {change}", has_improved, before, after, len(both))
 
 
 def is_untrained(card: FinalCard) -> bool:
@@ -154,7 +158,7 @@ def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) ->
         return None
     since = f"the aggregate of round {best}" if best else "the model that the run began with"
     return (
-        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.3f} with {since}, "
+        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.{_PLACES}f} with {since}, "
         f"and no higher since; if that suffices, `dropfed-aggregator stop {run.run}` ends the run with that model, "
         "else launch a new one with another learning rate, loss or optimizer"
     )

@@ -53,6 +53,14 @@ def test_it_is_told_over_the_sites_that_told_both_scores() -> None:
     assert (found.name, found.has_improved) == ("no better than untrained", False)
 
 
+def test_a_rise_that_is_not_shown_is_none() -> None:
+    found = came_to(ALL, 3, {0: {"north": 0.0801}, 3: {"north": 0.0804}})
+    assert found.text == (
+        "no better than untrained: mean validation dice_mean 0.080 before training, 0.080 after, over 1 site"
+    )
+    assert came_to(ALL, 3, {0: {"north": 0.0801}, 3: {"north": 0.0806}}).name == "improved"
+
+
 def test_without_scores_of_both_it_cannot_be_told() -> None:
     for scores in ({}, {0: {"north": 0.2}}, {0: {"north": 0.2}, 3: {"south": 0.9}}):
         found = came_to(ALL, 3, scores)
