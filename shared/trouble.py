@@ -40,8 +40,8 @@ class Trouble:
 
     def begins(self, error: DropfedError) -> bool:
         """Note an error; return whether it is another than the present one."""
-        # Passing failures are one trouble whatever their words; every other needs its own remedy.
-        kind = "passing" if isinstance(error, PassingError) else str(error)
+        # Passing failures are one trouble whatever their words, and locks another; all else needs its own remedy.
+        kind = type(error).__name__ if isinstance(error, PassingError) else str(error)
         self._unforeseen += isinstance(error, UnforeseenError)
         if kind not in self._told:
             self._told.add(kind)
