@@ -55,7 +55,7 @@ from shared.exchange.trust import (
     open_site_card,
     open_yaml,
 )
-from shared.folder.contract import UNFINISHED, Folder
+from shared.folder.contract import Folder, finished_name
 from shared.folder.local import LocalFolder
 from shared.trouble import held_against
 
@@ -494,17 +494,17 @@ class Reading:
         That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
         """
         found = set()
-        places = {f"{place.manifest}{UNFINISHED}": place for place in self.by_place}
+        places = {place.manifest: place for place in self.by_place}
         for path in sorted(self.sizes):
-            name = path.removesuffix(UNFINISHED)
+            name = finished_name(path)
             is_record = name in names.ROOT_FILES or names.is_handover(name)
-            if name == path or (path not in places and not is_record):
+            if name == path or (name not in places and not is_record):
                 continue
             if not self._is_being_written(path, name):
                 continue
             found.add(path)
-            if path in places:
-                self.by_place[places[path]].discard(f"{MANIFEST}{UNFINISHED}")
+            if name in places:
+                self.by_place[places[name]].discard(f"{MANIFEST}{path.removeprefix(name)}")
         return found
 
     def _is_being_written(self, path: str, name: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 MAX_ENTRIES = 10_000  # a longer listing is refused
 SMALL_BYTES = 1 << 20  # what is not larger is sent without ado
-UNFINISHED = ".new"  # ends the name under which a small file is written, before it is moved to its own
+UNFINISHED = ".new"  # ends the names under which a small file is written, before it is moved to its own
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,18 @@ class Folder(ABC):
         Raises:
             StandingError: wrong password, no such folder, not a WebDAV server, …, with the remedy.
         """
+
+
+def unfinished_names(path: str) -> list[str]:
+    """The names under which a small file may be written, in their order: the next where the server has locked one."""
+    return [path + UNFINISHED * times for times in (1, 2, 3)]
+
+
+def finished_name(path: str) -> str:
+    """The name that an unfinished file is to get, and any other file's own."""
+    while path.endswith(UNFINISHED):
+        path = path.removesuffix(UNFINISHED)
+    return path
 
 
 def check_path(path: str) -> str:

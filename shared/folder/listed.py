@@ -19,7 +19,7 @@ from pathlib import Path
 from shared.errors import NotFoundError
 from shared.folder.around import FolderAround
 from shared.folder.capabilities import Capabilities
-from shared.folder.contract import UNFINISHED, Entry, Folder
+from shared.folder.contract import Entry, Folder, unfinished_names
 from shared.folder.durable import write_file
 from shared.folder.forbearing import LOCKED_FOR_S
 
@@ -100,7 +100,7 @@ class ListedFolder(FolderAround):
 
     def _demand_listed(self, path: str) -> None:
         is_there = self.find(path) is not None
-        if is_there or self.find(f"{path}{UNFINISHED}") is None:
+        if is_there or not any(map(self.find, unfinished_names(path))):
             self._unfinished_since.pop(path, None)
         else:
             self._unfinished_since.setdefault(path, time.monotonic())

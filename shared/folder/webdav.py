@@ -17,7 +17,7 @@ from shared.errors import AlreadyExistsError, LockedError, NotFoundError, Passin
 from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
 from shared.folder.connection import Connection, FileBody
-from shared.folder.contract import SMALL_BYTES, UNFINISHED, Entry, Folder, check_path
+from shared.folder.contract import SMALL_BYTES, Entry, Folder, check_path, unfinished_names
 from shared.folder.copies import Copies
 from shared.folder.download import download
 from shared.folder.durable import disk_trouble
@@ -67,6 +67,7 @@ class WebDavFolder(Folder):
         self._copies = copies
         self._folders: set[str] = set()  # made or seen by this object
         self._made: set[str] = set()  # made by this object
+        self._locked: set[str] = set()  # of the names of unfinished files; such a lock may stand for hours
         self._may_move = True  # until a MOVE is forbidden, as in create-only shares
 
     def __repr__(self) -> str:
@@ -260,10 +261,12 @@ class WebDavFolder(Folder):
 
     def _put_whole(self, path: str, content: bytes, *, overwrite: bool) -> None:
         """Write a small file so that readers see it whole or not at all."""
-        unfinished = f"{path}{UNFINISHED}"  # not hidden: nginx does not list dot-files; not .part: ownCloud refuses it
         if self._may_move:
+            # Not hidden: nginx does not list dot-files. Not .part: ownCloud refuses it.
+            *others, unfinished = unfinished_names(path)
+            unfinished = next((name for name in others if name not in self._locked), unfinished)
             try:
-                self._put(unfinished, content)
+                self._put_unfinished(unfinished, content)
                 self._move(unfinished, path, overwrite=overwrite)
             except _ForbiddenError:
                 self._connection.send("DELETE", unfinished)
@@ -272,6 +275,14 @@ class WebDavFolder(Folder):
         # A create-only share, as ownCloud has them: no renaming, but there a PUT is all-or-nothing by itself.
         self._put(path, content, {} if overwrite else {"If-None-Match": "*"})
         self._may_move = False
+
+    def _put_unfinished(self, path: str, content: bytes) -> None:
+        """Write a file that is moved afterwards; where its name is locked, the next attempt takes another."""
+        try:
+            self._put(path, content)
+        except LockedError:
+            self._locked.add(path)
+            raise
 
     def _put(self, path: str, body: bytes | FileBody, headers: dict[str, str] | None = None) -> None:
         parent = _parent(path)

@@ -204,12 +204,13 @@ def test_what_an_unfinished_write_left_is_no_finding(played: Played, copy: Path)
         (manifest, (copy / Place("verdict", RUN, 1).manifest).read_bytes(), False),
         (f"{Place('offer', RUN).path}/run.yaml", (copy / Place("offer", RUN).path / "run.yaml").read_bytes(), False),
     ):
-        unfinished = copy / f"{name}.new"
-        unfinished.write_bytes(content)
-        try:
-            assert [finding.file for finding in findings(copy)] == ([] if holds else [f"{name}.new"]), name
-        finally:
-            unfinished.unlink()
+        for ending in (".new", ".new.new"):
+            unfinished = copy / f"{name}{ending}"
+            unfinished.write_bytes(content)
+            try:
+                assert [finding.file for finding in findings(copy)] == ([] if holds else [f"{name}{ending}"]), name
+            finally:
+                unfinished.unlink()
 
 
 @pytest.mark.parametrize("foreign", ["extra", f"runs/{RUN}/extra", "runs/Upper", f"runs/{RUN}/rounds/1", ".git"])

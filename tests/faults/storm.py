@@ -14,7 +14,7 @@ from random import Random
 from urllib.parse import unquote
 
 from shared.exchange.names import STATUS
-from shared.folder.contract import UNFINISHED
+from shared.folder.contract import finished_name
 from tests.faults.certificates import certificates
 from tests.faults.exchange import Fault
 from tests.faults.faults import HTML, PAGE, CutAnswer, Delay, Drip, Duplicate, LoseAnswer, Say, Stall, Truncate
@@ -157,7 +157,7 @@ class LeavingLocks:
             if site != AGGREGATOR:
                 name = name.replace(f"{site}/{MOUNT}", f"{AGGREGATOR}/{site}", 1)
             with suppress(Refusal):  # somebody is just writing it
-                self._locks.leak(name.removesuffix(UNFINISHED) if method == "MOVE" else name)
+                self._locks.leak(finished_name(name) if method == "MOVE" else name)
         return found
 
 

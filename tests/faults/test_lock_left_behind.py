@@ -117,3 +117,15 @@ def test_who_looks_by_listing_leaves_no_lock_and_no_line_in_the_servers_log(
     assert (cloud.locks.standing(), cloud.locks.warnings) == ([], 0)
     assert site.read(NAME, max_bytes=9) == b"offer"
     assert not caplog.records
+
+
+def test_a_lock_on_an_unfinished_file_keeps_nobody_waiting(cloud: OwnCloud, clock: Clock) -> None:
+    """As the server leaves one that is killed while it takes the file."""
+    cloud.locks.leak(f"{LOCKED}.new")
+    began_s, told = clock.now_s, list[DropfedError | None]()
+    folder = waiting(ForbearingFolder(at_aggregator(cloud)), clock, told.append)
+    folder.create(NAME, b"offer")
+    folder.overwrite(NAME, b"another")  # as a heartbeat is: does not ask for the locked name again
+    assert at_site(cloud).read(NAME, max_bytes=9) == b"another"
+    assert (told, cloud.locks.standing()) == ([], [f"{LOCKED}.new"])
+    assert clock.now_s - began_s < 2.0
