@@ -20,14 +20,16 @@ def cut_after(stop: Event, interrupt: Callable[[], None]) -> Iterator[None]:
     is_over = Event()
 
     def watch() -> None:
-        while not stop.wait(LOOK_EVERY_S):
-            if is_over.is_set():
+        while not stop.is_set():
+            if is_over.wait(LOOK_EVERY_S):
                 return
         while not is_over.wait(GRACE_S):
             interrupt()
 
-    Thread(target=watch, name="cut-after-stop", daemon=True).start()
+    watching = Thread(target=watch, name="cut-after-stop", daemon=True)
+    watching.start()
     try:
         yield
     finally:
         is_over.set()
+        watching.join()  # a thread that still ran at the interpreter's end might bring the process down
