@@ -95,26 +95,20 @@ def choose(
     """
     rows = received_rows(tables, "validation")
     means = validation_means(rows, score_name)
-    sets = {frozenset(scores) for aggregate, scores in told_scores(rows, score_name).items() if aggregate in kept}
-    which = "the sites" if len(sets) <= 1 else "the sites that told it, not the same ones for each aggregate"
     took_part = {
         str(round_no): [site for site, verdict in of_sites.items() if float(verdict.weight or 0) > 0]
         for round_no, of_sites in verdicts.items()
     }
     chosen = best_of(kept, {} if in_turn else means)
-    reason = (
-        "no site took part: this is the untrained model"
-        if not verdicts
-        else "no answer was accepted: this is the model that the run began with"
-        if not any(took_part.values())
-        else "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
-        if in_turn
-        else f"best mean validation {score_name} over {which}"
-        if means
-        else "no site reported a validation score (too few images?), so the newest aggregate was taken"
-    )
-    if any(took_part.values()) and not holds_answers(took_part, chosen):
-        reason += f": that of round {chosen}, the untrained model; no aggregate that was validated did better"
+    if not verdicts:
+        reason = "no site took part: this is the untrained model"
+    elif not any(took_part.values()):
+        reason = "no answer was accepted: this is the model that the run began with"
+    else:
+        sets = {frozenset(of_sites) for number, of_sites in told_scores(rows, score_name).items() if number in kept}
+        reason = _why(score_name, has_means=bool(means), is_over_others=len(sets) > 1, in_turn=in_turn)
+        if not holds_answers(took_part, chosen):
+            reason += f": that of round {chosen}, the untrained model; no aggregate that was validated did better"
     return FinalCard(
         run=run.run,
         task=run.task,
@@ -126,6 +120,20 @@ def choose(
         epsilon=_most_spent(tables) if run.privacy else {},
         reason=f"{reason}; {ended}" if ended else reason,
     )
+
+
+def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: bool) -> str:
+    """Why this one of several aggregates.
+
+    Args:
+        is_over_others: whether the means are not over the same sites for each aggregate.
+    """
+    if in_turn:
+        return "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
+    if not has_means:
+        return "no site reported a validation score (too few images?), so the newest aggregate was taken"
+    which = "the sites that told it, not the same ones for each aggregate" if is_over_others else "the sites"
+    return f"best mean validation {score_name} over {which}"
 
 
 def _most_spent(tables: Tables) -> dict[str, str]:

@@ -10,7 +10,8 @@ An outcome is one of
     aborted                   the run never started
 
 Two models are compared over the sites that reported a score of both: a mean over other sites is another number. A rise
-that the sentence does not show, by three places, is none. The model that a run begins with is untrained, or has published weights; either is what training has to better.
+that the sentence does not show, by three places, is none. The model that a run begins with is untrained, or has
+published weights; either is what training has to better.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) ->
         return None
     since = f"the aggregate of round {best}" if best else "the model that the run began with"
     return (
-        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.{_PLACES}f} with {since}, "
-        f"and no higher since; if that suffices, `dropfed-aggregator stop {run.run}` ends the run with that model, "
-        "else launch a new one with another learning rate, loss or optimizer"
+        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.{_PLACES}f} "
+        f"with {since}, and no higher since; if that suffices, `dropfed-aggregator stop {run.run}` ends the run with "
+        "that model, else launch a new one with another learning rate, loss or optimizer"
     )
