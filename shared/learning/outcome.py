@@ -142,7 +142,7 @@ def _without_model(run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Ve
     return (
         f"no model was accepted in {newest - last} rounds in a row, {last + 1} to {newest}: "
         f"`dropfed-aggregator report {run.run}` tells why; if the tolerance check omits sound answers, stop the run "
-        "and launch a new one with a lower tolerance"
+        "and launch a new one with a milder tolerance"
     )
 
 
