@@ -4,7 +4,8 @@
 
 Four sites and models of 1, 98 and 548 MB (10^6 bytes), or of those named. A round is: publish to all, fetch by all,
 publish back, fetch all. dropfed does it with its daemons, which run already; curl does it in four phases with one
-process per transfer. They take turns, round by round: while curl moves its bytes, the daemons are halted. One pair of
+process per transfer, and once more with what dropfed does to each file that it fetches: its SHA-256, and waiting until
+it is on the disk. They take turns, round by round: while curl moves its bytes, the daemons are halted. One pair of
 rounds warms up; of seven more each has a ratio, and their median counts, with the quartiles beside it. So what else
 the machine does, and how its disk does, is much the same for both.
 
@@ -82,6 +83,7 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
             rounds, peak = dropfed(Home(root), served, megabytes * 10**6, curl.play)
     by_curl = curl.rounds[1:]
     curl_s, dropfed_s = [sum(phases.values()) for phases in by_curl], [played.seconds for played in rounds]
+    careful_s = [sum(phases.values()) for phases in curl.careful_rounds[1:]]
     ratios = [ours / theirs for ours, theirs in zip(dropfed_s, curl_s, strict=True)]
     lower, ratio, upper = quantiles(ratios, n=4, method="inclusive")
     is_small = megabytes == min(SIZES_MB)
@@ -89,7 +91,11 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
     return {
         "curl_s": _rounded(curl_s),
         "curl_phases_s": {phase: round(median(phases[phase] for phases in by_curl), 2) for phase in PHASES},
+        "careful_curl_s": _rounded(careful_s),
         "dropfed_s": _rounded(dropfed_s),
+        "times_careful_curl": round(
+            median(ours / theirs for ours, theirs in zip(dropfed_s, careful_s, strict=True)), 2
+        ),
         "ratios": _rounded(ratios),
         "times_curl": round(ratio, 2),
         "times_curl_quartiles": _rounded([lower, upper]),
@@ -150,16 +156,19 @@ def markdown(figures: Mapping[str, object]) -> str:
         "`python -m benchmarks.exchange`; machine, date and commit in `exchange.json`. One round without training,",
         f"{len(SITES)} sites, seconds, medians of {PAIRS} rounds each, by turns, after one that warms up; the daemons",
         "run already. Of the ratios of each two rounds the median counts; half of them lie between the quartiles.",
+        "Careful curl fetches as dropfed does: with each file's SHA-256, and waiting until it is on the disk.",
         "",
-        "| server | MB | curl | dropfed | times curl | quartiles | floor | held |",
-        "|---|---:|---:|---:|---:|---|---|---|",
+        "| server | MB | curl | careful curl | dropfed | times curl | quartiles | floor | held | times careful curl |",
+        "|---|---:|---:|---:|---:|---:|---|---|---|---:|",
     ]
     servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
     cells = [(server, size, found) for server, sizes in servers.items() for size, found in sizes.items()]
     for server, size, found in cells:
-        seconds = f"{_median(found, 'curl_s'):.2f} | {_median(found, 'dropfed_s'):.2f} | {found['times_curl']:.2f}"
+        seconds = " | ".join(f"{_median(found, key):.2f}" for key in ("curl_s", "careful_curl_s", "dropfed_s"))
+        seconds += f" | {found['times_curl']:.2f}"
         seconds += " | {:.2f} to {:.2f}".format(*found["times_curl_quartiles"])  # type: ignore[misc]
-        lines.append(f"| {server} | {size} | {seconds} | {found['floor']} | {_yes(found['held'])} |")
+        held = f"{found['floor']} | {_yes(found['held'])} | {found['times_careful_curl']:.2f}"
+        lines.append(f"| {server} | {size} | {seconds} | {held} |")
     lines += ["", "Where dropfed's time goes, seconds, mean over sites and rounds:", ""]
     lines += ["| | " + " | ".join(f"{server}, {size} MB" for server, size, _ in cells) + " |"]
     lines += ["|---|" + "---:|" * len(cells)]

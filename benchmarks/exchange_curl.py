@@ -1,4 +1,7 @@
-"""What plain curl needs for the bytes of one round: one process per transfer, four phases one after the other."""
+"""What curl needs for the bytes of one round: one process per transfer, four phases one after the other.
+
+Twice: curl alone; and with what dropfed does to each file that comes, its SHA-256, and waiting until it is on the disk.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from benchmarks.exchange_servers import Served
 from shared.folder.durable import write_file
 
 PHASES = ("publish", "fetch", "publish back", "fetch back")
+_HASHED_AND_STORED = 'file="$1"; shift; "$@" && sha256sum "$file" && sync "$file"'  # for a shell
 
 
 class Curl:
@@ -36,36 +40,43 @@ class Curl:
         self._login = home / "login.txt"
         write_file(self._login, 'user = "{}:{}"\n'.format(*served.aggregator).encode(), private=True)
         self.rounds: list[dict[str, float]] = []
+        self.careful_rounds: list[dict[str, float]] = []
 
     def play(self) -> None:
-        """Move the bytes of one round, and note the seconds of its phases in ``rounds``; what arrives goes back."""
+        """Move the bytes of one round, and note the seconds of its phases in ``rounds``; then as carefully as dropfed
+        does, in ``careful_rounds``. What arrives goes back.
+        """
+        self.rounds.append(self._play(is_careful=False))
+        self.careful_rounds.append(self._play(is_careful=True))
+
+    def _play(self, *, is_careful: bool) -> dict[str, float]:
         os.sync()
         local = self._home / "round"
         local.mkdir()
         received = {folder: local / folder for folder in self._folders}
         returned = {folder: local / f"{folder}-back" for folder in self._folders}
         sent = dict.fromkeys(self._folders, self._model)
-        self.rounds.append(
-            {
-                phase: self._move(phase, files)
-                for phase, files in zip(PHASES, (sent, received, received, returned), strict=True)
-            }
-        )
+        seconds = {
+            phase: self._move(phase, files, is_careful=is_careful and phase.startswith("fetch"))
+            for phase, files in zip(PHASES, (sent, received, received, returned), strict=True)
+        }
         shutil.rmtree(local)
         for folder in self._folders:
             for path in (self._served.folders / folder).iterdir():
                 path.unlink()
+        return seconds
 
-    def _move(self, phase: str, files: dict[str, Path]) -> float:
+    def _move(self, phase: str, files: dict[str, Path], *, is_careful: bool) -> float:
         """Seconds of one phase, all transfers at once."""
         option = "-T" if phase.startswith("publish") else "-o"
         name = "answer" if phase.endswith("back") else "global"
         began = time.perf_counter()
         curl = ["curl", "-sSf", "--config", str(self._login), option]
-        transfers = [
-            subprocess.Popen([*curl, str(file), f"{self._served.url_of(folder)}{name}"], stdout=subprocess.DEVNULL)
-            for folder, file in files.items()
-        ]
+        transfers = []
+        for folder, file in files.items():
+            before = ["sh", "-c", _HASHED_AND_STORED, "sh", str(file)] if is_careful else []
+            command = [*before, *curl, str(file), f"{self._served.url_of(folder)}{name}"]
+            transfers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         codes = [transfer.wait() for transfer in transfers]
         if any(codes):
             raise SystemExit(f"curl failed: {phase}")
