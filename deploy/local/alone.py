@@ -23,6 +23,7 @@ from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
+from shared.learning.methods.contract import MethodOptions
 from shared.learning.training import evaluate
 
 _RUN, _RESULT, _OUTPUT = "run.yaml", "alone.json", "output.txt"
@@ -78,7 +79,8 @@ def training_alone(home: Path, run: RunConfiguration, site: str, data: Mapping[s
 def _train(home: Path, site: str, data: Mapping[str, Path]) -> None:
     path = home / _RUN
     run = parse_yaml(path.read_bytes(), RunConfiguration, str(path))
-    alone = run.model_copy(update={"method": "single_site", "method_options": {}, "sites": [site], "quorum": 1})
+    common = {name: value for name, value in run.method_options.items() if name in MethodOptions.model_fields}
+    alone = run.model_copy(update={"method": "single_site", "method_options": common, "sites": [site], "quorum": 1})
     final = run_rounds(alone, {site: data[site]}, home / "rounds").finals[site]
     network, scores = final.network(), {}
     for name, folder in data.items():
