@@ -39,6 +39,7 @@ def test_defaults_are_the_papers():
         "rotation_degrees": (-15.0, 15.0),
         "horizontal_flip": 0.5,
         "vertical_flip": 0.5,
+        "crops": None,
     }
 
 
