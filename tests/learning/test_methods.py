@@ -184,7 +184,9 @@ def test_every_wrong_option_is_named(name):
     with pytest.raises(ConfigurationError) as caught:
         options_of(name, **raw)
     assert len(caught.value.problems) == 5
-    assert "mu: is not a known key; remove it or use one of objective, dice, class_weights, temperature" in str(caught.value)
+    assert "mu: is not a known key; remove it or use one of objective, dice, class_weights, temperature" in str(
+        caught.value
+    )
     for key in ("temperature", "anneal_rounds", "theta_from", "objective"):
         assert any(f"{key}: " in problem for problem in caught.value.problems)
 
