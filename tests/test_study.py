@@ -183,8 +183,12 @@ def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
 
 def test_ctrl_c_in_the_instant_in_which_the_loading_process_starts_is_not_lost(monkeypatch):
     monkeypatch.setattr(running, "ensure_running", lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        running.start_forkserver()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # commands called in this process set their own
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            running.start_forkserver()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
