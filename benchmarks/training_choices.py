@@ -38,14 +38,14 @@ OPTIMIZERS = {"SGD": "sgd", "Adam": "adam"}
 REFRESHES = {"": "after_training", ", BatchNorm on arrival": "on_arrival"}
 PUBLISHED = {"learning_rate": {"initial": 0.1, "factor": 0.1, "period": 3}, "dropout": 0.5}
 ROUNDS = 8
+TRAINING = {"octa": 9, "fundus": 9, "exudates": 6}
+"""Training images of a site."""
 SIZES = {"octa": None, "fundus": 512, "exudates": 512}
 """Pixels of the longer side; None: images are as they are."""
 
 
-def run_of(
-    name: str, sites: list[str], size: int | None, images: int, seed: int, *, optimizer: str, **method_options: object
-) -> RunConfiguration:
-    """A run of 12 steps a round at a site of so many training images."""
+def run_of(name: str, sites: list[str], seed: int, *, optimizer: str, **method_options: object) -> RunConfiguration:
+    """A run of 12 steps a round at each site of a set."""
     rate = {"shape": "cosine", "initial": RATES[optimizer], "final": RATES[optimizer] / 100, "period": ROUNDS}
     return RunConfiguration.model_validate(
         {
@@ -59,12 +59,12 @@ def run_of(
             "batch_size": 6,
             "learning_rate": rate,
             "task_options": {
-                "image_size": size,
+                "image_size": SIZES[name],
                 "widths": [16, 32, 64, 128, 256],
                 "dropout": 0.2,
                 "optimizer": optimizer,
             },
-            "augmentation": {"copies": 1, "crops": {"size": 96, "per_image": 36 // images, "foreground": 0.5}},
+            "augmentation": {"copies": 1, "crops": {"size": 96, "per_image": 36 // TRAINING[name], "foreground": 0.5}},
             "split": {"train": 0.6, "validation": 0.2, "test": 0.2},
         }
     )
@@ -81,8 +81,7 @@ def published(run: RunConfiguration) -> RunConfiguration:
 
 def ways(name: str, data: Mapping[str, Path]) -> Iterator[tuple[str, Callable[[int], Outcome]]]:
     """Each way of training, by what people call it."""
-    sites, training = list(data), 6 if name == "exudates" else 9
-    run = partial(run_of, name, sites, SIZES[name], training)
+    run = partial(run_of, name, list(data))
     yield "as published", lambda seed: play(published(run(seed, optimizer="sgd")), data)
     for (loss, options), (kind, optimizer), (when, refresh) in product(
         LOSSES.items(), OPTIMIZERS.items(), REFRESHES.items()
@@ -121,7 +120,7 @@ def main() -> None:
     name, source = sys.argv[1:]
     with tempfile.TemporaryDirectory() as scratch:
         data = lay_out(name, Path(source).resolve(), Path(scratch))
-        example = run_of(name, list(data), SIZES[name], 6 if name == "exudates" else 9, 1, optimizer="adam")
+        example = run_of(name, list(data), 1, optimizer="adam")
         compare(
             f"training-choices-{name}",
             f".venv/bin/python -m benchmarks.training_choices {name} DIR",

@@ -194,6 +194,13 @@ class Trainer:
         load_tensors(network, self.sharing.shared, received)
         return self.computing.place(network)
 
+    def _arrived(self, dataset: Dataset, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
+        """The same with BatchNorm's statistics measured here, where the run says so."""
+        network = self.network(len(dataset.classes), received, start, personal)
+        if self.method.options.refresh_batch_norm == "on_arrival":
+            measure_statistics(self.task, network, dataset.train, self.computing)
+        return network
+
     def _untrained(self, classes: int) -> nn.Module:
         is_private = self.run.privacy is not None
         return build_network(
@@ -275,9 +282,7 @@ class Trainer:
             ConfigurationError: the run is private, and the site has too few images for that.
         """
         task, method = self.task, self.method
-        network = self.network(len(dataset.classes), files.received, files.start, files.personal)
-        if method.options.refresh_batch_norm == "on_arrival":
-            measure_statistics(task, network, dataset.train, self.computing)
+        network = self._arrived(dataset, files.received, files.start, files.personal)
         objective = self._objective(dataset, configuration.round)
         local = self._local(network, dataset, configuration.round, files)
         table = ScoreTable(configuration, self.policy, dataset)
@@ -357,9 +362,7 @@ class Trainer:
             received: the chosen model.
             state: what came with it.
         """
-        network = self.network(len(dataset.classes), received, start, personal)
-        if self.method.options.refresh_batch_norm == "on_arrival":
-            measure_statistics(self.task, network, dataset.train, self.computing)
+        network = self._arrived(dataset, received, start, personal)
         objective = self._objective(dataset, self.run.rounds)
         optimizer, count = self._optimizer(network), self.method.options.fine_tuning_epochs
         for number in range(1, count + 1):

@@ -50,6 +50,21 @@ RUN = "octa-1"
 TENSORS = TensorList(tensors={"a": TensorShape(dtype="F32", shape=[3, 2]), "b": TensorShape(dtype="F32", shape=[1])})
 
 
+def scored_verdict(run: str, round_no: int, weight: str | None) -> Verdict:
+    """On an answer of north that is accepted with this weight, or omitted."""
+    return Verdict(
+        run=run,
+        round=round_no,
+        site="north",
+        status="accepted" if weight else "omitted",
+        score="0.5",
+        tolerance="0.1",
+        theta=None,
+        weight=weight,
+        reason="as the test says",
+    )
+
+
 class Played:
     """Both ends of one folder below ``home``; the folder itself is ``drop``."""
 

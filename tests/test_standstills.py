@@ -8,10 +8,10 @@ from aggregator.dashboard.state import page_state
 from aggregator.overview import overview, overview_text
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.records import Sharing, Verdict
+from shared.exchange.records import Sharing
 from shared.exchange.tables import MetricsRow, write_metrics
 from tests.federation.running import run_configuration
-from tests.played import RUN, TENSORS, Played
+from tests.played import RUN, TENSORS, Played, scored_verdict
 
 ROUNDS = 9
 
@@ -30,19 +30,8 @@ def store(run: Played) -> RunStore:
 
 def close_round(store: RunStore, round_no: int, weight: str | None) -> None:
     """The one site's answer is accepted with this weight, or omitted."""
-    verdict = Verdict(
-        run=RUN,
-        round=round_no,
-        site="north",
-        status="accepted" if weight else "omitted",
-        score="0.5",
-        tolerance="0.1",
-        theta=None,
-        weight=weight,
-        reason="as the test says",
-    )
     store.ask(round_no, ("north",), ("north",))
-    store.close_round(round_no, {"north": verdict})
+    store.close_round(round_no, {"north": scored_verdict(RUN, round_no, weight)})
 
 
 def troubles(run: Played) -> list[str]:

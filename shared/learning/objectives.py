@@ -100,11 +100,8 @@ class Evidential(_OfTargets):
 
 
 @dataclass(frozen=True)
-class WithDice:
-    """An objective, and beside it the soft Dice loss of each image: 1 − (2 Σ p g + s) / (Σ p + Σ g + s), mean over all
-    classes, the background too, with s = 1e-5; p are the probabilities, g the targets, 0 or 1.
-
-    Source: Milletari et al. 2016, V-Net; with plain sums as in MONAI's DiceLoss, and added as in its DiceCELoss.
+class _Around:
+    """Another objective, but for what a subclass says.
 
     Args:
         of: what each target is learnt by.
@@ -116,11 +113,7 @@ class WithDice:
         return self.of.terms(logits, targets)
 
     def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        probabilities = self.probabilities(logits)  # (N, K)
-        truth = functional.one_hot(targets, probabilities.shape[1])  # (N,) -> (N, K)
-        both = (probabilities * truth).sum(dim=0)  # (N, K) -> (K,)
-        all_of_either = probabilities.sum(dim=0) + truth.sum(dim=0)
-        return {"loss_dice": 1 - ((2 * both + _SMOOTH) / (all_of_either + _SMOOTH)).mean()}
+        return self.of.image_terms(logits, targets)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return self.of.probabilities(logits)
@@ -130,29 +123,34 @@ class WithDice:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WithDice(_Around):
+    """An objective, and beside it the soft Dice loss of each image: 1 − (2 Σ p g + s) / (Σ p + Σ g + s), mean over all
+    classes, the background too, with s = 1e-5; p are the probabilities, g the targets, 0 or 1.
+
+    Source: Milletari et al. 2016, V-Net; with plain sums as in MONAI's DiceLoss, and added as in its DiceCELoss.
+    """
+
+    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        probabilities = self.probabilities(logits)  # (N, K)
+        truth = functional.one_hot(targets, probabilities.shape[1])  # (N,) -> (N, K)
+        both = (probabilities * truth).sum(dim=0)  # (N, K) -> (K,)
+        all_of_either = probabilities.sum(dim=0) + truth.sum(dim=0)
+        return {"loss_dice": 1 - ((2 * both + _SMOOTH) / (all_of_either + _SMOOTH)).mean()}
+
+
+@dataclass(frozen=True)
+class Weighted(_Around):
     """An objective in which each target's terms count by the weight of its class.
 
     Args:
-        of: what each target is learnt by.
         weights: of the classes, each > 0.
     """
 
-    of: Objective
     weights: tuple[float, ...]
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         of_targets = torch.tensor(self.weights, device=logits.device)[targets]  # (N,)
         return {name: of_targets * term for name, term in self.of.terms(logits, targets).items()}
-
-    def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return self.of.image_terms(logits, targets)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return self.of.probabilities(logits)
-
-    def uncertainty(self, logits: Tensor) -> Tensor:
-        return self.of.uncertainty(logits)
 
 
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
@@ -226,7 +224,7 @@ def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple
         The mean of the loss over all targets that count, with the mean of what images have besides, a scalar with
         gradients; and each term of each image, (B,), without: the mean over its targets, or its own.
     """
-    terms, own = _terms(objective, logits, targets), _own_terms(objective, logits, targets)
+    terms, own = _terms(objective, logits, targets)
     besides = [term.mean() for term in own.values()]
     of_images = {name: _means_of_images(term.detach(), targets) for name, term in terms.items()}
     of_images |= {name: term.detach() for name, term in own.items()}
@@ -236,24 +234,17 @@ def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple
 
 def loss_of_each_image(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:
     """The mean loss over the targets of each image, (B,), with gradients; arguments as for ``image_losses``."""
-    own = _own_terms(objective, logits, targets)
-    return sum(own.values(), start=_means_of_images(_terms(objective, logits, targets)[LOSS], targets))
+    terms, own = _terms(objective, logits, targets)
+    return sum(own.values(), start=_means_of_images(terms[LOSS], targets))
 
 
-def _terms(objective: Objective, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Each term of the N targets that count, (N,)."""
+def _terms(objective: Objective, logits: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Each term of the N targets that count, (N,), and each of the images themselves, (B,)."""
     counts = targets != IGNORED
-    return objective.terms(by_target(logits, targets)[counts], targets[counts])
-
-
-def _own_terms(objective: Objective, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Each term of the images themselves, (B,)."""
-    answers, counts = by_target(logits, targets), targets != IGNORED
-    found = [
-        objective.image_terms(answer[counted], target[counted])
-        for answer, target, counted in zip(answers, targets, counts, strict=True)
-    ]
-    return {name: torch.stack([terms[name] for terms in found]) for name in found[0]}
+    answers, counted = by_target(logits, targets)[counts], targets[counts]
+    of_each = counts.reshape(len(counts), -1).sum(dim=1).tolist()
+    own = list(map(objective.image_terms, answers.split_with_sizes(of_each), counted.split_with_sizes(of_each)))
+    return objective.terms(answers, counted), {name: torch.stack([terms[name] for terms in own]) for name in own[0]}
 
 
 def _means_of_images(values: Tensor, targets: Tensor) -> Tensor:

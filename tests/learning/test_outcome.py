@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.exchange.records import FinalCard, Verdict
+from shared.exchange.records import FinalCard
 from shared.exchange.tables import MetricsRow
 from shared.learning.choice import choose
 from shared.learning.outcome import Outcome, Scores, chosen_text, outcome_of, standstills
 from tests.federation.running import run_configuration
+from tests.played import scored_verdict
 
 SITES = ("north", "south")
 RUN = run_configuration(rounds=3)
@@ -107,36 +108,31 @@ def test_improved_is_said_only_of_a_model_with_answers_in_it_that_scores_higher(
         assert "nothing was accepted" in found.text and not found.has_improved
 
 
-def verdict(round_no: int, weight: str | None) -> Verdict:
-    return Verdict(
-        run=RUN.run,
-        round=round_no,
-        site="north",
-        status="accepted" if weight else "omitted",
-        score="0.5",
-        tolerance="0.1",
-        theta=None,
-        weight=weight,
-        reason="as the test says",
-    )
-
-
 def test_the_card_says_that_nothing_was_accepted_whatever_was_scored() -> None:
     """What stays at the sites may make an aggregate score higher that is byte for byte the first one."""
     tables = {
         number: {"north": [MetricsRow(number, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.1 * number})]}
         for number in (1, 2, 3, 4)
     }
-    verdicts = {number: {"north": verdict(number, None)} for number in (1, 2, 3, 4)}
+    verdicts = {number: {"north": scored_verdict(RUN.run, number, None)} for number in (1, 2, 3, 4)}
     made = choose(RUN, tables, verdicts, kept=range(4), score_name="dice_mean", ended="")
     assert made.reason == "no answer was accepted: this is the model that the run began with"
-    made = choose(RUN, tables, verdicts | {1: {"north": verdict(1, "1.0")}}, kept=[0], score_name="dice_mean", ended="")
+    made = choose(
+        RUN,
+        tables,
+        verdicts | {1: {"north": scored_verdict(RUN.run, 1, "1.0")}},
+        kept=[0],
+        score_name="dice_mean",
+        ended="",
+    )
     assert made.reason.endswith("that of round 0, the untrained model; no aggregate that was validated did better")
 
 
 def test_two_rounds_without_a_model_are_trouble_until_one_has_a_model_again() -> None:
     def told(*weights: str | None) -> str | None:
-        verdicts = {number: {"north": verdict(number, weight)} for number, weight in enumerate(weights, 1)}
+        verdicts = {
+            number: {"north": scored_verdict(RUN.run, number, weight)} for number, weight in enumerate(weights, 1)
+        }
         return standstills(RUN, verdicts, {}, "dice_mean").get("no model accepted")
 
     assert told() is told(None) is told("1.0", None) is told(None, None, "1.0") is None
