@@ -229,6 +229,9 @@ def check(work: Path, as_json: bool) -> None:
 @click.option("--run", help="The run's name, used once.")
 @click.option("--task", help="What is learnt.")
 @click.option("--method", help="How it is learnt together; README.md lists the methods.")
+@click.option(
+    "--preset", metavar="PAPER", help="Settings as a paper published them: lo2021, feduaa, dataweightedfed, fedee."
+)
 @click.option("--rounds", type=int, help="Rounds of training.")
 @click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
 @click.option(
@@ -241,6 +244,7 @@ def new_run(
     run: str | None,
     task: str | None,
     method: str | None,
+    preset: str | None,
     rounds: int | None,
     sites: tuple[str, ...],
     output: Path | None,
@@ -257,7 +261,7 @@ def new_run(
     if task is None:
         task = tasks[0] if defaults else _asked("Task", tasks[0], click.Choice(tasks), str)
     given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
-    answers = suggested(work, configuration, task)
+    answers = suggested(work, configuration, task, preset)
     answers = replace(answers, **{name: value for name, value in given.items() if value is not None})
     run_of(work, configuration, answers)  # before anything is asked that cannot make it right
     if output is not None:

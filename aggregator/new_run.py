@@ -13,13 +13,16 @@ from typing import Any
 from aggregator.configuration import FILE, AggregatorConfiguration
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
+from shared.doors import yaml_text
 from shared.errors import ConfigurationError
-from shared.exchange.reading import dump_values, parse_yaml
+from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.learning.methods import open_method
+from shared.learning.methods.contract import MethodOptions
 from shared.learning.tasks import TASK_NAMES
 
-_LINE = re.compile(r"(?P<key> *\w+): +(?P<value>[^#]*?)(?P<comment> +#.*)?")
+_LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")
+_SGD_FOR_ADAM = 100  # how many times as high a learning rate is; benchmarks/training_choices.py compares them so
 _QUORUM = 2  # answers to begin with, where there are so many sites
 
 
@@ -32,6 +35,7 @@ class Answers:
     method: str
     sites: Sequence[str]
     rounds: int
+    preset: str | None = None
 
 
 def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> list[str]:
@@ -58,14 +62,44 @@ def template(task: str) -> str:
     return (files("configs") / f"run.{task}.yaml").read_text(encoding="utf-8")
 
 
-def suggested(work: Path, configuration: AggregatorConfiguration, task: str) -> Answers:
-    """What the template of a task says, over all sites, by a name that was not used here yet."""
-    run = parse_yaml(template(task).encode(), RunConfiguration, f"configs/run.{task}.yaml")
-    stem = run.run.partition("-")[0]
+def preset_names(task: str) -> list[str]:
+    """The papers whose settings for a task are kept."""
+    return [name for name, tasks in _presets().items() if task in tasks]
+
+
+def preset_of(task: str, name: str) -> dict[str, Any]:
+    """What a paper's settings of a task are, where its template may say something else.
+
+    Raises:
+        ConfigurationError: there is none by this name.
+    """
+    if task not in (tasks := _presets().get(name, {})):
+        known = " or ".join(preset_names(task))
+        raise ConfigurationError([f"preset: there is no '{name}' for {task}; take {known}, or leave it out"])
+    return dict(tasks[task])
+
+
+def _presets() -> dict[str, Any]:
+    """By name, and by task."""
+    folder = files("configs") / "presets"
+    return {
+        path.name.removesuffix(".yaml"): yaml_text.parse(path.read_bytes(), KEPT_BYTES)
+        for path in sorted(folder.iterdir(), key=lambda path: path.name)
+    }
+
+
+def suggested(work: Path, configuration: AggregatorConfiguration, task: str, preset: str | None) -> Answers:
+    """What the template of a task says, or a preset, over all sites, by a name that was not used here yet.
+
+    Raises:
+        ConfigurationError: as ``settings``.
+    """
+    said = settings(task, preset)
+    stem = said["run"].partition("-")[0]
     used = {store.run for store in runs_in(work)} | {path.stem for path in work.glob("*.yaml")}
     numbers = (f"{stem}-{datetime.now(UTC).year}-{number:02d}" for number in range(1, len(used) + 2))
     name = next(name for name in numbers if name not in used)
-    return Answers(name, task, run.method, sorted(configuration.sites), run.rounds)
+    return Answers(name, task, said["method"], sorted(configuration.sites), said["rounds"], preset)
 
 
 def answered(work: Path, configuration: AggregatorConfiguration, answers: Answers, name: str, answer: Any) -> Answers:
@@ -110,52 +144,112 @@ def filled_in(answers: Answers) -> str:
     """The template of the task with these answers and what follows from them, each comment in its place.
 
     Raises:
-        ConfigurationError: there is no such task or method.
+        ConfigurationError: there is no such task, preset or method.
     """
     text = template(answers.task)
+    said = yaml_text.parse(text.encode(), KEPT_BYTES)
+    published = settings(answers.task, answers.preset)
     method = open_method(answers.method, {})
-    values = {
+    options = method.options.model_dump(mode="json") | _own_choices(published)
+    wanted = published | {
         "run": answers.run,
         "method": answers.method,
+        "method_options": options,
         "sites": list(answers.sites),
         "rounds": answers.rounds,
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
+        "learning_rate": over_rounds(published["learning_rate"], answers.rounds),
     }
-    before, after, options = _parted(text.splitlines(), "method_options")
-    lines = [line if line.startswith(" ") else _with_value(line, values) for line in before]
-    lines += ["method_options:", *_options(options, method.options.model_dump(mode="json"), answers.method)]
-    return "\n".join([*lines, *after]) + "\n"
+    if method.needs_sgd and published["task_options"]["optimizer"] != "sgd":
+        wanted["task_options"] = published["task_options"] | {"optimizer": "sgd"}
+        wanted["learning_rate"] = _for_sgd(wanted["learning_rate"])
+    reason = f"# of {answers.method}; shared/learning/methods/{answers.method}.py says what it is"
+    return "\n".join(_settled(text.splitlines(), said, wanted, reason)) + "\n"
 
 
-def _parted(lines: Sequence[str], block: str) -> tuple[list[str], list[str], list[str]]:
-    """What stands before a block of settings, after it, and in it."""
-    start = lines.index(f"{block}:")
-    end = next((number for number in range(start + 1, len(lines)) if not lines[number].startswith(" ")), len(lines))
-    return list(lines[:start]), list(lines[end:]), list(lines[start + 1 : end])
+def settings(task: str, preset: str | None) -> dict[str, Any]:
+    """What the template of a task says, or a preset in its place.
+
+    Raises:
+        ConfigurationError: there is no such task, or no such preset of it.
+    """
+    said = yaml_text.parse(template(task).encode(), KEPT_BYTES)
+    published = preset_of(task, preset) if preset else {}
+    blocks = {
+        key: said[key] | published[key]
+        for key in ("task_options", "method_options", "augmentation")
+        if key in published
+    }
+    return {**said, **published, **blocks}
 
 
-def _options(lines: Iterable[str], wanted: Mapping[str, Any], method: str) -> list[str]:
-    """A block of options: the template's line for each that has one, and a line like those for the others."""
-    written = {line.partition(":")[0].strip(): _with_value(line, wanted) for line in lines}
+def over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """A learning rate; one along a cosine falls once, in all rounds of the run."""
+    return {**rate, "period": rounds} if rate["shape"] == "cosine" else dict(rate)
+
+
+def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:
+    """A learning rate of Adam, whose steps are as long as it says, in SGD's numbers, whose gradients are small."""
+    return {**rate, **{name: _SGD_FOR_ADAM * rate[name] for name in ("initial", "final") if name in rate}}
+
+
+def _own_choices(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings say about all methods, apart from what theirs takes by default: any method takes it."""
+    usual = open_method(said["method"], {}).options.model_dump(mode="json")
+    options = said["method_options"].items()
+    return {name: value for name, value in options if name in MethodOptions.model_fields and value != usual[name]}
+
+
+def _settled(
+    lines: Sequence[str], said: Mapping[str, Any], wanted: Mapping[str, Any], reason: str, indent: str = ""
+) -> list[str]:
+    """Lines of settings that say something else, each comment in its place.
+
+    Args:
+        said: what they say.
+        wanted: what they are to say: what else is said goes.
+        reason: the comment on an option of the method that is not in the template.
+        indent: of the lines.
+    """
+    made = []
+    for key, entry in _entries(lines, indent):
+        if not key or (key in wanted and wanted[key] == said[key]):
+            made += entry
+        elif key in wanted and isinstance(wanted[key], Mapping):
+            of_block = reason if key == "method_options" else ""
+            made += [entry[0], *_settled(entry[1:], said[key], wanted[key], of_block, f"{indent}  ")]
+        elif key in wanted:
+            explained = [] if isinstance(said[key], Mapping) else entry[1:]
+            made += [_with_value(entry[0], wanted[key]), *explained]
+    end = next(number for number in range(len(made), 0, -1) if made[number - 1])  # before the blank line of a block
     return [
-        written.get(
-            name, f"{f'  {name}: {_yaml(value)}':28} # of {method}; shared/learning/methods/{method}.py says what it is"
-        )
-        for name, value in wanted.items()
+        *made[:end],
+        *(f"{f'{indent}{key}: {_yaml(wanted[key])}':28} {reason}".rstrip() for key in wanted if key not in said),
+        *made[end:],
     ]
 
 
-def _with_value(line: str, values: Mapping[str, Any]) -> str:
-    """A line of settings with another value, where there is one for its key and it differs; its comment stays put."""
+def _entries(lines: Iterable[str], indent: str) -> list[tuple[str, list[str]]]:
+    """Each key's lines: its own, and those that go on with its value or its comment; blank lines and what follows them
+    have no key.
+    """
+    entries: list[tuple[str, list[str]]] = [("", [])]
+    for line in lines:
+        found = re.match(rf"{indent}(\w+):", line)
+        if found or not line:
+            entries.append((found[1] if found else "", []))
+        entries[-1][1].append(line)
+    return entries
+
+
+def _with_value(line: str, value: Any) -> str:
+    """A line of settings with another value; its comment stays put."""
     found = _LINE.fullmatch(line)
-    if found is None or (key := found["key"].strip()) not in values:
-        return line
-    text = _yaml(values[key])
-    if text == found["value"]:
-        return line
+    if found is None:
+        raise AssertionError(f"no `key: value` on one line: {line}")
     comment = (found["comment"] or "").strip()
     column = len(line) - len(comment)
-    said = f"{found['key']}: {text}"
+    said = f"{found['key']}: {_yaml(value)}"
     return f"{said:{column - 1}} {comment}".rstrip()
 
 

@@ -33,7 +33,7 @@ SCORES = {
 
 def run_of(method: str, seed: int, **options: object) -> RunConfiguration:
     """The demo's run by another method."""
-    task_options = {**SCENARIO.settings["task_options"], "image_size": SCENARIO.image_size}  # type: ignore[dict-item]
+    task_options = {**SCENARIO.task_options, "image_size": SCENARIO.image_size}
     return RunConfiguration.model_validate(
         {
             **SCENARIO.settings,

@@ -1,12 +1,13 @@
-"""What small sets of masks are learnt by: the loss, the optimizer, and when BatchNorm's statistics are measured.
+"""What small sets of real images are learnt by: the loss, the optimizer, and when BatchNorm's statistics are measured.
 
-    .venv/bin/python -m benchmarks.training_choices SET DIR
+    .venv/bin/python -m benchmarks.training_choices SET [DIR]
 
 SET is octa or fundus: DIR holds one folder per site with images/ and masks/; or exudates: DIR is the IDRiD set, with
-images/ and masks_EX/, whose images are dealt out to two sites. Small sites: 14 images each, or 10 of the exudates, by a
-U-Net of a quarter of the published widths, in 8 rounds of 12 steps of 6 crops, scored on whole images. Each optimizer
-has its learning rate: SGD 0.1 with momentum 0.9, Adam 0.001, either along a cosine over the run. When BatchNorm is
-measured is told for the loss that MONAI and nnU-Net take.
+images/ and masks_EX/, whose images are dealt out to two sites; or staging, of synthetic photographs. Sites with masks
+have 14 images each, or 10 of the exudates, and a U-Net of a quarter of the published widths, trained in 8 rounds of 12
+steps of 6 crops and scored on whole images. Sites of photographs have 60 each, and a small encoder, trained by FedBN in
+20 rounds of 5 steps. Each optimizer has its learning rate, along a cosine over the run. When BatchNorm is measured is told
+for one loss.
 
 Writes results/training-choices-SET.json and .md.
 """
@@ -15,89 +16,142 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.comparison import compare, play
+from benchmarks.comparison import Data, compare, play
 from deploy.local.rounds import Outcome
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import link_file
+from shared.learning.data import synthetic_fundus
 
 SEEDS = (1, 2, 3)
-SCORES = {"dice_mean": "Dice", "auroc_mean": "AUROC", "accuracy_mean": "accuracy"}
-LOSSES: dict[str, dict[str, object]] = {
-    "cross-entropy": {},
-    "cross-entropy and Dice": {"dice": True},
-    "focal": {"objective": "focal"},
-}
-RATES = {"sgd": 0.1, "adam": 0.001}
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam"}
+RATES = {"sgd": 0.1, "adam": 0.001}
 REFRESHES = {"on arrival": "on_arrival", "never": "never"}
 """When BatchNorm's statistics are measured, beside what runs take by default: after training."""
-PUBLISHED = {"learning_rate": {"initial": 0.1, "factor": 0.1, "period": 3}, "dropout": 0.5}
-ROUNDS = 8
-TRAINING = {"octa": 9, "fundus": 9, "exudates": 6}
-"""Training images of a site."""
-SIZES = {"octa": 256, "fundus": 384, "exudates": 384}
-"""Pixels of the longer side."""
-CROP = 64
+Options = Mapping[str, object]
 
 
-def run_of(name: str, sites: list[str], seed: int, *, optimizer: str, **method_options: object) -> RunConfiguration:
-    """A run of 12 steps a round at each site of a set."""
-    rate = {"shape": "cosine", "initial": RATES[optimizer], "final": RATES[optimizer] / 100, "period": ROUNDS}
-    return RunConfiguration.model_validate(
-        {
-            "run": f"{name}-{seed}",
+@dataclass(frozen=True)
+class Compared:
+    """A set of images, and what is compared on it.
+
+    Args:
+        scores: columns of ``metrics.csv``, by what people call them.
+        losses: method options, by what people call them; the one that ``refreshed`` names is tried with each refresh.
+        published: what the paper takes instead, as parts of a run's configuration.
+        run: what all runs have in common.
+    """
+
+    scores: Mapping[str, str]
+    losses: Mapping[str, Options]
+    refreshed: str
+    published: Mapping[str, Options]
+    run: Mapping[str, object]
+
+
+def masks(training: int, pixels: int) -> Compared:
+    """Of sites that train on so many images, whose longer side has so many pixels."""
+    return Compared(
+        scores={"dice_mean": "Dice", "auroc_mean": "AUROC", "accuracy_mean": "accuracy"},
+        losses={
+            "cross-entropy": {},
+            "cross-entropy and Dice": {"dice": True},
+            "focal": {"objective": "focal"},
+        },
+        refreshed="cross-entropy and Dice",
+        published={
+            "learning_rate": {"initial": 0.1, "factor": 0.1, "period": 3},
+            "task_options": {"dropout": 0.5, "optimizer": "sgd"},
+        },
+        run={
             "task": "octa_segmentation",
             "method": "mean",
-            "method_options": method_options,
-            "sites": sites,
-            "rounds": ROUNDS,
-            "seed": seed,
+            "rounds": 8,
             "batch_size": 6,
-            "learning_rate": rate,
-            "task_options": {
-                "image_size": SIZES[name],
-                "widths": [8, 16, 32, 64, 128],
-                "dropout": 0.2,
-                "optimizer": optimizer,
-            },
-            "augmentation": {
-                "copies": 1,
-                "crops": {"size": CROP, "per_image": 36 // TRAINING[name], "foreground": 0.5},
-            },
-            "split": {"train": 0.6, "validation": 0.2, "test": 0.2},
-        }
+            "task_options": {"image_size": pixels, "widths": [8, 16, 32, 64, 128], "dropout": 0.2},
+            "augmentation": {"copies": 1, "crops": {"size": 64, "per_image": 36 // training, "foreground": 0.5}},
+        },
     )
 
 
-def published(run: RunConfiguration) -> RunConfiguration:
-    """The same with the learning rate and the dropout of Lo et al. 2021."""
-    return RunConfiguration.model_validate(
-        run.model_dump()
-        | {"learning_rate": PUBLISHED["learning_rate"]}
-        | {"task_options": run.task_options | {"dropout": PUBLISHED["dropout"]}}
-    )
+SETS = {
+    "octa": masks(training=9, pixels=256),
+    "fundus": masks(training=9, pixels=384),
+    "exudates": masks(training=6, pixels=384),
+    "staging": Compared(
+        scores={"auroc": "AUROC", "balanced_accuracy": "balanced accuracy", "kappa": "quadratic κ"},
+        losses={
+            "cross-entropy": {},
+            "cross-entropy, classes balanced": {"class_weights": "balanced"},
+            "focal": {"objective": "focal"},
+            "evidential": {"objective": "evidential"},
+        },
+        refreshed="cross-entropy",
+        published={
+            "learning_rate": {"initial": 0.01, "factor": 1.0, "period": 1},
+            "task_options": {"optimizer": "sgd", "momentum": 0.0},
+            "method_options": {"objective": "evidential"},
+        },
+        run={
+            "task": "dr_staging",
+            "method": "fedbn",
+            "rounds": 20,
+            "batch_size": 8,
+            "task_options": {"encoder": "small", "weights": "random", "image_size": 48, "momentum": 0.9},
+        },
+    ),
+}
 
 
-def ways(name: str, data: Mapping[str, Path]) -> Iterator[tuple[str, Callable[[int], Outcome]]]:
+def run_of(compared: Compared, sites: Sequence[str], seed: int, optimizer: str, options: Options) -> RunConfiguration:
+    """A run by one optimizer, with method options."""
+    rounds = compared.run["rounds"]
+    settings: dict[str, Any] = {
+        **compared.run,
+        "run": f"choice-{seed}",
+        "sites": [*sites],
+        "seed": seed,
+        "learning_rate": {
+            "shape": "cosine",
+            "initial": RATES[optimizer],
+            "final": RATES[optimizer] / 100,
+            "period": rounds,
+        },
+        "method_options": options,
+    }
+    settings["task_options"] = {**settings["task_options"], "optimizer": optimizer}
+    return RunConfiguration.model_validate(settings)
+
+
+def published(run: RunConfiguration, changes: Mapping[str, Options]) -> RunConfiguration:
+    """The same with what a paper takes; a learning rate is of one piece."""
+    settings = run.model_dump()
+    options = {key: {**settings[key], **of_paper} for key, of_paper in changes.items() if key != "learning_rate"}
+    return RunConfiguration.model_validate(settings | dict(changes) | options)
+
+
+def ways(compared: Compared, data: Callable[[int], Data]) -> Iterator[tuple[str, Callable[[int], Outcome]]]:
     """Each way of training, by what people call it."""
-    run = partial(run_of, name, list(data))
-    yield "as published", lambda seed: play(published(run(seed, optimizer="sgd")), data)
-    for (loss, options), (kind, optimizer) in product(LOSSES.items(), OPTIMIZERS.items()):
-        settings = partial(run, optimizer=optimizer, **options)
-        yield f"{loss}, {kind}", lambda seed, settings=settings: play(settings(seed), data)
+
+    def by(optimizer: str, options: Options) -> Callable[[int], Outcome]:
+        return lambda seed: play(run_of(compared, [*data(seed)], seed, optimizer, options), data(seed))
+
+    yield (
+        "as published",
+        lambda seed: play(published(run_of(compared, [*data(seed)], seed, "sgd", {}), compared.published), data(seed)),
+    )
+    for (loss, options), (kind, optimizer) in product(compared.losses.items(), OPTIMIZERS.items()):
+        yield f"{loss}, {kind}", by(optimizer, options)
     for (kind, optimizer), (when, refresh) in product(OPTIMIZERS.items(), REFRESHES.items()):
-        settings = partial(run, optimizer=optimizer, dice=True, refresh_batch_norm=refresh)
-        yield (
-            f"cross-entropy and Dice, {kind}, BatchNorm {when}",
-            lambda seed, settings=settings: play(settings(seed), data),
-        )
+        options = {**compared.losses[compared.refreshed], "refresh_batch_norm": refresh}
+        yield f"{compared.refreshed}, {kind}, BatchNorm {when}", by(optimizer, options)
 
 
 def lay_out(name: str, source: Path, root: Path) -> dict[str, Path]:
@@ -124,23 +178,31 @@ def _spread(images: Path, count: int = 14) -> list[Path]:
     return [found[len(found) * number // count] for number in range(count)]
 
 
+def drawn(root: Path, seed: int) -> Data:
+    """Synthetic photographs of three cameras, drawn once for each seed."""
+    folders = {style.name: root / str(seed) / style.name for style in synthetic_fundus.STYLES[:3]}
+    for number, (folder, style) in enumerate(zip(folders.values(), synthetic_fundus.STYLES, strict=False)):
+        if not folder.exists():
+            synthetic_fundus.write_graded_site(
+                folder, style=style, images=60, size=48, seed=1000 * seed + number, grades=4, label_noise=0.05
+            )
+    return folders
+
+
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
-    name, source = sys.argv[1:]
+    name, *source = sys.argv[1:]
+    compared = SETS[name]
     with tempfile.TemporaryDirectory() as scratch:
-        data = lay_out(name, Path(source).resolve(), Path(scratch))
-        example = run_of(name, list(data), 1, optimizer="adam")
+        laid_out = lay_out(name, Path(*source).resolve(), Path(scratch)) if source else None
         compare(
             f"training-choices-{name}",
-            f".venv/bin/python -m benchmarks.training_choices {name} DIR",
-            dict(ways(name, data)),
+            " ".join([".venv/bin/python -m benchmarks.training_choices", name, *(["DIR"] if source else [])]),
+            dict(ways(compared, lambda seed: laid_out or drawn(Path(scratch), seed))),
             seeds=SEEDS,
-            scores=SCORES,
-            settings={"first learning rates": RATES, "as published": PUBLISHED}
-            | example.model_dump(
-                include={"sites", "rounds", "batch_size", "learning_rate", "task_options", "augmentation", "split"}
-            ),
+            scores=compared.scores,
+            settings={"first learning rates": RATES, "as published": compared.published, **compared.run},
         )
 
 

@@ -55,7 +55,7 @@ MODELS = {
 def run_of(model: Trained, wire: Wire, seed: int) -> RunConfiguration:
     """The demo's run with this model and form."""
     scenario = SCENARIOS[model.task]
-    options = {**scenario.settings.get("task_options", {}), "image_size": scenario.image_size, **model.task_options}  # type: ignore[dict-item]
+    options = {**scenario.task_options, "image_size": scenario.image_size, **model.task_options}
     return RunConfiguration.model_validate(
         {
             **scenario.settings,

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from aggregator.configuration import AggregatorConfiguration
+from aggregator.new_run import Answers, filled_in, preset_names, settings
 from aggregator.studies.configuration import StudyConfiguration
 from aggregator.studies.matrix import expand
 from shared.exchange.reading import check_record, parse_yaml
@@ -85,8 +86,25 @@ def test_every_task_has_a_run() -> None:
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
-def test_a_run_is_complete_and_has_the_papers_defaults(name: str) -> None:
+def test_a_run_is_complete(name: str) -> None:
     run = run_of(name)
+    task, method = task_named(run.task), open_method(run.method, run.method_options)
+    assert (task.name, run.epochs) == (name, 1)
+    assert run.model_fields_set == set(RunConfiguration.model_fields)
+    assert run.task_options.keys() == type(task.options(run.task_options)).model_fields.keys()
+    assert run.method_options.keys() == type(method.options).model_fields.keys()
+    assert run.augmentation.keys() == Augmentation.model_fields.keys()
+    assert check_record(run.split, SplitPlan, "split") == SplitPlan()
+    assert run.wire == PLAIN
+    assert run.wire.model_fields_set == set(Wire.model_fields)
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_a_preset_is_what_the_paper_says(name: str) -> None:
+    (preset,) = preset_names(name)
+    said = settings(name, preset)
+    answers = Answers("run", name, said["method"], ["north", "south"], said["rounds"], preset)
+    run = parse_yaml(filled_in(answers).encode(), RunConfiguration, preset)
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options = task.options(run.task_options)
     found = {
@@ -97,18 +115,10 @@ def test_a_run_is_complete_and_has_the_papers_defaults(name: str) -> None:
         "image_size": getattr(options, "image_size", None),
         "objective": method.objective(1, run.rounds),
     }
-    assert (task.name, run.epochs) == (name, 1)
-    assert run.model_fields_set == set(RunConfiguration.model_fields)
-    assert run.task_options.keys() == type(options).model_fields.keys()
-    assert run.method_options.keys() == type(method.options).model_fields.keys()
     assert found == PAPERS[name]
     assert options.model_copy(update={"image_size": None}) == task.options({}).model_copy(update={"image_size": None})
     assert method.options.model_dump() == open_method(run.method, {}).options.model_dump()
     assert task.augmentation(run.augmentation) == task.augmentation({})
-    assert run.augmentation.keys() == Augmentation.model_fields.keys()
-    assert check_record(run.split, SplitPlan, "split") == SplitPlan()
-    assert run.wire == PLAIN
-    assert run.wire.model_fields_set == set(Wire.model_fields)
 
 
 def test_the_settings_of_both_sides_are_read() -> None:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from deploy.local.demo import main
 from shared.audit.verify import verify
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
@@ -79,10 +81,11 @@ def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(tmp_path:
         assert shown in result.stdout
 
 
-def test_bad_data_is_one_sentence(tmp_path: Path) -> None:
+def test_bad_data_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "Bad Name" / "images").mkdir(parents=True)
-    result = demo(tmp_path, "--data", "data")
-    assert result.returncode == 2
-    assert result.stderr.strip().endswith("use lower-case letters, digits, '-', '_' and '.'")
+    bad = CliRunner().invoke(main, ["--data", "data"])
+    assert bad.exit_code == 2
+    assert bad.stderr == "data/Bad Name: is not a site's name; use lower-case letters, digits, '-', '_' and '.'\n"
     (tmp_path / "empty").mkdir()
-    assert "has no sub-folder with images/" in demo(tmp_path, "--data", "empty").stderr
+    assert "has no sub-folder with images/" in CliRunner().invoke(main, ["--data", "empty"]).stderr

@@ -16,10 +16,11 @@ from aggregator.new_run import Answers, filled_in, template
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
-from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange.records import Cosine, Falling, RunConfiguration, Sharing
 from shared.folder.durable import write_file
 from shared.learning.methods import method_names, open_method
 from shared.learning.model_files import save_tensors
+from shared.learning.run_checks import check_together
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
 from tests.federation.running import TASK, run_configuration, write_data
@@ -66,37 +67,68 @@ def test_every_method_gets_its_options_and_keeps_every_comment(task: str, method
     run = parse_yaml(text.encode(), RunConfiguration, "run")
     assert (run.run, run.method, run.sites, run.rounds) == ("1e3", method, list(SITES), 5)
     assert run.quorum == (1 if method == "sequential" else 2)
-    assert run.method_options == open_method(method, {}).options.model_dump(mode="json")
     as_it_is = parse_yaml(template(task).encode(), RunConfiguration, "template")
+    usual = open_method(as_it_is.method, {}).options.model_dump(mode="json")
+    chosen = {name: value for name, value in as_it_is.method_options.items() if value != usual[name]}
+    assert run.method_options == open_method(method, {}).options.model_dump(mode="json") | chosen
     gone = tuple(f"  {option}: " for option in as_it_is.method_options.keys() - run.method_options.keys())
     kept = "\n".join(line for line in template(task).splitlines() if not line.startswith(gone))
     assert comments(kept) == [each for each in comments(text) if f" of {method};" not in each]
-    changed = {"run", "method", "sites", "rounds", "quorum", "method_options"}
+    changed = {"run", "method", "sites", "rounds", "quorum", "method_options", "learning_rate", "task_options"}
     assert run.model_dump(exclude=changed) == as_it_is.model_dump(exclude=changed)
+    needs_sgd = open_method(method, {}).needs_sgd
+    assert run.task_options == as_it_is.task_options | ({"optimizer": "sgd"} if needs_sgd else {})
+    if not open_method(method, {}).reference:
+        check_together(run)
+
+
+def test_a_cosine_lasts_as_long_as_the_run_and_sgd_takes_longer_steps_than_adam() -> None:
+    def rate(method: str) -> object:
+        text = filled_in(Answers("a", TASK, method, list(SITES), 7))
+        return parse_yaml(text.encode(), RunConfiguration, "run").learning_rate
+
+    assert rate("mean") == Cosine(shape="cosine", initial=0.001, final=0.00001, period=7)
+    assert rate("scaffold") == Cosine(shape="cosine", initial=0.1, final=0.001, period=7)
+
+
+def test_a_preset_is_written_out_and_one_of_another_task_is_told(prepared: Path, tmp_path: Path) -> None:
+    output = tmp_path / "RUN.yaml"
+    flags = ("new-run", "--work", prepared, "--defaults", "--task", TASK, "--output", output)
+    result = command(*flags, "--preset", "feduaa")
+    assert (result.exit_code, output.exists()) == (2, False)
+    assert result.output == f"preset: there is no 'feduaa' for {TASK}; take lo2021, or leave it out\n"
+    assert command(*flags, "--preset", "lo2021").exit_code == 0
+    run = written(output)
+    assert (run.rounds, run.learning_rate) == (60, Falling(initial=0.1, factor=0.1, period=3))
+    assert (run.tolerance_score, run.task_options["optimizer"], run.augmentation["crops"]) == ("accuracy", "sgd", None)
+    own = command(*flags[:-1], tmp_path / "own.yaml", "--preset", "lo2021", "--method", "fedavg", "--rounds", 9)
+    assert own.exit_code == 0
+    run = written(tmp_path / "own.yaml")
+    assert (run.rounds, run.method, run.learning_rate) == (9, "fedavg", Falling(initial=0.1, factor=0.1, period=3))
 
 
 def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> None:
     output = tmp_path / "RUN.yaml"
-    result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n3\n{output}\n")
+    result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n2\n{output}\n")
     assert result.exit_code == 0, result.output
-    for asked in (f"Task ({TASK}) [{TASK}]", "Sites [1e3, north]", "Rounds of training [60]"):
+    for asked in (f"Task ({TASK}) [{TASK}]", "Sites [1e3, north]", "Rounds of training [20]"):
         assert asked in result.output
     run = written(output)
-    assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 3)
-    small = output.read_text().replace("image_size: 304", "image_size: 32").replace("[32, 64, 128, 256, 512]", "[4, 8]")
+    assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 2)
+    small = output.read_text().replace("image_size: 512", "image_size: 32").replace("[16, 32, 64, 128, 256]", "[4, 8]")
     output.write_text(small)
     before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
     result = command("validate", output, "--work", prepared)
     assert result.exit_code == 0, result.output
-    assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 3 rounds\n" in result.output
-    assert "steps: a site with 20 training images takes 45 of them in the whole run, which may be too" in result.output
+    assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 2 rounds\n" in result.output
+    assert "steps: a site with 20 training images takes 80 of them in the whole run, which may be too" in result.output
     assert "note     tolerance: the untrained model scores 0." in result.output
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "taken by default" not in result.output
     assert (
-        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 3"
+        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 2"
         in result.output
     )
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
@@ -282,4 +314,4 @@ def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(copy)
     wheel = tmp_path / setuptools.build_meta.build_wheel(str(tmp_path))
     inside = zipfile.ZipFile(wheel).namelist()
-    assert {f"configs/run.{task}.yaml" for task in TASK_NAMES} <= set(inside)
+    assert {f"configs/run.{task}.yaml" for task in TASK_NAMES} | {"configs/presets/lo2021.yaml"} <= set(inside)

@@ -18,16 +18,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from aggregator.new_run import Answers, filled_in
 from aggregator.report import report_text, run_report
 from aggregator.report.before_after import Alone, before_and_after
 from aggregator.store import RunStore
@@ -40,6 +40,7 @@ from shared.commands import Commands
 from shared.counted import counted
 from shared.errors import ConfigurationError, StandingError
 from shared.exchange.names import AGGREGATOR, is_name
+from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.folder.lock import make_work
@@ -94,8 +95,9 @@ def main(
         sites = _real_sites(data, site_count)
     else:
         sites = _synthetic_sites(scenario, site_count or scenario.sites, seed, size)
-    chosen = {"method": method or scenario.method, "rounds": rounds or scenario.rounds, "seed": seed}
-    run = _run_configuration(scenario, sites, size, chosen)
+    run = _run_configuration(
+        scenario, sites, size, method=method or scenario.method, rounds=rounds or scenario.rounds, seed=seed
+    )
     heldout = _heldout(scenario, data, sites, run, size)
     with _server(sites) as url:
         set_up(
@@ -180,19 +182,22 @@ def _heldout(
 
 
 def _run_configuration(
-    scenario: Scenario, sites: Sequence[SiteData], size: int, chosen: Mapping[str, object]
+    scenario: Scenario, sites: Sequence[SiteData], size: int, *, method: str, rounds: int, seed: int
 ) -> RunConfiguration:
-    settings = {
-        **scenario.settings,
-        **chosen,
-        "run": scenario.run,
-        "task": scenario.task,
-        "sites": [site.name for site in sites],
+    """What ``new-run`` suggests, but for what a demonstration of few minutes takes."""
+    names = [site.name for site in sites]
+    text = filled_in(Answers(scenario.run, scenario.task, method, names, rounds))
+    suggested = parse_yaml(text.encode(), RunConfiguration, scenario.run).model_dump()
+    task_options = {**suggested["task_options"], **scenario.task_options, "image_size": size}
+    augmentation = {**suggested["augmentation"], **scenario.augmentation}
+    own = {
+        "seed": seed,
         "quorum": len(sites),
-        "task_options": {**cast("dict[str, object]", scenario.settings.get("task_options", {})), "image_size": size},
         "split": SPLIT,
+        "task_options": task_options,
+        "augmentation": augmentation,
     }
-    return RunConfiguration.model_validate(settings)
+    return RunConfiguration.model_validate({**suggested, **scenario.settings, **own})
 
 
 @contextmanager

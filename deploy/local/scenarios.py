@@ -20,7 +20,7 @@ class Scenario:
         method: used where none is named.
         score: the column of ``metrics.csv`` that is shown, and what people call it.
         rounds, sites, image_size: used where nothing else is asked for.
-        settings: of the run, beside those above.
+        settings, task_options, augmentation: of the run, where it takes others than ``new-run`` suggests.
         images: what the synthetic images are called, and how many a site has.
         heldout_images: how many of a real site's validation images may serve as held-out set; 0: none may.
     """
@@ -34,6 +34,8 @@ class Scenario:
     sites: int
     image_size: int
     settings: Mapping[str, object]
+    task_options: Mapping[str, object]
+    augmentation: Mapping[str, object]
     images: str
     images_per_site: int
     heldout_images: int
@@ -80,7 +82,9 @@ SCENARIOS = {
         rounds=4,
         sites=3,
         image_size=96,
-        settings={"batch_size": 8},
+        settings={},
+        task_options={},
+        augmentation={"crops": {"size": 64, "per_image": 16, "foreground": 0.5}},
         images="OCTA images",
         images_per_site=_OCTA_IMAGES,
         heldout_images=_OCTA_HELDOUT,
@@ -100,8 +104,9 @@ SCENARIOS = {
             # From random weights a few hundred steps must do: Adam, with a rate that falls from round to round.
             "batch_size": 16,
             "learning_rate": {"initial": 0.003, "factor": 0.85, "period": 1000},
-            "task_options": {"encoder": "small", "weights": "random", "optimizer": "adam"},
         },
+        task_options={"encoder": "small", "weights": "random", "optimizer": "adam"},
+        augmentation={},
         images="fundus photographs",
         images_per_site=_FUNDUS_IMAGES,
         heldout_images=0,
