@@ -10,7 +10,7 @@ MINUTES = 60
 PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python -m pytest
 
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
-	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)')
+	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
 
 .PHONY: help demo test study-smoke soak fuzz figures model-check lint servers coverage bundle docs setup lock clean
 .DEFAULT_GOAL = help
@@ -18,7 +18,7 @@ demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $
 help:      ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
 
-demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= change it
+demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= AS_SUGGESTED= change it
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
 test: $(READY)      ## all tests, on all cores

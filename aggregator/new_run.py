@@ -22,7 +22,7 @@ from shared.learning.methods.contract import MethodOptions
 from shared.learning.tasks import TASK_NAMES
 
 _LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")
-_SGD_FOR_ADAM = 100  # how many times as high a learning rate is; benchmarks/training_choices.py compares them so
+_SGD_FOR_ADAM = 30  # times Adam's learning rate is about what SGD takes
 _QUORUM = 2  # answers to begin with, where there are so many sites
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.comparison import Data, compare, play
-from deploy.local.demo import SITE_NAMES, SPLIT
-from deploy.local.scenarios import SCENARIOS
+from deploy.local.demo import SITE_NAMES
+from deploy.local.scenarios import SCENARIOS, SPLIT
 from shared.exchange.records import RunConfiguration
 
 SEEDS = (1, 2, 3)

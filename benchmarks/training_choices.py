@@ -6,8 +6,8 @@ SET is octa or fundus: DIR holds one folder per site with images/ and masks/; or
 images/ and masks_EX/, whose images are dealt out to two sites; or staging, of synthetic photographs. Sites with masks
 have 14 images each, or 10 of the exudates, and a U-Net of a quarter of the published widths, trained in 8 rounds of 12
 steps of 6 crops and scored on whole images. Sites of photographs have 60 each, and a small encoder, trained by FedBN in
-20 rounds of 5 steps. Each optimizer has its learning rate, along a cosine over the run. When BatchNorm is measured is told
-for one loss.
+20 rounds of 5 steps. Each optimizer has its learning rate, along a cosine over the run. When BatchNorm is measured is
+told for one loss.
 
 Writes results/training-choices-SET.json and .md.
 """

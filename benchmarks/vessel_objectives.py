@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.comparison import compare, play
-from deploy.local.demo import SPLIT
+from deploy.local.scenarios import SPLIT
 from shared.exchange.records import RunConfiguration
 
 SEEDS = (1, 2, 3)

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks.record import record
-from deploy.local.demo import SITE_NAMES, SPLIT
+from deploy.local.demo import SITE_NAMES
 from deploy.local.rounds import run_rounds
-from deploy.local.scenarios import SCENARIOS
+from deploy.local.scenarios import SCENARIOS, SPLIT
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import GLOBAL_MODEL
 from shared.exchange.records import RunConfiguration, TensorList, Wire

@@ -427,7 +427,7 @@ class Trainer:
             learning_rate=configuration.learning_rate,
             batch_size=configuration.batch_size,
             seed=seed_for(configuration.seed, *purpose),
-            augmentation=self.task.augmentation(configuration.augmentation),
+            augmentation=self.task.augmentation(configuration.augmentation).for_images(len(dataset.train)),
             repeats=dataset.repeats,
             max_grad_norm=self.options.max_grad_norm,
             refreshes=self.method.options.refresh_batch_norm != "never",

@@ -87,8 +87,8 @@ def test_a_cosine_lasts_as_long_as_the_run_and_sgd_takes_longer_steps_than_adam(
         text = filled_in(Answers("a", TASK, method, list(SITES), 7))
         return parse_yaml(text.encode(), RunConfiguration, "run").learning_rate
 
-    assert rate("mean") == Cosine(shape="cosine", initial=0.001, final=0.00001, period=7)
-    assert rate("scaffold") == Cosine(shape="cosine", initial=0.1, final=0.001, period=7)
+    assert rate("mean") == Cosine(shape="cosine", initial=0.002, final=0.00002, period=7)
+    assert rate("scaffold") == Cosine(shape="cosine", initial=0.06, final=0.0006, period=7)
 
 
 def test_a_preset_is_written_out_and_one_of_another_task_is_told(prepared: Path, tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
         assert asked in result.output
     run = written(output)
     assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 2)
-    small = output.read_text().replace("image_size: 512", "image_size: 32").replace("[16, 32, 64, 128, 256]", "[4, 8]")
+    small = output.read_text().replace("image_size: 384", "image_size: 32").replace("[16, 32, 64, 128, 256]", "[4, 8]")
     output.write_text(small)
     before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
     result = command("validate", output, "--work", prepared)
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 2 rounds\n" in result.output
-    assert "steps: a site with 20 training images takes 80 of them in the whole run, which may be too" in result.output
+    assert "steps: a site with 20 training images takes 60 of them in the whole run, which may be too" in result.output
     assert "note     tolerance: the untrained model scores 0." in result.output
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
     assert "quorum: all 2 sites; " in result.output

@@ -51,7 +51,6 @@ from site_client.final import CARD
 
 HOME = Path("demo-run")
 SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain")
-SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
 POLL_S = 1.0
 POLICY = Policy(consent="auto", minimum_count=1, minimum_training_images=1)
 """Of sites whose images nobody needs to protect: they are synthetic, or whoever runs the demo has all of them."""
@@ -75,6 +74,9 @@ class SiteData:
 @click.option("--seed", type=click.IntRange(0, 2**31), default=2021, show_default=True)
 @click.option("--image-size", type=click.IntRange(32, 512), help="Longer side in pixels. Default 96, or 64.")
 @click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
+@click.option(
+    "--as-suggested", is_flag=True, help="All settings as new-run suggests them: for real images; takes longer."
+)
 def main(
     *,
     task: str,
@@ -84,10 +86,11 @@ def main(
     seed: int,
     image_size: int | None,
     data: Path | None,
+    as_suggested: bool,
 ) -> None:
     """Run a federation from nothing to the final model."""
     began = time.monotonic()
-    scenario = SCENARIOS[task]
+    scenario = SCENARIOS[task].as_suggested() if as_suggested else SCENARIOS[task]
     size = image_size or scenario.image_size
     shutil.rmtree(HOME, ignore_errors=True)
     (HOME / "final").mkdir(parents=True)
@@ -184,18 +187,15 @@ def _heldout(
 def _run_configuration(
     scenario: Scenario, sites: Sequence[SiteData], size: int, *, method: str, rounds: int, seed: int
 ) -> RunConfiguration:
-    """What ``new-run`` suggests, but for what a demonstration of few minutes takes."""
+    """What ``new-run`` suggests, but for what the scenario says."""
     names = [site.name for site in sites]
     text = filled_in(Answers(scenario.run, scenario.task, method, names, rounds))
     suggested = parse_yaml(text.encode(), RunConfiguration, scenario.run).model_dump()
-    task_options = {**suggested["task_options"], **scenario.task_options, "image_size": size}
-    augmentation = {**suggested["augmentation"], **scenario.augmentation}
     own = {
         "seed": seed,
         "quorum": len(sites),
-        "split": SPLIT,
-        "task_options": task_options,
-        "augmentation": augmentation,
+        "task_options": {**suggested["task_options"], **scenario.task_options, "image_size": size},
+        "augmentation": {**suggested["augmentation"], **scenario.augmentation},
     }
     return RunConfiguration.model_validate({**suggested, **scenario.settings, **own})
 

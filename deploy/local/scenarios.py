@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from aggregator.new_run import settings
 from shared.learning.data import synthetic_fundus, synthetic_octa
 
 WriteSite = Callable[[Path, int, int, int], None]
@@ -42,7 +43,14 @@ class Scenario:
     write_site: WriteSite
     write_heldout: WriteSite
 
+    def as_suggested(self) -> Scenario:
+        """The same in which nothing but the images is the demo's own."""
+        said = settings(self.task, None)
+        size = said["task_options"]["image_size"]
+        return replace(self, rounds=said["rounds"], image_size=size, settings={}, task_options={}, augmentation={})
 
+
+SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
 _OCTA_IMAGES, _OCTA_HELDOUT = 20, 6
 _FUNDUS_IMAGES, _FUNDUS_HELDOUT = 240, 60
 _FUNDUS_GRADES = (4, 5, 5, 6)
@@ -82,9 +90,9 @@ SCENARIOS = {
         rounds=4,
         sites=3,
         image_size=96,
-        settings={},
+        settings={"split": SPLIT},
         task_options={},
-        augmentation={"crops": {"size": 64, "per_image": 16, "foreground": 0.5}},
+        augmentation={"crops": {"size": 64, "per_image": 8, "foreground": 0.5}},
         images="OCTA images",
         images_per_site=_OCTA_IMAGES,
         heldout_images=_OCTA_HELDOUT,
@@ -104,6 +112,7 @@ SCENARIOS = {
             # From random weights a few hundred steps must do: Adam, with a rate that falls from round to round.
             "batch_size": 16,
             "learning_rate": {"initial": 0.003, "factor": 0.85, "period": 1000},
+            "split": SPLIT,
         },
         task_options={"encoder": "small", "weights": "random", "optimizer": "adam"},
         augmentation={},

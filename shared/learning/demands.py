@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.exchange.records import RunConfiguration, Sharing
+from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitName
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
@@ -35,7 +36,7 @@ class Demands:
         epochs: of each round, with those that the method adds.
         views: how often one image, or one moment of a recording, is shown to a network in the whole run, fine-tuning
             too, if none is repeated: in all windows that overlap there, to each member or in each pass.
-        views_of_epoch: how often an input of the model is shown in an epoch.
+        augmentation: how an input of the model is varied.
         batch_size: views in a step.
         parameters: of all networks that are trained.
         memory_bytes: what training takes, about: weights, gradients, what the optimizer and the method remember, and
@@ -49,7 +50,7 @@ class Demands:
     rounds: int
     epochs: int
     views: int
-    views_of_epoch: int
+    augmentation: Augmentation
     batch_size: int
     parameters: int
     memory_bytes: int
@@ -59,7 +60,8 @@ class Demands:
 
     def steps(self, inputs: int) -> int:
         """How many steps training takes in the whole run at a site that trains on so many inputs of the model."""
-        return self.rounds * self.epochs * ceil(inputs * self.views_of_epoch / self.batch_size)
+        views = inputs * self.augmentation.for_images(inputs).views
+        return self.rounds * self.epochs * ceil(views / self.batch_size)
 
     def takes_few_steps(self, inputs: int) -> bool:
         """Whether training there is hardly long enough to teach anything."""
@@ -109,7 +111,7 @@ def demands(run: RunConfiguration) -> Demands:
         rounds=run.rounds,
         epochs=epochs,
         views=(run.rounds * epochs + method.options.fine_tuning_epochs) * of_epoch,
-        views_of_epoch=augmentation.views,
+        augmentation=augmentation,
         batch_size=run.batch_size,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         memory_bytes=_memory(run, method, network, listed),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError, DataError, Stopped
 from shared.exchange.records import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
@@ -30,7 +31,7 @@ from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentatio
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with
-from tests.federation.running import run_configuration, staging_run
+from tests.federation.running import run_configuration, staging_run, write_data
 
 TASK = OctaSegmentation()
 PLAIN = CrossEntropy()
@@ -164,6 +165,31 @@ def test_a_crop_lies_in_its_image_and_the_seed_alone_decides_it(sides, foregroun
     assert np.array_equal(part, image[found]) and np.array_equal(of_mask, mask[found])
     assert not mask.any() or foreground < 1 or of_mask.any()
     assert np.array_equal(part, crop(image, mask, crops, seed)[0])
+
+
+@given(images=st.integers(1, 2000), copies=st.integers(1, 3), per_epoch=st.integers(1, 1000))
+def test_where_images_are_many_each_has_fewer_crops(images, copies, per_epoch):
+    crops = Crops(size=32, per_image=24, per_epoch=per_epoch)
+    varied = Augmentation(copies=copies, originals=False, crops=crops).for_images(images)
+    assert 1 <= varied.crops.per_image <= 24
+    assert varied.views * images <= max(per_epoch, copies * images)
+    one_more = copies * images * (varied.crops.per_image + 1)
+    assert varied.crops.per_image == 24 or one_more > per_epoch
+
+
+def test_a_site_trains_on_as_many_crops_as_it_may(tmp_path):
+    """Its 4 images show so many crops each as all of them may show together."""
+    write_data("octa_segmentation", tmp_path, 0, 8, seed=1)
+    many, few = {"size": 32, "per_image": 4, "per_epoch": 8}, {"size": 32, "per_image": 2}
+    weights = []
+    for number, crops in enumerate((many, few)):
+        run = run_configuration(sites=["north"], quorum=1, rounds=1, augmentation={"copies": 1, "originals": False})
+        run = run.model_copy(update={"augmentation": run.augmentation | {"crops": crops}, "batch_size": 2})
+        outcome = run_rounds(run, {"north": tmp_path}, tmp_path / f"home-{number}")
+        assert len(outcome.finals["north"].dataset.train) == 4
+        assert demands(run).steps(4) == 4 and demands(run).steps(20) == (10 if crops is many else 20)
+        weights.append(outcome.finals["north"].network().state_dict())
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_crops_are_of_masks_and_count_as_views():

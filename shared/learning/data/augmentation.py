@@ -28,7 +28,9 @@ class Crops(BaseModel):
     size: int = Field(ge=SMALLEST_SIDE, le=4096)
     """Pixels of each side; of an image that is smaller, all that there is."""
     per_image: int = Field(default=1, ge=1, le=100)
-    """Crops of each copy of an image."""
+    """Crops of each copy of an image, at most."""
+    per_epoch: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Crops of all images of a site together: where they are many, each has fewer, though one or more."""
     foreground: float = Field(default=0.5, ge=0, le=1)
     """Probability that a crop is centred, as far as the image allows, on a pixel that is no background."""
 
@@ -81,6 +83,16 @@ class Augmentation(BaseModel):
     def views(self) -> int:
         """How often the model sees an image in an epoch, whole or in part."""
         return (self.copies + self.originals) * self.crops_per_copy
+
+    def for_images(self, count: int) -> Augmentation:
+        """The same at a site that trains on so many images: of each there are as many crops, and of all of them no more
+        than ``per_epoch`` where that leaves one of each copy.
+        """
+        if self.crops is None or self.crops.per_epoch is None:
+            return self
+        fitting = self.crops.per_epoch // (count * (self.copies + self.originals))
+        fewer = self.crops.model_copy(update={"per_image": max(1, min(self.crops.per_image, fitting))})
+        return self.model_copy(update={"crops": fewer})
 
 
 def crop(
