@@ -33,8 +33,8 @@ soak: $(READY)      ## federations in random faults and kills; MINUTES=60 change
 fuzz: $(READY)      ## hostile inputs for every door, by coverage; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
 
-figures: $(READY)      ## measure every figure of README and docs at one commit; OCTA= HRF= FUNDUS= name images; takes days
-	@$(BIN)/python -m benchmarks.figures $(if $(OCTA),--octa '$(OCTA)') $(if $(HRF),--hrf '$(HRF)') $(if $(FUNDUS),--fundus '$(FUNDUS)')
+figures: $(READY)      ## measure every figure of README and docs at one commit; OCTA= HRF= FUNDUS= EXUDATES= name images; takes days
+	@$(BIN)/python -m benchmarks.figures $(if $(OCTA),--octa '$(OCTA)') $(if $(HRF),--hrf '$(HRF)') $(if $(FUNDUS),--fundus '$(FUNDUS)') $(if $(EXUDATES),--exudates '$(EXUDATES)')
 
 model-check: $(READY)      ## every interleaving of daemons and accidents in small models, and walks through them on files; takes long
 	@$(BIN)/python -m tests.model_check

@@ -190,7 +190,8 @@ def over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:
     """A learning rate of Adam, whose steps are as long as it says, in SGD's numbers, whose gradients are small."""
-    return {**rate, **{name: _SGD_FOR_ADAM * rate[name] for name in ("initial", "final") if name in rate}}
+    longer = {name: float(f"{_SGD_FOR_ADAM * rate[name]:.2g}") for name in ("initial", "final") if name in rate}
+    return {**rate, **longer}
 
 
 def _own_choices(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from shared.learning.model_files import load_tensors, round_tensors
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
+from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import Collection, Options, Task
 from shared.learning.tolerance import HeldOutSet, score_name
@@ -222,6 +223,10 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("warning", ended_already(run.run))
     elif not prepared.is_new:
         yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
+    if (images := prepared.heldout.images) is not None:
+        counts = target_counts(prepared.task, images.samples, len(images.classes))
+        told = f"{counted(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
+        yield Finding("note", f"held-out set: {told}")
     yield _about_tolerance(prepared)
     if prepared.by_default:
         yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")

@@ -1,6 +1,6 @@
 """Every figure of README and docs: by which command it is measured, of what, and whether that has changed since.
 
-    .venv/bin/python -m benchmarks.figures [--octa DIR] [--hrf DIR] [--fundus DIR] [NAME ...]
+    .venv/bin/python -m benchmarks.figures [--octa DIR] [--hrf DIR] [--fundus DIR] [--exudates DIR] [NAME ...]
     .venv/bin/python -m benchmarks.figures --mark
 
 The first measures all of them, or those named, one after the other at one commit, which takes days; those of images
@@ -21,7 +21,13 @@ from pathlib import Path
 from benchmarks.record import CHANGES, RESULTS, commit
 
 PAGE = RESULTS / "README.md"
-OCTA, HRF, FUNDUS = "OCTA", "HRF", "FUNDUS"  # stand in a command for the folders with these images
+FOLDERS = {
+    (OCTA := "OCTA"): "OCTA images: rossa_manual, rossa_semiautomatic, …",
+    (HRF := "HRF"): "the HRF set: images and labels.csv",
+    (FUNDUS := "FUNDUS"): "photographs with vessels: one folder per site",
+    (EXUDATES := "EXUDATES"): "photographs with exudates: one folder per site",
+}
+"""What stands in a command for a folder, and the images in it."""
 _DAEMONS = ("aggregator", "site_client", "shared")
 _DECISIONS = (
     "aggregator/rounds.py",
@@ -83,6 +89,24 @@ FIGURES = (
         f"benchmarks.tolerance --octa {OCTA} --fundus {FUNDUS}",
         (*_LEARNING, "benchmarks/tolerance.py"),
     ),
+    *(
+        Figure(
+            f"training-choices-{name.lower()}",
+            f"benchmarks.training_choices {name.lower()} {name}",
+            (*_LEARNING, "benchmarks/training_choices.py"),
+        )
+        for name in (OCTA, FUNDUS, EXUDATES)
+    ),
+    Figure(
+        "training-choices-staging",
+        "benchmarks.training_choices staging",
+        (*_LEARNING, "benchmarks/training_choices.py"),
+    ),
+    Figure(
+        "first-run-exudates",
+        f"benchmarks.demo first-run-exudates --data {EXUDATES} --as-suggested",
+        (*_DEMO, "configs"),
+    ),
     Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
     Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),
     Figure("demo-dr-staging", "benchmarks.demo demo-dr-staging --task dr_staging", _DEMO),
@@ -118,7 +142,7 @@ def measure(figures: tuple[Figure, ...], folders: Mapping[str, Path]) -> list[st
                 "all figures are measured at one commit: commit what is changed, and leave it until the end"
             )
         words = figure.command.split()
-        if missing := {OCTA, HRF, FUNDUS} & set(words) - set(folders):
+        if missing := set(FOLDERS) & set(words) - set(folders):
             print(f"{figure.name}: left out, because it needs --{missing.pop().lower()} DIR", flush=True)
             continue
         print(f"{figure.name} ...", flush=True)
@@ -173,16 +197,14 @@ def main() -> int:
     """Measure and mark; return 1 if something could not be measured."""
     options = ArgumentParser(prog="python -m benchmarks.figures")
     options.add_argument("names", nargs="*", metavar="NAME", help="of those to be measured (default: all)")
-    options.add_argument("--octa", type=Path, metavar="DIR", help="OCTA images: rossa_manual, rossa_semiautomatic, …")
-    options.add_argument("--hrf", type=Path, metavar="DIR", help="the HRF set: images and labels.csv")
-    options.add_argument("--fundus", type=Path, metavar="DIR", help="photographs with vessels: one folder per site")
+    for name, images in FOLDERS.items():
+        options.add_argument(f"--{name.lower()}", type=Path, metavar="DIR", help=images)
     options.add_argument("--mark", action="store_true", help="measure nothing")
     chosen = options.parse_args()
     known = {figure.name: figure for figure in FIGURES}
     if unknown := [name for name in chosen.names if name not in known]:
         options.error(f"{', '.join(unknown)}: not among {', '.join(known)}")
-    given = ((OCTA, chosen.octa), (HRF, chosen.hrf), (FUNDUS, chosen.fundus))
-    folders = {name: path for name, path in given if path is not None}
+    folders = {name: path for name in FOLDERS if (path := getattr(chosen, name.lower())) is not None}
     wanted = tuple(known[name] for name in chosen.names) or FIGURES
     failed = [] if chosen.mark else measure(wanted, folders)
     PAGE.write_text(page())

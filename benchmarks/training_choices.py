@@ -2,12 +2,12 @@
 
     .venv/bin/python -m benchmarks.training_choices SET [DIR]
 
-SET is octa or fundus: DIR holds one folder per site with images/ and masks/; or exudates: DIR is the IDRiD set, with
-images/ and masks_EX/, whose images are dealt out to two sites; or staging, of synthetic photographs. Sites with masks
-have 14 images each, or 10 of the exudates, and a U-Net of a quarter of the published widths, trained in 8 rounds of 12
-steps of 6 crops and scored on whole images. Sites of photographs have 60 each, and a small encoder, trained by FedBN in
-20 rounds of 5 steps. Each optimizer has its learning rate, along a cosine over the run. When BatchNorm is measured is
-told for one loss.
+SET is octa, fundus or exudates, and DIR holds one folder per site with images/ and masks/; of exudates the 20 images of
+IDRiD, dealt out in turn to two sites, odd and even. Or SET is staging, of synthetic photographs. Sites with masks have
+14 images each, or 10 of the exudates, and a U-Net of a quarter of the published widths, trained in 8 rounds of 12 steps
+of 6 crops and scored on whole images. Sites of photographs have 60 each, and a small encoder, trained by FedBN in 20
+rounds of 5 steps. Each optimizer has its learning rate, along a cosine over the run. When BatchNorm is measured is told
+for one loss.
 
 Writes results/training-choices-SET.json and .md.
 """
@@ -154,27 +154,21 @@ def ways(compared: Compared, data: Callable[[int], Data]) -> Iterator[tuple[str,
         yield f"{compared.refreshed}, {kind}, BatchNorm {when}", by(optimizer, options)
 
 
-def lay_out(name: str, source: Path, root: Path) -> dict[str, Path]:
-    """Links as many images of each site as the sites of the benchmark have, spread over all that it has."""
-    if name == "exudates":
-        images = sorted((source / "images").iterdir())
-        dealt = {"odd": images[::2], "even": images[1::2]}
-        masks = dict.fromkeys(dealt, source / "masks_EX")
-    else:
-        folders = [path for path in sorted(source.iterdir()) if (path / "masks").is_dir()]
-        dealt = {folder.name.replace("_", "-"): _spread(folder / "images") for folder in folders}
-        masks = {folder.name.replace("_", "-"): folder / "masks" for folder in folders}
-    for site, images in dealt.items():
-        of_stem = {path.stem: path for path in masks[site].iterdir()}
-        for image in images:
+def lay_out(source: Path, root: Path) -> Data:
+    """Links few images of each site, spread over all that it has, and their masks."""
+    folders = {path.name.replace("_", "-"): path for path in sorted(source.iterdir()) if (path / "masks").is_dir()}
+    for site, folder in folders.items():
+        of_stem = {path.stem: path for path in (folder / "masks").iterdir()}
+        for image in _spread(folder / "images"):
             link_file(image, root / site / "images" / image.name)
             link_file(of_stem[image.stem], root / site / "masks" / of_stem[image.stem].name)
-    return {site: root / site for site in dealt}
+    return {site: root / site for site in folders}
 
 
 def _spread(images: Path, count: int = 14) -> list[Path]:
     """One eye of each child of CHASE_DB1: else what is trained on might be tested on."""
     found = [path for path in sorted(images.iterdir()) if not ("chase" in str(images) and path.stem.endswith("R"))]
+    count = min(count, len(found))
     return [found[len(found) * number // count] for number in range(count)]
 
 
@@ -195,7 +189,7 @@ def main() -> None:
     name, *source = sys.argv[1:]
     compared = SETS[name]
     with tempfile.TemporaryDirectory() as scratch:
-        laid_out = lay_out(name, Path(*source).resolve(), Path(scratch)) if source else None
+        laid_out = lay_out(Path(*source).resolve(), Path(scratch)) if source else None
         compare(
             f"training-choices-{name}",
             " ".join([".venv/bin/python -m benchmarks.training_choices", name, *(["DIR"] if source else [])]),

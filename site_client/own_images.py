@@ -24,7 +24,7 @@ from shared.learning.data.images import short_name
 from shared.learning.data.sets import sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.seeds import split_seed
-from shared.learning.targets import target_counts
+from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks.contract import Dataset, Options, Sample, Task
 from shared.visible import visible
 from site_client.configuration import FILE, SiteConfiguration
@@ -115,12 +115,10 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Fi
     told, lacking = [], []
     for name, samples in parts.items():
         of_each = target_counts(task, samples, len(dataset.classes))
-        counts, are_pixels = of_each.sum(0).tolist(), bool((of_each.sum(1) > 1).any())
-        whole = max(sum(counts), 1)
-        amounts = [f"{count / whole:.0%} of pixels" if are_pixels else str(count) for count in counts]
-        each = ", ".join(f"{called}: {amount}" for called, amount in zip(dataset.classes, amounts, strict=True))
-        told.append(f"{name} {len(samples)} ({each})")
-        if absent := [called for called, count in zip(dataset.classes, counts, strict=True) if count == 0]:
+        told.append(f"{name} {len(samples)} ({classes_text(of_each, dataset.classes)})")
+        if absent := [
+            called for called, count in zip(dataset.classes, of_each.sum(0).tolist(), strict=True) if count == 0
+        ]:
             lacking.append(f"{name} has none of {', '.join(absent)}")
     yield Finding("ok", f"{task.name}: {by} divides them into {'; '.join(told)}")
     if lacking:

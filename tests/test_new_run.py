@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -109,26 +110,29 @@ def test_a_preset_is_written_out_and_one_of_another_task_is_told(prepared: Path,
 
 def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> None:
     output = tmp_path / "RUN.yaml"
-    result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n2\n{output}\n")
+    result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n1\n{output}\n")
     assert result.exit_code == 0, result.output
     for asked in (f"Task ({TASK}) [{TASK}]", "Sites [1e3, north]", "Rounds of training [20]"):
         assert asked in result.output
     run = written(output)
-    assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 2)
+    assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 1)
     small = output.read_text().replace("image_size: 384", "image_size: 32").replace("[16, 32, 64, 128, 256]", "[4, 8]")
     output.write_text(small)
     before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*")}
     result = command("validate", output, "--work", prepared)
     assert result.exit_code == 0, result.output
-    assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 2 rounds\n" in result.output
+    assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 1 round\n" in result.output
     assert "steps: a site with 20 training images takes 60 of them in the whole run, which may be too" in result.output
+    assert re.search(
+        r"note     held-out set: 4 images; background: \d\d% of pixels, vessel: [\d.]+% of pixels\n", result.output
+    )
     assert "note     tolerance: the untrained model scores 0." in result.output
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "taken by default" not in result.output
     assert (
-        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 2"
+        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 1"
         in result.output
     )
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before

@@ -19,3 +19,20 @@ def target_counts(task: Task, samples: Sequence[Sample], classes: int) -> Tensor
         for of_one in task.collate(batch)[1]
     ]
     return torch.stack(counts) if counts else torch.zeros(0, classes, dtype=torch.int64)
+
+
+def classes_text(counts: Tensor, classes: Sequence[str]) -> str:
+    """Each class with how much there is of it: how many samples, or of segmentations which share of the pixels.
+
+    Args:
+        counts: as ``target_counts`` gives them.
+        classes: what people call them.
+    """
+    of_each, are_pixels = counts.sum(0).tolist(), bool((counts.sum(1) > 1).any())
+    whole = max(sum(of_each), 1)
+    amounts = [f"{_per_cent(count / whole)} of pixels" if are_pixels else str(count) for count in of_each]
+    return ", ".join(f"{called}: {amount}" for called, amount in zip(classes, amounts, strict=True))
+
+
+def _per_cent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"

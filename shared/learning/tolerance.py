@@ -54,7 +54,7 @@ class HeldOutSet:
     ) -> None:
         self._task = task
         self._model = model
-        self._images = images
+        self.images = images
         self._sharing = sharing
         self._score = score
         self._objective = objective
@@ -86,13 +86,13 @@ class HeldOutSet:
         Raises:
             ValueError: these images are too few to score with.
         """
-        if self._images is None:
+        if self.images is None:
             return None
         if not self._sharing.has_whole_model:
-            return probe_score(self._task, self._model, self._images, self._seed)
+            return probe_score(self._task, self._model, self.images, self._seed)
         if self._task.labels_pixels:
-            return self._score_of_pixels(self._images)
-        return evaluate(self._task, self._model, self._images.samples, self._objective).scores[self._score].value or 0.0
+            return self._score_of_pixels(self.images)
+        return evaluate(self._task, self._model, self.images.samples, self._objective).scores[self._score].value or 0.0
 
     def _score_of_pixels(self, images: Collection) -> float:
         """Each image's score, and the mean over images."""
