@@ -148,20 +148,20 @@ def filled_in(answers: Answers) -> str:
     """
     text = template(answers.task)
     said = yaml_text.parse(text.encode(), KEPT_BYTES)
-    published = settings(answers.task, answers.preset)
+    chosen = settings(answers.task, answers.preset)
     method = open_method(answers.method, {})
-    options = method.options.model_dump(mode="json") | _own_choices(published)
-    wanted = published | {
+    options = method.options.model_dump(mode="json") | _own_choices(chosen)
+    wanted = chosen | {
         "run": answers.run,
         "method": answers.method,
         "method_options": options,
         "sites": list(answers.sites),
         "rounds": answers.rounds,
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
-        "learning_rate": over_rounds(published["learning_rate"], answers.rounds),
+        "learning_rate": _over_rounds(chosen["learning_rate"], answers.rounds),
     }
-    if method.needs_sgd and published["task_options"]["optimizer"] != "sgd":
-        wanted["task_options"] = published["task_options"] | {"optimizer": "sgd"}
+    if method.needs_sgd and chosen["task_options"]["optimizer"] != "sgd":
+        wanted["task_options"] = chosen["task_options"] | {"optimizer": "sgd"}
         wanted["learning_rate"] = _for_sgd(wanted["learning_rate"])
     reason = f"# of {answers.method}; shared/learning/methods/{answers.method}.py says what it is"
     return "\n".join(_settled(text.splitlines(), said, wanted, reason)) + "\n"
@@ -183,7 +183,7 @@ def settings(task: str, preset: str | None) -> dict[str, Any]:
     return {**said, **published, **blocks}
 
 
-def over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+def _over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """A learning rate; one along a cosine falls once, in all rounds of the run."""
     return {**rate, "period": rounds} if rate["shape"] == "cosine" else dict(rate)
 
