@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.comparison import Data, compare, play
 from deploy.local.demo import SITE_NAMES
-from deploy.local.scenarios import SCENARIOS, SPLIT
+from deploy.local.scenarios import SCENARIOS
 from shared.exchange.records import RunConfiguration
 
 SEEDS = (1, 2, 3)
@@ -32,8 +32,8 @@ SCORES = {
 
 
 def run_of(method: str, seed: int, **options: object) -> RunConfiguration:
-    """The demo's run by another method."""
-    task_options = {**SCENARIO.task_options, "image_size": SCENARIO.image_size}
+    """A run of the demo's sites by another method."""
+    task_options = {**SCENARIO.task_options, "optimizer": "adam", "image_size": SCENARIO.image_size}
     return RunConfiguration.model_validate(
         {
             **SCENARIO.settings,
@@ -45,7 +45,6 @@ def run_of(method: str, seed: int, **options: object) -> RunConfiguration:
             "rounds": SCENARIO.rounds,
             "seed": seed,
             "task_options": task_options,
-            "split": SPLIT,
         }
     )
 

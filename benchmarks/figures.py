@@ -39,7 +39,7 @@ _DECISIONS = (
     "tests/model_check",
 )
 _LEARNING = ("shared/learning", "deploy/local/rounds.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
-_DEMO = ("shared/learning", "deploy/local", "benchmarks/demo.py")
+_DEMO = ("shared/learning", "deploy/local", "configs", "aggregator/new_run.py", "benchmarks/demo.py")
 _STUDY = ("shared/learning", "aggregator/studies", "deploy/local/cell.py", "benchmarks/studies.py")
 
 
@@ -105,7 +105,7 @@ FIGURES = (
     Figure(
         "first-run-exudates",
         f"benchmarks.demo first-run-exudates --data {EXUDATES} --as-suggested",
-        (*_DEMO, "configs"),
+        _DEMO,
     ),
     Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
     Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),

@@ -186,7 +186,9 @@ def drawn(root: Path, seed: int) -> Data:
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
-    name, *source = sys.argv[1:]
+    name, *source = sys.argv[1:] or [""]
+    if name not in SETS or len(source) != (name != "staging"):
+        raise SystemExit(__doc__)
     compared = SETS[name]
     with tempfile.TemporaryDirectory() as scratch:
         laid_out = lay_out(Path(*source).resolve(), Path(scratch)) if source else None

@@ -22,7 +22,7 @@ import torch
 from benchmarks.record import record
 from deploy.local.demo import SITE_NAMES
 from deploy.local.rounds import run_rounds
-from deploy.local.scenarios import SCENARIOS, SPLIT
+from deploy.local.scenarios import SCENARIOS
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import GLOBAL_MODEL
 from shared.exchange.records import RunConfiguration, TensorList, Wire
@@ -46,14 +46,14 @@ class Trained:
 
 
 MODELS = {
-    "small encoder": Trained("dr_staging", {}, 6, (1, 2, 3)),
+    "small encoder": Trained("dr_staging", {"optimizer": "adam"}, 6, (1, 2, 3)),
     "ResNet-18": Trained("dr_staging", {"encoder": "resnet18", "optimizer": "sgd"}, 3, (1,)),
     "residual U-Net": Trained("octa_segmentation", {}, 4, (1,)),
 }
 
 
 def run_of(model: Trained, wire: Wire, seed: int) -> RunConfiguration:
-    """The demo's run with this model and form."""
+    """A run of the demo's sites with this model and form."""
     scenario = SCENARIOS[model.task]
     options = {**scenario.task_options, "image_size": scenario.image_size, **model.task_options}
     return RunConfiguration.model_validate(
@@ -66,7 +66,6 @@ def run_of(model: Trained, wire: Wire, seed: int) -> RunConfiguration:
             "rounds": model.rounds,
             "seed": seed,
             "task_options": options,
-            "split": SPLIT,
             "wire": wire,
         }
     )

@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from deploy.local.demo import main
+from aggregator.new_run import Answers, filled_in
+from deploy.local.demo import SiteData, main, run_configuration
+from deploy.local.scenarios import SCENARIOS
 from shared.audit.verify import verify
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.data.synthetic_octa import STYLES, write_site
+from shared.learning.methods import method_names, open_method
+from shared.learning.run_checks import check_together
+
+TASK = "octa_segmentation"
+SITES = [SiteData(name, Path(name)) for name in ("north", "south", "east")]
 
 
 def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -79,6 +88,21 @@ def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(tmp_path:
         assert 0 < scores["theta"] <= 1 and 0 <= scores["after"] <= 1
     for shown in ("AUROC", "θ", *(["weight"] if weights else []), "dropfed-site predict"):
         assert shown in result.stdout
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if not open_method(name, {}).reference])
+@pytest.mark.parametrize("task", SCENARIOS)
+def test_every_method_can_be_shown(task: str, method: str) -> None:
+    check_together(run_configuration(SCENARIOS[task], SITES, 64, method=method, rounds=3, seed=1))
+
+
+def test_the_demo_takes_what_is_suggested() -> None:
+    run = run_configuration(SCENARIOS[TASK].as_suggested(), SITES, 384, method="mean", rounds=20, seed=2021)
+    names = [site.name for site in SITES]
+    suggested = parse_yaml(filled_in(Answers(run.run, TASK, "mean", names, 20)).encode(), RunConfiguration, "suggested")
+    assert run.model_copy(update={"quorum": 2}) == suggested
+    result = CliRunner().invoke(main, ["--task", "dr_staging", "--as-suggested"])
+    assert (result.exit_code, "dr_staging begins with published weights" in result.stderr) == (2, True)
 
 
 def test_bad_data_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,14 +69,16 @@ class SiteData:
 @click.group(cls=Commands, invoke_without_command=True)
 @click.option("--task", type=click.Choice(sorted(SCENARIOS)), default="octa_segmentation", show_default=True)
 @click.option("--method", type=click.Choice(method_names()), help="Default: mean; for dr_staging feduaa.")
-@click.option("--rounds", type=click.IntRange(1, 1000), help="Default 4; for dr_staging 20.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="Default 4; for dr_staging 20; as suggested, its own.")
 @click.option("--sites", "site_count", type=click.IntRange(1, 64), help="Default 3, or 4; with --data all there are.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=2021, show_default=True)
-@click.option("--image-size", type=click.IntRange(32, 512), help="Longer side in pixels. Default 96, or 64.")
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
 @click.option(
-    "--as-suggested", is_flag=True, help="All settings as new-run suggests them: for real images; takes longer."
+    "--image-size",
+    type=click.IntRange(32, 512),
+    help="Longer side in pixels. Default 96, or 64; as suggested, its own.",
 )
+@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
+@click.option("--as-suggested", is_flag=True, help="Settings as new-run suggests them: for real images; takes longer.")
 def main(
     *,
     task: str,
@@ -98,7 +100,7 @@ def main(
         sites = _real_sites(data, site_count)
     else:
         sites = _synthetic_sites(scenario, site_count or scenario.sites, seed, size)
-    run = _run_configuration(
+    run = run_configuration(
         scenario, sites, size, method=method or scenario.method, rounds=rounds or scenario.rounds, seed=seed
     )
     heldout = _heldout(scenario, data, sites, run, size)
@@ -184,7 +186,7 @@ def _heldout(
 # --- setting up ------------------------------------------------------------------------------------------------
 
 
-def _run_configuration(
+def run_configuration(
     scenario: Scenario, sites: Sequence[SiteData], size: int, *, method: str, rounds: int, seed: int
 ) -> RunConfiguration:
     """What ``new-run`` suggests, but for what the scenario says."""
@@ -193,7 +195,7 @@ def _run_configuration(
     suggested = parse_yaml(text.encode(), RunConfiguration, scenario.run).model_dump()
     own = {
         "seed": seed,
-        "quorum": len(sites),
+        "quorum": len(sites) if suggested["quorum"] > 1 else 1,  # in turn, one answers each round
         "task_options": {**suggested["task_options"], **scenario.task_options, "image_size": size},
         "augmentation": {**suggested["augmentation"], **scenario.augmentation},
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aggregator.new_run import settings
+from shared.errors import ConfigurationError
 from shared.learning.data import synthetic_fundus, synthetic_octa
 
 WriteSite = Callable[[Path, int, int, int], None]
@@ -44,8 +45,16 @@ class Scenario:
     write_heldout: WriteSite
 
     def as_suggested(self) -> Scenario:
-        """The same in which nothing but the images is the demo's own."""
+        """The same with settings that are not the demo's own, but for the quorum and the seed.
+
+        Raises:
+            ConfigurationError: they want weights that the demo has not.
+        """
         said = settings(self.task, None)
+        if said["task_options"].get("weights") == "imagenet":
+            raise ConfigurationError(
+                [f"--as-suggested: {self.task} begins with published weights, which the demo lacks; leave it out"]
+            )
         size = said["task_options"]["image_size"]
         return replace(self, rounds=said["rounds"], image_size=size, settings={}, task_options={}, augmentation={})
 
@@ -114,7 +123,7 @@ SCENARIOS = {
             "learning_rate": {"initial": 0.003, "factor": 0.85, "period": 1000},
             "split": SPLIT,
         },
-        task_options={"encoder": "small", "weights": "random", "optimizer": "adam"},
+        task_options={"encoder": "small", "weights": "random"},
         augmentation={},
         images="fundus photographs",
         images_per_site=_FUNDUS_IMAGES,

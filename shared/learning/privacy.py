@@ -165,7 +165,7 @@ def objections(
     if augmentation.views != 1:
         reasons.append(
             f"augmentation: shows each image {augmentation.views} times in an epoch, and ε is counted for once; "
-            "say copies: 1 and originals: false, or copies: 0"
+            "say copies: 1, originals: false and crops: null, or one crop per_image"
         )
     if balances:
         reasons.append(
