@@ -31,6 +31,7 @@ def compare(
     seeds: Sequence[int],
     scores: Mapping[str, str],
     settings: Mapping[str, object],
+    is_timed: bool = True,
 ) -> None:
     """Run every way with every seed, and write ``results/NAME.json`` and ``results/NAME.md``.
 
@@ -38,6 +39,7 @@ def compare(
         ways: by what people call them; each takes a seed.
         scores: columns of ``metrics.csv`` of a site's test images, by what people call them.
         settings: what else decided the figures.
+        is_timed: whether seconds count; then nothing else may go on meanwhile.
     """
     figures: dict[str, object] = {"settings": dict(settings), "seeds": list(seeds), "ways": (of_ways := {})}
     for way, run in ways.items():
@@ -53,8 +55,7 @@ def compare(
             )
             print(way, seed, {site: rows[next(iter(scores))] for site, rows in found[-1].items()}, flush=True)
         of_ways[way] = {
-            "seconds": round(time.monotonic() - began),
-            "seconds_per_round": round((time.monotonic() - began) / len(seeds) / len(outcome.weights), 2),
+            **(_seconds(time.monotonic() - began, len(seeds) * len(outcome.weights)) if is_timed else {}),
             "bytes_to_site_per_round": outcome.received_bytes,
             "bytes_from_site_per_round": outcome.sent_bytes,
             "by_seed": found,
@@ -63,9 +64,14 @@ def compare(
         (RESULTS / f"{name}.md").write_text(_markdown(name, command, of_ways, scores))
 
 
+def _seconds(whole: float, rounds: int) -> dict[str, float]:
+    return {"seconds": round(whole), "seconds_per_round": round(whole / rounds, 2)}
+
+
 def _markdown(name: str, command: str, ways: Mapping[str, dict[str, object]], scores: Mapping[str, str]) -> str:
-    first = next(iter(ways.values()))["by_seed"]
-    sites = list(first[0])  # type: ignore[index]
+    first = next(iter(ways.values()))
+    sites = list(first["by_seed"][0])  # type: ignore[index]
+    timed = ["s a round"] if "seconds" in first else []
     lines = [
         f"# {name}",
         "",
@@ -73,13 +79,13 @@ def _markdown(name: str, command: str, ways: Mapping[str, dict[str, object]], sc
         "± standard deviation over seeds of that mean. A score that a site lacks does not count in it. Seconds are",
         "of all sites one after another, evaluation and aggregation too; bytes are of one site's tensor files a round.",
         "",
-        "| | " + " | ".join(scores.values()) + " | s a round | kB to a site | kB from it |",
-        "|---" * (len(scores) + 4) + "|",
+        "| | " + " | ".join([*scores.values(), *timed, "kB to a site", "kB from it"]) + " |",
+        "|---" * (len(scores) + len(timed) + 3) + "|",
     ]
     for way, found in ways.items():
         by_seed: list[dict[str, dict[str, float | None]]] = found["by_seed"]  # type: ignore[assignment]
         cells = [_cell([_mean(row[score] for row in rows.values()) for rows in by_seed]) for score in scores]
-        cost = [f"{found['seconds_per_round']:.1f}"]
+        cost = [f"{found['seconds_per_round']:.1f}"] if timed else []
         cost += [f"{found[f'bytes_{end}_per_round'] / 1e3:,.0f}" for end in ("to_site", "from_site")]  # type: ignore[operator]
         lines.append(f"| {way} | " + " | ".join([*cells, *cost]) + " |")
     score, title = next(iter(scores.items()))

@@ -198,6 +198,7 @@ def main() -> None:
             dict(ways(compared, lambda seed: laid_out or drawn(Path(scratch), seed))),
             seeds=SEEDS,
             scores=compared.scores,
+            is_timed=False,
             settings={"first learning rates": RATES, "as published": compared.published, **compared.run},
         )
 
