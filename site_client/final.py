@@ -21,8 +21,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import Name, Place
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import Count, FinalCard, Privacy, Record, RoundConfiguration, Sharing, TensorList
-from shared.exchange.trust import open_record
+from shared.exchange.records import Count, Privacy, Record, RoundConfiguration, Sharing, TensorList
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import write_file
 from shared.learning.methods import open_method
@@ -113,7 +112,7 @@ def keep_final(
     run, place = trainer.run, Place("final", trainer.run.run)
     received = channel.path(place, names.FINAL_MODEL)
     check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.FINAL_MODEL}")
-    final = open_record(channel.content(place, names.CARD), FinalCard, f"{place.path}/{names.CARD}")
+    final = store.final_card(channel, run.run)
     if final.run != run.run or final.chosen_round > run.rounds:
         raise PoisonError(f"{place.path}/{names.CARD}", "speaks of another run")
     personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)

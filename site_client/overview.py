@@ -17,6 +17,7 @@ from shared.exchange.records import Status, status_text, time_text
 from shared.exchange.signing import open_signed
 from shared.folder.lock import demand_work, is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
+from shared.learning.outcome import final_text
 from shared.visible import typed
 from site_client import limits, store
 from site_client.configuration import (
@@ -127,7 +128,7 @@ def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | Non
 
 
 def _ended(work: Path, channel: Channel) -> str | None:
-    """How the last run ended, where its people may expect something else."""
+    """How the last run ended; None while it goes on."""
     last = channel.last_from_peer()
     if last is None:
         return None
@@ -141,7 +142,10 @@ def _ended(work: Path, channel: Channel) -> str | None:
         return f"{run} was aborted: {store.why_aborted(channel, run)}"
     if decided is not None and decided.answer == "withdraw":
         return f"{run} was over before the aggregator read that this site withdraws: it has finished the run"
-    return None
+    try:
+        return f"{run} ended with {final_text(store.final_card(channel, run))}"
+    except PoisonError as error:
+        return f"{run} ended; {error}"
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Channel) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from shared.exchange.order import Exchange
 from shared.exchange.records import (
     Abort,
     Consent,
+    FinalCard,
     RoundConfiguration,
     RunConfiguration,
     Sharing,
@@ -220,6 +221,17 @@ def consent(channel: Exchange, run: str) -> Consent | None:
     if channel.message(place) is None:
         return None
     return open_record(channel.content(place, names.CONSENT), Consent, place.path)
+
+
+def final_card(channel: Channel, run: str) -> FinalCard:
+    """What the aggregator says of a run's final model.
+
+    Raises:
+        PoisonError: it is not well-formed.
+        StandingError: it is not as it was accepted.
+    """
+    path = f"{(place := Place('final', run)).path}/{names.CARD}"
+    return open_record(channel.content(place, names.CARD), FinalCard, path)
 
 
 def why_aborted(channel: Channel, run: str) -> str:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from aggregator.new_run import Answers, filled_in
 from deploy.local.demo import SiteData, main, run_configuration
 from deploy.local.scenarios import SCENARIOS
+from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration
@@ -21,6 +22,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.data.synthetic_octa import STYLES, write_site
 from shared.learning.methods import method_names, open_method
 from shared.learning.run_checks import check_together
+from site_client.overview import overview, overview_text
 
 TASK = "octa_segmentation"
 SITES = [SiteData(name, Path(name)) for name in ("north", "south", "east")]
@@ -29,6 +31,12 @@ SITES = [SiteData(name, Path(name)) for name in ("north", "south", "east")]
 def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deploy.local.demo", "--rounds", "1", "--image-size", "32", *options]
     return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+
+
+def chosen_in(report: str) -> str:
+    """The chosen model, as a report calls it."""
+    (line,) = (line for line in report.splitlines() if line.startswith("Chosen: "))
+    return line.removeprefix("Chosen: ").partition(" (")[0]
 
 
 def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> None:
@@ -42,6 +50,10 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
     report = (run / "report.md").read_text()
     (outcome,) = (line for line in result.stdout.splitlines() if line.startswith(summary["outcome"]))
     assert report.splitlines()[2] == f"Outcome: {outcome}."
+    audit = CliRunner().invoke(audit_command, ["report", "--json", *map(str, sorted((run / "folders").iterdir()))])
+    assert json.loads(audit.stdout)["runs"][0]["came_to"] == outcome
+    said = overview_text(overview(run / "sites" / "north"))
+    assert f"last run: octa-demo ended with {chosen_in(report)}" in said
     alone = summary["alone"]["north"]
     assert list(summary["alone"]) == ["north"] and set(alone) == {"north", "south"}
     for site, scores in summary["sites"].items():

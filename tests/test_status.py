@@ -372,7 +372,9 @@ def test_the_site_through_a_run(run: Played) -> None:
     assert f"next, once it runs: nothing, until `dropfed-site resume --work {work}`" in said
     site_store.resume(work)
     run.finish()
-    assert "waits for: the aggregator, to offer a run, since" in site_says(run)
+    said = site_says(run)
+    assert f"last run: {RUN} ended with the aggregate of round 1\n" in said
+    assert "waits for: the aggregator, to offer a run, since" in said
 
 
 def test_the_site_says_which_run_it_declined_and_why(run: Played) -> None:

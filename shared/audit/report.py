@@ -14,6 +14,7 @@ from typing import Any
 from shared.audit.closing import closing
 from shared.audit.difference import final_model, flat
 from shared.audit.reading import NOT_OPENED, Reading
+from shared.audit.show import readable_tables
 from shared.audit.sites import (
     absent_sites,
     by_site,
@@ -32,6 +33,8 @@ from shared.exchange.order import Ending
 from shared.exchange.records import Abort, Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
+from shared.learning.choice import received_rows, told_scores
+from shared.learning.outcome import outcome_of
 from shared.pages.render import render
 from shared.sizes import size_text
 
@@ -175,6 +178,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "began": _began(readings, run),
         "settings": dict(flat("", settings.model_dump(mode="json"))) if settings else {},
         "hides_settings": settings is None and any(reading.hides_settings(run) for reading in offered.values()),
+        "came_to": _came_to(offered, run, settings),
         "summary": _summary(settings),
         "stays": _stays(listed),
         "sites": sites,
@@ -273,14 +277,32 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
     return {"round": number, "trains": settings is None or number <= settings.rounds, "sites": sites}
 
 
+def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfiguration | None) -> str | None:
+    """What the run came to, by the tables that can be read here; None while it goes on, or where it is encrypted."""
+    if settings is None:
+        return None
+    card = _card(readings, run)
+    aborted = next(filter(None, (_why_aborted(reading, run) for reading in readings.values())), None)
+    measured_in = {1, card.chosen_round + 1} if card else set()
+    rows = received_rows(readable_tables(readings, run, measured_in), "validation")
+    scores = told_scores(rows, card.score_name) if card else {}
+    outcome = outcome_of(settings, card, None if card else aborted, scores)
+    return outcome.text if outcome else None
+
+
+def _card(readings: Mapping[str, Reading], run: str) -> FinalCard | None:
+    """What the first folder that tells it says of the final model."""
+    cards = (reading.record_or_none(Place("final", run), names.CARD, FinalCard) for reading in readings.values())
+    return next(filter(None, cards), None)
+
+
 def _outcome(readings: Mapping[str, Reading], run: str) -> Document | None:
     """What is said of the final model; None if none was sent."""
     final = Place("final", run)
     sent = {site: reading for site, reading in readings.items() if final in reading.messages}
     if not sent:
         return None
-    cards = (reading.record_or_none(final, names.CARD, FinalCard) for reading in sent.values())
-    card = next(filter(None, cards), None)
+    card = _card(sent, run)
     return {
         "hides_card": card is None and any(reading.is_hidden(final, names.CARD) for reading in sent.values()),
         "chosen": card.chosen_round if card else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shared.audit.contents import form_of
@@ -84,6 +84,20 @@ def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
         return read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
     except NotFoundError:
         return []
+
+
+def readable_tables(
+    readings: Mapping[str, Reading], run: str, rounds: Iterable[int]
+) -> dict[int, dict[str, list[MetricsRow]]]:
+    """By round and site: the tables of these rounds that hold."""
+    tables: dict[int, dict[str, list[MetricsRow]]] = {}
+    for round_no in rounds:
+        for site, reading in readings.items():
+            try:
+                tables.setdefault(round_no, {})[site] = metrics_of(reading, run, round_no)
+            except PoisonError:
+                continue
+    return tables
 
 
 def _of_site(reading: Reading, run: str, round_no: int) -> Document:

@@ -116,6 +116,18 @@ def chosen_text(card: FinalCard) -> str:
     return "the model that the run began with, for no answer is in the chosen aggregate"
 
 
+def final_text(card: FinalCard) -> str:
+    """What the chosen model is and how it validates, as its card alone tells: whose scores the means are, it does not.
+
+    Where the outcome itself cannot be told for want of the sites' tables.
+    """
+    before, after = (card.validation.get(str(aggregate)) for aggregate in (0, card.chosen_round))
+    if is_untrained(card) or before is None or after is None:
+        return chosen_text(card)
+    means = f"{float(before):.{_PLACES}f} before training, {float(after):.{_PLACES}f} with it"
+    return f"{chosen_text(card)}: mean validation {card.score_name} {means}"
+
+
 def standstills(
     run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Verdict]], scores: Scores, score_name: str
 ) -> dict[Standstill, str]:

@@ -14,7 +14,7 @@ from shared.audit.cli import main
 from shared.errors import PassingError
 from shared.exchange import names
 from shared.exchange.names import Place
-from shared.exchange.records import Consent, Withdrawal
+from shared.exchange.records import Abort, Consent, Withdrawal
 from shared.exchange.signing import canonical, fingerprint, in_groups
 from tests.played import RUN, Played
 
@@ -39,6 +39,24 @@ def test_it_tells_who_what_and_under_which_key(played: Played, tmp_path: Path) -
     assert in_groups(root[:32]) in page
     for told in ("octa_segmentation", "accepted", "Aggregate 1 was chosen", names.METRICS, "no differential privacy"):
         assert told in page, told
+
+
+def test_it_tells_first_what_each_run_came_to(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    _, going_on = page_of(run.drop, tmp_path / "page.html")
+    assert "by the signed tables" not in going_on
+    run.round(2, trains=True)
+    run.finish()
+    _, page = page_of(run.drop, tmp_path / "page.html")
+    came_to = "stopped after round 2 of 3; cannot be told whether the model improved: no site reported a validation"
+    assert f'<h2 id="run-1">Run {RUN}</h2>\n<p><strong>{came_to}' in page
+    aborted = Played(tmp_path / "aborted")
+    aborted.offer_and_consent()
+    abort = Abort(run=RUN, reason="too few said yes")
+    aborted.send("abort", 0, {names.ABORT: canonical(abort.model_dump())}, "consent")
+    assert "<strong>aborted: too few said yes</strong>" in page_of(aborted.drop, tmp_path / "page.html")[1]
 
 
 def test_it_loads_nothing(played: Played, tmp_path: Path) -> None:

@@ -28,14 +28,13 @@ from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
-from shared.audit.show import metrics_of
+from shared.audit.show import metrics_of, readable_tables
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError, PoisonError
 from shared.exchange import names
 from shared.exchange.names import Place
 from shared.exchange.records import FinalCard, RunConfiguration, Sharing
-from shared.exchange.tables import MetricsRow
 from shared.exchange.weights import entry_of, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.answers import SOUND
@@ -259,14 +258,10 @@ class _Replay:
     def _choose(self, found: Mapping[int, Round], *, late: bool) -> FinalCard:
         """The card as it would be; an answer that came late may have been there by then, or not."""
         run = self._run
-        tables: dict[int, dict[str, list[MetricsRow]]] = {}
-        for number, of_round in found.items():
-            for site, reading in self._readings.items():
-                if late or site in of_round.answers:
-                    try:
-                        tables.setdefault(number, {})[site] = metrics_of(reading, run.run, number)
-                    except PoisonError:
-                        continue
+        tables = {
+            number: {site: rows for site, rows in of_sites.items() if late or site in found[number].answers}
+            for number, of_sites in readable_tables(self._readings, run.run, found).items()
+        }
         verdicts = {number: dict(sorted(of_round.verdicts.items())) for number, of_round in found.items()}
         newest = max((number for number in found if number <= run.rounds), default=0)
         return choose(
