@@ -22,7 +22,7 @@ from shared.commands import (
     Commands,
     ask_password,
     asked,
-    demand_yes,
+    require_yes,
     say,
     show_status,
     status_options,
@@ -252,7 +252,7 @@ def new_run(
 ) -> None:
     """Write the settings of a new run, with a comment on each; asks for what no option says."""
     from aggregator.configuration import read_configuration  # noqa: PLC0415  (keeps --help instant)
-    from aggregator.new_run import answered, demand_free, run_of, suggested, tasks_with_images  # noqa: PLC0415
+    from aggregator.new_run import answered, require_free, run_of, suggested, tasks_with_images  # noqa: PLC0415
     from shared.folder.durable import write_file  # noqa: PLC0415
     from shared.learning.methods import method_names  # noqa: PLC0415
 
@@ -265,7 +265,7 @@ def new_run(
     answers = replace(answers, **{name: value for name, value in given.items() if value is not None})
     run_of(work, configuration, answers)  # before anything is asked that cannot make it right
     if output is not None:
-        demand_free(output)
+        require_free(output)
     questions: dict[str, tuple[str, Any, click.ParamType[Any]]] = {
         "run": ("Name of the run", answers.run, click.STRING),
         "method": ("Method", answers.method, click.Choice(method_names())),
@@ -277,7 +277,7 @@ def new_run(
             answers = _asked(*question, partial(answered, work, configuration, answers, name))
     if output is None:
         usual = work / f"{answers.run}.yaml"
-        output = demand_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), demand_free)
+        output = require_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), require_free)
     write_file(output, run_of(work, configuration, answers))
     say(f"wrote {output}")
     say(f"next: read it, change what you like, then `dropfed-aggregator validate {typed(output)} --work {typed(work)}`")
@@ -336,11 +336,11 @@ def launch(run_yaml: Path, work: Path, accept_any: bool) -> None:
     from aggregator.configuration import MADE_BY  # noqa: PLC0415  (keeps --help instant)
     from aggregator.launch import prepare_daemon  # noqa: PLC0415
     from aggregator.store import if_another_launch  # noqa: PLC0415
-    from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415
+    from shared.folder.lock import require_private, work_lock  # noqa: PLC0415
 
     stop = threading.Event()
     with work_lock(work, if_another_launch(work), MADE_BY):
-        demand_private(work)
+        require_private(work)
         os.umask(0o077)
         daemon = prepare_daemon(work, run_yaml, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -464,7 +464,7 @@ def stop(run: str, work: Path, yes: bool) -> None:
     """End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one."""
     store = _open_run(work, run)
     if not (yes or store.stop_requested):
-        demand_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
+        require_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
     store.request_stop()
     say(f"{run} is being closed with the best model so far{_unless_running(store, work)}")
 
@@ -545,9 +545,9 @@ def _runs_here(work: Path) -> str:
     """
     from aggregator.configuration import MADE_BY  # noqa: PLC0415  (keeps --help instant)
     from aggregator.store import runs_in  # noqa: PLC0415
-    from shared.folder.lock import demand_work  # noqa: PLC0415
+    from shared.folder.lock import require_work  # noqa: PLC0415
 
-    demand_work(work, MADE_BY)
+    require_work(work, MADE_BY)
     runs = [store.run for store in runs_in(work)]
     return f"the runs here are {', '.join(runs)}" if runs else "no run was launched here yet"
 

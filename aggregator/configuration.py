@@ -82,7 +82,7 @@ def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, c
         meter, copies: as for ``WebDavFolder``; a folder of this machine does without.
 
     Raises:
-        StandingError: the password file is missing or readable by others, or the address is unusable.
+        ActionRequiredError: the password file is missing or readable by others, or the address is unusable.
     """
     if (root := folder_here(access.url)) is not None:
         return LocalFolder(root)

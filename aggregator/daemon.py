@@ -1,6 +1,6 @@
 """The aggregator daemon: reads the facts, lets ``rounds.decide`` say what to do, does it, waits.
 
-This thread does everything local (seal, score, combine); one courier thread per site moves files
+This thread does everything local (sign, score, combine); one folder-sync worker per site moves files
 (``site.py``), so a site that cannot be reached holds up nobody else.
 """
 
@@ -19,12 +19,12 @@ from aggregator.results import best_so_far, choose_final, run_outcome, run_stand
 from aggregator.site import Site
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
-from shared.errors import DropfedError, PoisonError
+from shared.errors import DropfedError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
 from shared.exchange.encryption import Ciphertext, encrypt
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     PLAIN,
@@ -59,7 +59,7 @@ class Daemon:
     """Runs one run to its end.
 
     Args:
-        sites: the run's sites; their couriers are started and ended here.
+        sites: the run's sites; their folder-sync workers are started and ended here.
         score_name: the validation score by which the final model is chosen.
         stop: set from outside to stop cleanly; the run goes on at the next start.
         beside: its block lasts as long as the run does.
@@ -277,37 +277,37 @@ class Daemon:
                 logger.error("the run is aborted: %s", reason)
                 store.abort(reason)
             case _:
-                self._seal_message(action)
+                self._sign_message(action)
 
-    def _seal_message(self, action: rounds.Seal) -> None:
-        """Seal what an action says for a site, unless the site has left, or was heard of, since it was decided."""
+    def _sign_message(self, action: rounds.Sign) -> None:
+        """Sign what an action says for a site, unless the site has left, or was heard of, since it was decided."""
         store, run, site = self._store, self._run.run, action.site
         match action:
-            case rounds.SealOffer():
-                self._seal(site, Place("offer", run), store.offer_files(), self._sites[site].card_digest)
-            case rounds.SealRound(round_no=round_no):
+            case rounds.SignOffer():
+                self._sign(site, MessageRef("offer", run), store.offer_files(), self._sites[site].card_digest)
+            case rounds.SignRound(round_no=round_no):
                 newest = self._newest_of(site)
                 if self._site_facts(site).may_be_sent_round:
-                    self._seal(site, Place("round", run, round_no), self._round_files(round_no, site), newest)
-            case rounds.SealVerdict(round_no=round_no):
+                    self._sign(site, MessageRef("round", run, round_no), self._round_files(round_no, site), newest)
+            case rounds.SignVerdict(round_no=round_no):
                 verdict = (store.verdicts(round_no) or {})[site]
                 content = canonical(verdict.model_dump())
                 # A late answer may arrive while we write: only the closed round says what was answered.
                 has_answered = verdict.status not in UNANSWERED
                 reply = self._digest(site, "update", round_no) if has_answered else None
-                self._seal(site, Place("verdict", run, round_no), {names.VERDICT: content}, reply)
-            case rounds.SealFinal() | rounds.SealAbort():
+                self._sign(site, MessageRef("verdict", run, round_no), {names.VERDICT: content}, reply)
+            case rounds.SignFinal() | rounds.SignAbort():
                 newest = self._newest_of(site)
                 if rounds.due_end(self._site_facts(site), final_chosen=store.card() is not None) == action:
-                    is_final = isinstance(action, rounds.SealFinal)
+                    is_final = isinstance(action, rounds.SignFinal)
                     files = store.final_files(site) if is_final else store.abort_files()
-                    self._seal(site, Place("final" if is_final else "abort", run), files, newest)
+                    self._sign(site, MessageRef("final" if is_final else "abort", run), files, newest)
 
     def _newest_of(self, site: str) -> str:
-        """What a message that is sealed now answers: the newest that was accepted of a site, its card before the first.
+        """What a message that is signed now answers: the newest that was accepted of a site, its card before the first.
 
-        It is read before the facts are once more: a message that the courier accepts in between is not answered, and
-        one that forbids the action is seen.
+        It is read before the facts are once more: a message that the folder-sync worker accepts in between is not
+        answered, and one that forbids the action is seen.
         """
         newest = self._channels[site].last_from_peer()
         return newest.digest if newest else self._sites[site].card_digest
@@ -340,13 +340,13 @@ class Daemon:
             best = best_so_far(self._store, self._channels, self._score_name)
             self._store.prune_aggregates({best, *range(oldest, round_no + 1)})
 
-    def _seal(self, site: str, place: Place, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
+    def _sign(self, site: str, ref: MessageRef, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
         shared = {name: content for name, content in files.items() if isinstance(content, Path)}
         hidden = {name for name in shared if encrypts(self._run.encrypt, name)}
         known = {name: self._entry_of(path) for name, path in shared.items() if name not in hidden}
         encrypted = {name: self._ciphertext_of(shared[name]) for name in hidden}
-        self._channels[site].seal(
-            place, files, in_reply_to=in_reply_to, known=known, encrypted=encrypted, wire=self._run.wire
+        self._channels[site].sign(
+            ref, files, in_reply_to=in_reply_to, known=known, encrypted=encrypted, wire=self._run.wire
         )
 
     def _entry_of(self, model: Path) -> FileEntry:
@@ -393,40 +393,40 @@ class Daemon:
         """A site's model of a round, in the plain form.
 
         Raises:
-            PoisonError: it does not hold the run's tensors in the run's form.
+            RejectedError: it does not hold the run's tensors in the run's form.
         """
-        place = Place("update", self._run.run, round_no)
-        model, wire = self._channels[site].path(place, names.SITE_MODEL), self._run.wire
+        ref = MessageRef("update", self._run.run, round_no)
+        model, wire = self._channels[site].path(ref, names.SITE_MODEL), self._run.wire
         if wire == PLAIN:
             return model
         plain, before = self._store.answer_path(round_no, site), self._store.aggregate_for(round_no - 1, site)
         if not plain.exists():
-            decode(model, plain, self._tensors, wire, before, shown_as=f"{place.path}/{names.SITE_MODEL}")
+            decode(model, plain, self._tensors, wire, before, shown_as=f"{ref.path}/{names.SITE_MODEL}")
         return plain
 
     def _digest(self, site: str, kind: names.Kind, round_no: int = 0) -> str | None:
-        message = self._channels[site].message(Place(kind, self._run.run, round_no))
+        message = self._channels[site].message(MessageRef(kind, self._run.run, round_no))
         return message.digest if message else None
 
     def _check(self, site: str, round_no: int) -> Scored:
         """The tolerance check of one answer."""
-        channel, place = self._channels[site], Place("update", self._run.run, round_no)
-        if (refusal := channel.refusal(place)) is not None:
+        channel, ref = self._channels[site], MessageRef("update", self._run.run, round_no)
+        if (refusal := channel.refusal(ref)) is not None:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(refusal))
-        if (message := channel.message(place)) is None:
-            raise ValueError(f"{place.path} was not answered")
+        if (message := channel.message(ref)) is None:
+            raise ValueError(f"{ref.path} was not answered")
         trains = round_no <= self._run.rounds
         self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
         try:
-            with held_against(place.path):
+            with held_against(ref.path):
                 theta, spent = check_answer(
-                    message, lambda name: channel.path(place, name), self._run, self._sharing, self._method
+                    message, lambda name: channel.path(ref, name), self._run, self._sharing, self._method
                 )
-                model = f"{place.path}/{names.SITE_MODEL}"
+                model = f"{ref.path}/{names.SITE_MODEL}"
                 score = self._heldout.score(self._received(site, round_no), model) if trains else None
                 if trains:
-                    self._aggregation.demand_plausible(place, site, self._files(round_no, site))
-        except PoisonError as error:
+                    self._aggregation.require_plausible(ref, site, self._files(round_no, site))
+        except RejectedError as error:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason="")
 
@@ -475,10 +475,10 @@ class Daemon:
 
     def _files(self, round_no: int, site: str) -> dict[str, Path]:
         """A site's tensor files of a round in the plain form, by group."""
-        place, trains = Place("update", self._run.run, round_no), round_no <= self._run.rounds
+        ref, trains = MessageRef("update", self._run.run, round_no), round_no <= self._run.rounds
         files = {MODEL: self._received(site, round_no)} if trains else {}
-        for group in self._sharing.groups(place.kind, trains=trains):
-            files[group] = self._channels[site].path(place, names.state_file(group))
+        for group in self._sharing.groups(ref.kind, trains=trains):
+            files[group] = self._channels[site].path(ref, names.state_file(group))
         return files
 
     def _aggregate(self, round_no: int) -> None:

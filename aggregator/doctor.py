@@ -11,7 +11,7 @@ from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, 
 from aggregator.setup import KEY_FILE
 from aggregator.site import read_invite
 from shared.check import Finding, look_at_images, look_at_rights, look_at_server, with_problems
-from shared.errors import NotFoundError, PoisonError
+from shared.errors import NotFoundError, RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
@@ -61,6 +61,6 @@ def _card(folder: Folder, invite: Invite) -> Finding:
         )
     except NotFoundError:
         return Finding("warning", "the site has not put its card there yet; it does once it runs")
-    except PoisonError as error:
+    except RejectedError as error:
         return Finding("problem", str(error))
     return Finding("ok", f"the site's card is there, key {card.key[:16]}…")

@@ -9,13 +9,13 @@ from statistics import median
 
 from aggregator.store import RunStore
 from shared.exchange.channel import Channel
-from shared.exchange.names import MANIFEST, Place
+from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records import RunConfiguration, time_text
 
 
 def round_began(channels: Mapping[str, Channel], run: str, round_no: int) -> float | None:
-    """When a round was first sealed for a site, in seconds since 1970; None before that."""
-    asked = [_sealed(channel, Place("round", run, round_no)) for channel in channels.values()]
+    """When a round was first signed for a site, in seconds since 1970; None before that."""
+    asked = [_signed(channel, MessageRef("round", run, round_no)) for channel in channels.values()]
     return min((each for each in asked if each is not None), default=None)
 
 
@@ -31,18 +31,20 @@ def end_is_expected(store: RunStore, run: RunConfiguration, channels: Mapping[st
 
 def answer_is_expected(channel: Channel, run: RunConfiguration, round_no: int) -> str | None:
     """When a site's answer to an open round comes if it takes as long as the median of its past ones."""
-    asked = _sealed(channel, Place("round", run.run, round_no))
-    places = [(Place("round", run.run, number), Place("update", run.run, number)) for number in range(1, round_no)]
+    asked = _signed(channel, MessageRef("round", run.run, round_no))
+    refs = [
+        (MessageRef("round", run.run, number), MessageRef("update", run.run, number)) for number in range(1, round_no)
+    ]
     took = [
         max(0.0, channel.path(update, MANIFEST).stat().st_mtime - sent)  # by our clock alone
-        for to_site, update in places
-        if channel.message(update) is not None and (sent := _sealed(channel, to_site)) is not None
+        for to_site, update in refs
+        if channel.message(update) is not None and (sent := _signed(channel, to_site)) is not None
     ]
     if asked is None or not took or round_no > run.rounds:
         return None
     return time_text(asked + median(took))
 
 
-def _sealed(channel: Channel, place: Place) -> float | None:
-    message = channel.message(place)
+def _signed(channel: Channel, ref: MessageRef) -> float | None:
+    message = channel.message(ref)
     return datetime.fromisoformat(message.manifest.created).timestamp() if message else None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from aggregator.rounds import RunFacts, SiteFacts, due_end
 from aggregator.store import consent_of, withdrawal_of
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending, Exchange, ending
 from shared.exchange.records import RunConfiguration
 
@@ -107,31 +107,31 @@ def site_facts(
         return SiteFacts(name)
     round_no = store.round_no
     consent = consent_of(exchange, run)
-    sent = exchange.message(Place("round", run, round_no)) is not None
+    sent = exchange.message(MessageRef("round", run, round_no)) is not None
     return SiteFacts(
         name=name,
         enrolled=True,
-        offered=exchange.message(Place("offer", run)) is not None,
+        offered=exchange.message(MessageRef("offer", run)) is not None,
         consent=consent.agrees if consent else None,
-        consent_refused=exchange.refusal(Place("consent", run)) is not None,
+        consent_refused=exchange.refusal(MessageRef("consent", run)) is not None,
         withdrawn=withdrawal_of(exchange, run) is not None,
         ended=_is_told_end(exchange, run),
         takes_part=takes_part,
         looked=takes_part and not sent and has_looked(name),
         sent=sent,
-        answered=exchange.is_settled(Place("update", run, round_no)),
+        answered=exchange.is_settled(MessageRef("update", run, round_no)),
         scored=store.score(round_no, name) is not None,
-        told=exchange.message(Place("verdict", run, round_no)) is not None,
+        told=exchange.message(MessageRef("verdict", run, round_no)) is not None,
     )
 
 
 def _is_told_end(exchange: Exchange, run: str) -> bool:
-    ends = (Place("final", run), Place("abort", run))
+    ends = (MessageRef("final", run), MessageRef("abort", run))
     return any(exchange.message(end) is not None for end in ends)
 
 
 def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
-    """Whether the end of a run that is over is not sealed yet for a site that is to be told."""
+    """Whether the end of a run that is over is not signed yet for a site that is to be told."""
     facts = site_facts(name, exchange, store, run, takes_part=False, has_looked=lambda _: False)
     return due_end(facts, final_chosen=store.card() is not None) is not None
 
@@ -145,30 +145,30 @@ def ending_of(exchange: Exchange, run: str) -> Ending | None:
     return "withdrawn" if withdrawal_of(exchange, run) is not None else None  # by a message that was refused
 
 
-def awaited(exchange: Exchange, run: str, round_no: int) -> Place | None:
+def awaited(exchange: Exchange, run: str, round_no: int) -> MessageRef | None:
     """What a site owes now: its consent, or its answer to the newest round."""
     if withdrawal_of(exchange, run) is not None:
         return None
-    for owed in (Place("consent", run), Place("update", run, round_no)):
+    for owed in (MessageRef("consent", run), MessageRef("update", run, round_no)):
         if owed.answers and exchange.message(owed.answers) is not None and exchange.message(owed) is None:
             return owed
     return None
 
 
-def expected(exchange: Exchange) -> list[Place]:
+def expected(exchange: Exchange) -> list[MessageRef]:
     """Where the messages lie that a site may still send, in the order in which it sends them.
 
     What comes before its newest consent that was accepted has come, or never will: its messages are chained.
     """
     runs: list[str] = []
-    answers: dict[str, list[Place]] = {}
-    for place in (message.place for message in exchange.own_messages()):
-        if place.kind == "offer":
-            runs.append(place.run)
-            answers[place.run] = [Place("consent", place.run)]
-        elif place.kind == "round":
-            answers[place.run].append(Place("update", place.run, place.round_no))
-    while len(runs) > 1 and any(exchange.message(Place("consent", run)) for run in runs[1:]):
+    answers: dict[str, list[MessageRef]] = {}
+    for ref in (message.ref for message in exchange.own_messages()):
+        if ref.kind == "offer":
+            runs.append(ref.run)
+            answers[ref.run] = [MessageRef("consent", ref.run)]
+        elif ref.kind == "round":
+            answers[ref.run].append(MessageRef("update", ref.run, ref.round_no))
+    while len(runs) > 1 and any(exchange.message(MessageRef("consent", run)) for run in runs[1:]):
         runs.pop(0)
-    places = [place for run in runs for place in (*answers[run], Place("withdrawal", run))]
-    return [place for place in places if not exchange.is_settled(place)]
+    refs = [ref for run in runs for ref in (*answers[run], MessageRef("withdrawal", run))]
+    return [ref for ref in refs if not exchange.is_settled(ref)]

@@ -16,7 +16,7 @@ from aggregator.owncloud import ACCOUNT, LINK, OwnCloud, Share, files_url, link_
 from aggregator.provision_plan import NO_ADMIN, Facts, Login, Step, Wish
 from aggregator.setup import Entrance, invite_path
 from aggregator.site import read_invite
-from shared.errors import ConfigurationError, NotFoundError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import check_record
 from shared.folder.contract import check_path
@@ -99,7 +99,7 @@ class Host:
         """How the site enters, now that all is done.
 
         Raises:
-            StandingError: it cannot, although its way in was just made.
+            ActionRequiredError: it cannot, although its way in was just made.
         """
         return Entrance(self.access(site).url, self.wish.accounts[site])
 
@@ -179,7 +179,7 @@ class Cloud(Host):
             return False
         try:
             self._as(Login(account, password)).files.check()
-        except StandingError:
+        except ActionRequiredError:
             return False
         return True
 
@@ -193,7 +193,7 @@ class Cloud(Host):
             return share
         try:
             return self._as(Login(self.wish.accounts[site], password)).received(share.id)
-        except StandingError:
+        except ActionRequiredError:
             return share
 
     def warnings(self, facts: Mapping[str, Facts]) -> Iterator[str]:
@@ -213,11 +213,11 @@ class Cloud(Host):
         site = step.site or ""
         match step.verb:
             case "limit all folders together to":
-                self._demand_admin().set_quota(self._owner.user, step.target)
+                self._require_admin().set_quota(self._owner.user, step.target)
             case "make account":
-                self._demand_admin().make_account(step.target, self._new_password(site))
+                self._require_admin().make_account(step.target, self._new_password(site))
             case "enable account":
-                self._demand_admin().let_in(step.target, enabled=True)
+                self._require_admin().let_in(step.target, enabled=True)
             case "share the folder with account":
                 share = self._cloud.share(self.path(site), step.target)
                 if self.wish.way == "account" and self._mounted(site, share) is None:
@@ -231,7 +231,7 @@ class Cloud(Host):
             case _:
                 super().do(step)
 
-    def _demand_admin(self) -> OwnCloud:
+    def _require_admin(self) -> OwnCloud:
         if self._admin is None:
             raise ConfigurationError([NO_ADMIN])
         return self._admin
@@ -242,8 +242,10 @@ class Cloud(Host):
             raise self._vanished(site)
         return share
 
-    def _vanished(self, site: str) -> StandingError:
-        return StandingError(f"{self._server} does not show the share of {self.path(site)} any more: run this again.")
+    def _vanished(self, site: str) -> ActionRequiredError:
+        return ActionRequiredError(
+            f"{self._server} does not show the share of {self.path(site)} any more: run this again."
+        )
 
     def _accept(self, site: str, share: Share) -> None:
         self._as(Login(self.wish.accounts[site], self._password(site) or "")).accept(share.id)
@@ -262,11 +264,11 @@ class Cloud(Host):
             return
         try:
             WebDavFolder(entrance.url, entrance.user, password, ca_file=self.wish.ca_file).check()
-        except StandingError as error:
+        except ActionRequiredError as error:
             hint = " Nextcloud opens links only if sharing with other servers is on in its settings." * (
                 self.wish.way == "link"
             )
-            raise StandingError(f"{site} cannot enter its folder: {error}{hint}") from None
+            raise ActionRequiredError(f"{site} cannot enter its folder: {error}{hint}") from None
 
     def _entrance(self, site: str, share: Share) -> Entrance:
         password = self._password(site) if self.wish.tells_passwords else None
@@ -276,7 +278,7 @@ class Cloud(Host):
         try:
             target = check_path((share.file_target or "").strip("/"))
         except ValueError:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{self._server} does not tell where {account} finds the folder that is shared with it: "
                 "check whether its version is one that this was made for."
             ) from None

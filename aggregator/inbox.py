@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aggregator.facts import expected
-from shared.errors import DoubtfulError, StandingError
-from shared.exchange.names import Place
+from shared.errors import ActionRequiredError, DoubtfulError
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange
 
 
 class Folder(Exchange, Protocol):
     """What is known of a site's folder, and what is noticed in it; a ``Channel`` is one."""
 
-    def notice(self, place: Place) -> bytes | None:
-        """The manifest's bytes if the site has published a message at ``place``."""
+    def notice(self, ref: MessageRef) -> bytes | None:
+        """The manifest's bytes if the site has published a message at ``ref``."""
 
-    def is_signed(self, place: Place, manifest: bytes) -> bool:
+    def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
         """Whether the site's key has signed a noticed manifest for this place."""
 
-    def skips_messages(self, place: Place, manifest: bytes) -> bool:
+    def skips_messages(self, ref: MessageRef, manifest: bytes) -> bool:
         """Whether a noticed manifest is well signed but others of its sender come before it."""
 
 
@@ -41,12 +41,12 @@ class Seen:
 
 def look(
     folder: Folder,
-    awaited: Place | None,
+    awaited: MessageRef | None,
     *,
     searches: bool,
-    noticed: set[Place],
+    noticed: set[MessageRef],
     may_have_sent_more: Callable[[], bool],
-    fetch: Callable[[Place, bytes], bool],
+    fetch: Callable[[MessageRef, bytes], bool],
 ) -> Seen:
     """Look for what is awaited; where the site has sent something else, take all that in the site's own order.
 
@@ -58,8 +58,8 @@ def look(
         fetch: takes a message, or refuses it; returns whether it did either.
 
     Raises:
-        StandingError: what is there does not hold, and may not be the site's doing; or a withdrawal was there, and is
-            not any more.
+        ActionRequiredError: what is there does not hold, and may not be the site's doing; or a withdrawal was there,
+            and is not any more.
     """
     if awaited is not None and folder.is_settled(awaited):
         awaited = None  # the daemon has not looked yet
@@ -70,50 +70,50 @@ def look(
     # A site's messages are put into its folder in their order. So where its last one of the run is not, its withdrawal,
     # this request has shown that it had not left.
     last = expected(folder)[-1:] if searches else []
-    left = [place for place in last if _is_there(folder, place, noticed)]
+    left = [ref for ref in last if _is_there(folder, ref, noticed)]
     if manifest is None and not left and not may_have_sent_more():
-        _demand_there(folder, noticed)
+        _require_there(folder, noticed)
         return Seen(happened=False, is_whole=all(map(folder.is_settled, noticed)))
     happened, doubtful = False, None
-    for place in expected(folder):
-        if (manifest := folder.notice(place)) is None:
+    for ref in expected(folder):
+        if (manifest := folder.notice(ref)) is None:
             continue
         try:
-            happened |= fetch(place, manifest)
+            happened |= fetch(ref, manifest)
         except DoubtfulError as error:  # put there by anybody: it must not hide what the site has sent
             doubtful = doubtful or error
             continue
         finally:
-            _remember(folder, place, manifest, noticed)
-        if not folder.is_settled(place):
+            _remember(folder, ref, manifest, noticed)
+        if not folder.is_settled(ref):
             return Seen(happened, is_whole=False)  # what follows it is looked at once this has come whole
     if doubtful is not None and not happened:
-        raise StandingError(f"{doubtful}: {doubtful.remedy}")
+        raise ActionRequiredError(f"{doubtful}: {doubtful.remedy}")
     if not happened:
-        _demand_there(folder, noticed)
+        _require_there(folder, noticed)
     return Seen(happened, is_whole=all(map(folder.is_settled, {*left, *noticed})))
 
 
-def _demand_there(folder: Folder, noticed: set[Place]) -> None:
+def _require_there(folder: Folder, noticed: set[MessageRef]) -> None:
     """Have trouble told where a withdrawal was taken away before it was read: else a stop would wait for it in silence.
 
     Raises:
-        StandingError: it is not there.
+        ActionRequiredError: it is not there.
     """
-    for place in noticed:
-        if not folder.is_settled(place) and folder.notice(place) is None:
-            raise StandingError(
-                f"{place.manifest} was in the folder, signed, and is not any more: have the site put it there again"
+    for ref in noticed:
+        if not folder.is_settled(ref) and folder.notice(ref) is None:
+            raise ActionRequiredError(
+                f"{ref.manifest} was in the folder, signed, and is not any more: have the site put it there again"
             )
 
 
-def _is_there(folder: Folder, place: Place, noticed: set[Place]) -> bool:
-    manifest = folder.notice(place)
+def _is_there(folder: Folder, ref: MessageRef, noticed: set[MessageRef]) -> bool:
+    manifest = folder.notice(ref)
     if manifest is not None:
-        _remember(folder, place, manifest, noticed)
+        _remember(folder, ref, manifest, noticed)
     return manifest is not None
 
 
-def _remember(folder: Folder, place: Place, manifest: bytes, noticed: set[Place]) -> None:
-    if place.kind == "withdrawal" and folder.is_signed(place, manifest):
-        noticed.add(place)
+def _remember(folder: Folder, ref: MessageRef, manifest: bytes, noticed: set[MessageRef]) -> None:
+    if ref.kind == "withdrawal" and folder.is_signed(ref, manifest):
+        noticed.add(ref)

@@ -24,11 +24,11 @@ from aggregator.model_card_text import card_text
 from aggregator.overview import read_channels
 from aggregator.report import Document, run_report
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import FinalCard, Sharing
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
@@ -82,7 +82,9 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
         with source.open("rb") as reader, writing(made / name) as writer:
             copy_content(reader, writer)
     if hash_file(made / names.FINAL_MODEL)[1] != document["model"]["sha256"]:
-        raise StandingError(f"{store.final_model} changed while it was copied: the disk may be failing, try again")
+        raise ActionRequiredError(
+            f"{store.final_model} changed while it was copied: the disk may be failing, try again"
+        )
     write_file(made / CARD_JSON, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
     write_file(made / CARD_TEXT, card_text(document).encode())
     made.rename(output)
@@ -108,8 +110,8 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
             "outcome": report["outcome"],
             "task": run.task,
             "method": run.method,
-            "began": min(_times(channels, Place("round", run.run, 1)), default=None),
-            "ended": max(_times(channels, Place("final", run.run)), default=None),
+            "began": min(_times(channels, MessageRef("round", run.run, 1)), default=None),
+            "ended": max(_times(channels, MessageRef("final", run.run)), default=None),
             "rounds": {"planned": run.rounds, "trained": summary["rounds"], "in_the_model": card.chosen_round},
             "chosen": report["chosen"]["model"],
             "chosen_because": card.reason,
@@ -125,7 +127,7 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
         "inputs": {
             "sha256": {name: hash_file(store.home / name)[1] for name in inputs},
             "contributions": {site: _contribution(channels.get(site), run.run, found) for site, found in sites.items()},
-            "final_messages": {site: _digest(channels.get(site), Place("final", run.run)) for site in run.sites},
+            "final_messages": {site: _digest(channels.get(site), MessageRef("final", run.run)) for site in run.sites},
         },
         "software": {"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
         "intended_use": INTENDED_USE,
@@ -138,16 +140,16 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping
     """What the file is.
 
     Raises:
-        StandingError: it is not what the sites were sent.
+        ActionRequiredError: it is not what the sites were sent.
     """
     size, sha256 = hash_file(store.final_model)
-    final, sent_instead = Place("final", store.run), {}
+    final, sent_instead = MessageRef("final", store.run), {}
     for site in sorted(name for name, channel in channels.items() if channel.message(final)):
         own = store.own_aggregate_path(card.chosen_round, site)
         model, sent = (own, hash_file(own)) if own.exists() else (store.final_model, (size, sha256))
         if not channels[site].says(final, names.FINAL_MODEL, *sent):
             where = f"sites/{site}/mirror/{final.path}"
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{model}: the file is damaged, it is not what {site} was sent; put it back from {where}"
             )
         if own.exists():
@@ -185,14 +187,14 @@ def _software(work: Path, site: str) -> str:
     """What a site's card said of its software when it joined.
 
     Raises:
-        StandingError: the card is damaged.
+        ActionRequiredError: the card is damaged.
     """
     path = work / "sites" / site / "mirror" / names.SITE_CARD
     try:
         federation = read_configuration(work).federation
         return open_site_card(path.read_bytes(), federation=federation, site=site, secret=None).software
-    except PoisonError as error:
-        raise StandingError(f"{path}: {error.reason}: the file is damaged; put it back from a backup") from None
+    except RejectedError as error:
+        raise ActionRequiredError(f"{path}: {error.reason}: the file is damaged; put it back from a backup") from None
 
 
 def _total(sites: Mapping[str, Document], split: str) -> int | None:
@@ -206,15 +208,15 @@ def _contribution(channel: Channel | None, run: str, site: Document) -> Document
     if not site["rounds_in_the_model"]:
         return None
     last = max(site["rounds_in_the_model"])
-    return {"round": last, "manifest": _digest(channel, Place("update", run, last))}
+    return {"round": last, "manifest": _digest(channel, MessageRef("update", run, last))}
 
 
-def _digest(channel: Channel | None, place: Place) -> str | None:
-    message = channel.message(place) if channel else None
+def _digest(channel: Channel | None, ref: MessageRef) -> str | None:
+    message = channel.message(ref) if channel else None
     return message.digest if message else None
 
 
-def _times(channels: Mapping[str, Channel], place: Place) -> list[str]:
-    """When the messages at a place were sealed."""
-    messages = [channel.message(place) for channel in channels.values()]
+def _times(channels: Mapping[str, Channel], ref: MessageRef) -> list[str]:
+    """When the messages at a place were signed."""
+    messages = [channel.message(ref) for channel in channels.values()]
     return [message.manifest.created for message in messages if message]

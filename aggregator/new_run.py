@@ -129,7 +129,7 @@ def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers)
     return content
 
 
-def demand_free(output: Path) -> Path:
+def require_free(output: Path) -> Path:
     """Demand that a new file can be written there.
 
     Raises:

@@ -15,14 +15,14 @@ from aggregator.results import run_outcome, run_standstills
 from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import RunConfiguration, round_name, sentence, status_text, time_text
 from shared.folder.local import LocalFolder
-from shared.folder.lock import demand_work, is_at_work
+from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import chosen_text
 from shared.learning.tasks import SELECTION_SCORES
@@ -65,7 +65,7 @@ def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    demand_work(work, MADE_BY)
+    require_work(work, MADE_BY)
     for _ in range(MOST_READINGS):
         runs = runs_in(work)
         if not runs:
@@ -169,7 +169,7 @@ def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Ma
         return []
     if store.round_no == 0:
         return [site for site in run.sites if site not in channels or consent_of(channels[site], run.run) is None]
-    update = Place("update", run.run, store.round_no)
+    update = MessageRef("update", run.run, store.round_no)
     return [
         site
         for site in store.participants(store.round_no)
@@ -186,7 +186,7 @@ def _is_owed(home: Path, channel: Channel, store: RunStore) -> bool:
 def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
     """What the present stage waits for, in a sentence."""
     if store.is_over:
-        return "the run ends when every site's folder has what was sealed for it" if waited_for else None
+        return "the run ends when every site's folder has what was signed for it" if waited_for else None
     if store.stop_requested:
         return "the PI has asked to close the run"
     if store.paused and not waited_for:
@@ -250,7 +250,7 @@ def _site(reading: Reading, site: str, now: float, *, is_awaited: bool, goes_on:
 
 
 def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
-    """What stands in the way, and since when; the courier writes it once, and removes it when it is over."""
+    """What stands in the way, and since when; the folder-sync worker writes it once, and removes it when it is over."""
     try:
         return path.read_text().rstrip("."), time_text(path.stat().st_mtime)
     except FileNotFoundError:
@@ -266,7 +266,8 @@ def _new_key(channel: Channel | None) -> str | None:
 
 
 def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any] | None:
-    """What the site last said of itself, as the courier kept it; None before it said anything, or if it is damaged.
+    """What the site last said of itself, as the folder-sync worker kept it; None before it said anything, or if it is
+    damaged.
 
     ``time`` is by the site's clock; when it was heard, by ours.
     """
@@ -275,7 +276,7 @@ def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any
     try:
         heard = path.stat().st_mtime
         status = channel.open_status(path.read_bytes())
-    except PoisonError:
+    except RejectedError:
         return None
     said = status.model_dump(include={"time", "phase", "run", "round", "progress_percent", "trouble"})
     trouble = sentence(status.trouble) if status.trouble else None
@@ -297,7 +298,7 @@ def _phase(reading: Reading, site: str) -> str:
         return _at_the_end(home, store, channel, withdrew)
     if consent is None:
         return _before_consent(home, channel, run.run)
-    which, update = round_name(run, round_no), Place("update", run.run, round_no)
+    which, update = round_name(run, round_no), MessageRef("update", run.run, round_no)
     if site not in store.participants(round_no):
         return f"not asked in {which}" if round_no else "agreed"
     if channel.message(update) is not None:
@@ -306,24 +307,24 @@ def _phase(reading: Reading, site: str) -> str:
         return f"its answer to {which} is refused: {sentence(channel.refusal(update) or '')}"
     if store.verdicts(round_no) is not None:
         return f"has not answered {which} in time"
-    sent = channel.message(Place("round", run.run, round_no))
+    sent = channel.message(MessageRef("round", run.run, round_no))
     return f"works on {which}" if sent and is_published(home, sent) else f"is being sent {which}"
 
 
 def _at_the_end(home: Path, store: RunStore, channel: Channel, withdrew: str | None) -> str:
     """Of a site that did not end the run itself."""
     consent, is_owed = consent_of(channel, store.run), _is_owed(home, channel, store)
-    if channel.message(Place("offer", store.run)) is None:
+    if channel.message(MessageRef("offer", store.run)) is None:
         return "not asked"
     gets_final = store.card() is not None and consent is not None and consent.agrees
-    if channel.message(Place("abort", store.run)) is not None or not gets_final:
+    if channel.message(MessageRef("abort", store.run)) is not None or not gets_final:
         return "is being told that the run is over" if is_owed else "told that the run is over"
     too_late = f"; withdrew when the run was over: {withdrew}" if withdrew else ""
     return f"is being sent the final model{too_late}" if is_owed else f"finished{too_late}"
 
 
 def _before_consent(home: Path, channel: Channel, run: str) -> str:
-    offer = channel.message(Place("offer", run))
+    offer = channel.message(MessageRef("offer", run))
     if offer is None:
         return "not asked"
     return "asked for consent" if is_published(home, offer) else "is being sent the offer"

@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
 from shared.doors import Refusal
 from shared.doors.schema import fill_json, fill_loosely
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.address import checked_url
 from shared.folder.answers import MAX_REMARK_BYTES, Answer
 from shared.folder.connection import NOBODY, Connection
@@ -50,7 +50,7 @@ MAX_REASON = 300  # characters shown of what a server says
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
-class RefusedError(StandingError):
+class RefusedError(ActionRequiredError):
     """The server understood and said no.
 
     Args:
@@ -137,7 +137,7 @@ def server_of(address: str) -> str:
     """The server's address, from it or from that of anything on it, percent-encoded, without a final slash.
 
     Raises:
-        StandingError: it is no address that may be used.
+        ActionRequiredError: it is no address that may be used.
     """
     return re.split(r"/(?:remote|index|public|status|ocs/v[12])\.php(?:/|$)", f"{checked_url(address)}/")[0].rstrip("/")
 
@@ -167,7 +167,7 @@ def product_of(server: str, ca_file: Path | None) -> str | None:
     except Refusal:
         return None
     if status.maintenance:
-        raise StandingError(f"{server} is under maintenance: run the command again when it is over.")
+        raise ActionRequiredError(f"{server} is under maintenance: run the command again when it is over.")
     return visible(f"{status.productname} {status.versionstring}")
 
 
@@ -175,7 +175,7 @@ class OwnCloud:
     """One account's view of a server.
 
     Raises:
-        StandingError: an address, a password or a CA file that cannot be used.
+        ActionRequiredError: an address, a password or a CA file that cannot be used.
     """
 
     def __init__(self, server: str, user: str, password: str | Password, *, ca_file: Path | None) -> None:
@@ -282,13 +282,15 @@ class OwnCloud:
             try:
                 return fill_loosely(kind, reply.data)
             except Refusal:
-                raise StandingError(
+                raise ActionRequiredError(
                     f"{self.server} was asked to {doing} and answered in a form that is not known here: "
                     "check whether its version is one that this was made for."
                 ) from None
         if answer.status == 401:
             self.files.check()  # the password is wrong, or else
-            raise StandingError(f"{self.server} does not let {self.user} {doing}: name an administrator with --admin.")
+            raise ActionRequiredError(
+                f"{self.server} does not let {self.user} {doing}: name an administrator with --admin."
+            )
         if reply is None or answer.status not in _WITH_REASON:
             raise self._connection.error(answer, method, where)
         reason = visible(reply.meta.message or f"{answer.status}, without a reason")[:MAX_REASON]

@@ -23,22 +23,22 @@ from aggregator.site import open_channel, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
 from shared.check import Finding
 from shared.counted import counted
-from shared.errors import ConfigurationError, DataError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records import BelowLast, Record, RunConfiguration, Sharing
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
-from shared.folder.lock import demand_work
+from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
 from shared.learning.batch_norm import buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
-from shared.learning.demands import Demands, demands
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
@@ -92,7 +92,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     Raises:
         ConfigurationError: every problem of RUN.yaml, aggregator.yaml, the held-out images, passwords and invites.
     """
-    demand_work(work, MADE_BY)
+    require_work(work, MADE_BY)
     problems: list[str] = []
     configuration = _found(problems, lambda: read_configuration(work))
     run = _found(problems, lambda: read_run(run_yaml))
@@ -111,7 +111,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     store = RunStore(work, run.run)
     written, run = run, run if store.was_begun_as(run) else _in_full(run)
     division = sharing(task, method, model)
-    store.demand_same(run, division)
+    store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()
     if is_new:
         try:
@@ -230,7 +230,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     yield _about_tolerance(prepared)
     if prepared.by_default:
         yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")
-    yield _steps(demands(run))
+    yield _steps(requirements(run))
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {counted(run.quorum, 'site')}; {waits}")
@@ -242,10 +242,10 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
 
 
-def _steps(demanded: Demands) -> Finding:
+def _steps(required: Requirements) -> Finding:
     """How long a small site trains in the whole run."""
-    takes = f"steps: a site with {_SMALL} training images takes {demanded.steps(_SMALL)} of them in the whole run"
-    if not demanded.takes_few_steps(_SMALL):
+    takes = f"steps: a site with {_SMALL} training images takes {required.steps(_SMALL)} of them in the whole run"
+    if not required.takes_few_steps(_SMALL):
         return Finding("note", takes)
     more = "raise rounds, epochs, or how often `augmentation` shows an image, or lower batch_size"
     return Finding("warning", f"{takes}, which may be too few to learn from: {more}")
@@ -304,7 +304,7 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
         return look()
     except (ConfigurationError, DataError) as error:
         problems += [f"{where}{problem}" for problem in error.problems]
-    except StandingError as error:
+    except ActionRequiredError as error:
         problems.append(str(error))
     return None
 
@@ -328,7 +328,7 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
 
 
 def _untold(work: Path, store: RunStore) -> list[str]:
-    """The sites for which the end of a run that is over is not sealed."""
+    """The sites for which the end of a run that is over is not signed."""
     homes = {site: work / "sites" / site for site in store.configuration().sites}
     channels = {site: open_channel(home, LocalFolder(home / "mirror"), key=None) for site, home in homes.items()}
     return [site for site, channel in channels.items() if channel and is_owed_end(site, channel, store, store.run)]
@@ -342,16 +342,16 @@ def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorC
         if name in run.sites:
             _found(problems, partial(open_folder, work, access))
             _found(problems, partial(read_invite, work, name))
-            _found(problems, partial(_demand_keys, work, run, name))
+            _found(problems, partial(_require_keys, work, run, name))
     return problems
 
 
-def _demand_keys(work: Path, run: RunConfiguration, site: str) -> None:
+def _require_keys(work: Path, run: RunConfiguration, site: str) -> None:
     """Demand of a run that is to be encrypted that a site, if it is enrolled, and this machine have keys for that.
 
     Raises:
         ConfigurationError: one has shown no key.
-        StandingError: the key that this machine has shown is not here.
+        ActionRequiredError: the key that this machine has shown is not here.
     """
     home = work / "sites" / site
     if run.encrypt == "none" or not (work / KEY_FILE).exists():
@@ -359,7 +359,7 @@ def _demand_keys(work: Path, run: RunConfiguration, site: str) -> None:
     own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
     channel = open_channel(home, LocalFolder(home / "mirror"), SigningKey.at(work / KEY_FILE), own)
     if channel is not None:
-        channel.demand_keys(run.run)
+        channel.require_keys(run.run)
 
 
 def _begun(

@@ -19,10 +19,10 @@ from pathlib import Path
 from aggregator.configuration import FILE, SiteAccess, read_configuration
 from aggregator.hosts import OWN_PASSWORD, Cloud, Host, kept
 from aggregator.owncloud import OwnCloud, link_url, path_among_files, product_of, server_of
-from aggregator.provision_plan import Login, Step, Wish, demand_sense, plan
+from aggregator.provision_plan import Login, Step, Wish, plan, require_sense
 from aggregator.setup import invite_path, misfits, settle
 from aggregator.site import read_invite
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.durable import write_file
 from shared.folder.lock import make_work
 from shared.settings import kept_password
@@ -38,7 +38,7 @@ def recognise(wish: Wish, owner: str, admin: str | None) -> str | None:
         ConfigurationError: every problem of a wish that cannot be fulfilled there.
         DropfedError: the server cannot be reached, or is under maintenance.
     """
-    demand_sense(wish, owner, admin)
+    require_sense(wish, owner, admin)
     product = product_of(server_of(wish.server), wish.ca_file)
     if product is not None and wish.way is None:
         raise ConfigurationError([f"--by: is missing; on {product} say how sites enter: account, share or link"])
@@ -119,7 +119,7 @@ def revoke(work: Path, site: str, admin: Login | None) -> Iterator[str]:
     invite = read_invite(work, site)
     path = path_among_files(access.url, access.user)
     if path is None:
-        raise StandingError(
+        raise ActionRequiredError(
             f"{access.url} is not among {access.user}'s files on ownCloud or Nextcloud, and nothing was taken back: "
             f"have whoever runs the server take account {invite.user}'s rights there, or disable it."
         )

@@ -97,7 +97,7 @@ class Facts:
     is_named: bool = False
 
 
-def demand_sense(wish: Wish, owner: str, admin: str | None) -> None:
+def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
     """Raise ConfigurationError, with every problem, if a wish cannot be fulfilled wherever it is.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from aggregator.store import RunStore, metrics_of
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange.channel import Channel
 from shared.exchange.records import FinalCard, RunConfiguration
 from shared.exchange.tables import MetricsRow, Split
@@ -75,7 +75,7 @@ def _tables(store: RunStore, channels: Mapping[str, Channel], rounds: Collection
         for site in store.participants(round_no):
             try:
                 tables.setdefault(round_no, {})[site] = metrics_of(channels[site], store.run, round_no)
-            except PoisonError:
+            except RejectedError:
                 continue
     return tables
 

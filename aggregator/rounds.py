@@ -41,7 +41,7 @@ from shared.learning.schedules import order_of_asking
 class SiteFacts:
     """One site of the run; the last six speak of the newest round.
 
-    ``ended``: its final model or the abort is sealed. ``looked``: its folder was looked into since it was asked to take
+    ``ended``: its final model or the abort is signed. ``looked``: its folder was looked into since it was asked to take
     part, and while nothing was paused.
     """
 
@@ -66,7 +66,7 @@ class SiteFacts:
 
     @property
     def may_be_sent_round(self) -> bool:
-        """Whether the newest round may be sealed for it now."""
+        """Whether the newest round may be signed for it now."""
         return self.takes_part and self.available and self.looked and not self.sent
 
 
@@ -112,7 +112,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
-class SealOffer:
+class SignOffer:
     """Ask a site to agree to the run."""
 
     site: str
@@ -137,7 +137,7 @@ class AskMore:
 
 
 @dataclass(frozen=True)
-class SealRound:
+class SignRound:
     """Give a participant the round's configuration and the global model."""
 
     site: str
@@ -167,7 +167,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True)
-class SealVerdict:
+class SignVerdict:
     """Tell a participant what became of its answer."""
 
     site: str
@@ -182,7 +182,7 @@ class ChooseFinal:
 
 
 @dataclass(frozen=True)
-class SealFinal:
+class SignFinal:
     """Give a site the chosen model and close the run in its folder."""
 
     site: str
@@ -196,14 +196,14 @@ class Abort:
 
 
 @dataclass(frozen=True)
-class SealAbort:
+class SignAbort:
     """Tell a site that the run is over, and that no final model comes."""
 
     site: str
 
 
-Seal = SealOffer | SealRound | SealVerdict | SealFinal | SealAbort
-Action = OpenRound | AskMore | Score | CloseRound | Aggregate | ChooseFinal | Abort | Seal
+Sign = SignOffer | SignRound | SignVerdict | SignFinal | SignAbort
+Action = OpenRound | AskMore | Score | CloseRound | Aggregate | ChooseFinal | Abort | Sign
 
 
 def decide(run: RunFacts) -> list[Action]:
@@ -211,18 +211,18 @@ def decide(run: RunFacts) -> list[Action]:
     if run.final_chosen or run.aborted:
         return [end for site in run.sites if (end := due_end(site, final_chosen=run.final_chosen)) is not None]
     offers: list[Action] = [
-        SealOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
+        SignOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
     ]
     if run.round_no == 0:
         return offers + _start(run)
     return offers + (_settle(run) if run.closed else _collect(run))
 
 
-def due_end(site: SiteFacts, *, final_chosen: bool) -> SealFinal | SealAbort | None:
+def due_end(site: SiteFacts, *, final_chosen: bool) -> SignFinal | SignAbort | None:
     """What tells a site that a run is over, if it is still to be told: one that declined or withdrew has ended it."""
     if not site.offered or site.ended or site.withdrawn or site.consent is False:
         return None
-    return SealFinal(site.name) if final_chosen and site.consent else SealAbort(site.name)
+    return SignFinal(site.name) if final_chosen and site.consent else SignAbort(site.name)
 
 
 def _start(run: RunFacts) -> list[Action]:
@@ -269,7 +269,7 @@ def _collect(run: RunFacts) -> list[Action]:
         return to_score or [CloseRound(run.round_no)]
     if run.paused:
         return to_score
-    to_send: list[Action] = [SealRound(site.name, run.round_no) for site in run.sites if site.may_be_sent_round]
+    to_send: list[Action] = [SignRound(site.name, run.round_no) for site in run.sites if site.may_be_sent_round]
     if to_send or to_score:
         return to_send + to_score
     if asks_more:
@@ -290,7 +290,7 @@ def _settle(run: RunFacts) -> list[Action]:
     if not run.aggregated and run.round_no <= run.rounds:
         return [Aggregate(run.round_no)]
     untold: list[Action] = [
-        SealVerdict(site.name, run.round_no) for site in run.sites if site.takes_part and site.sent and not site.told
+        SignVerdict(site.name, run.round_no) for site in run.sites if site.takes_part and site.sent and not site.told
     ]
     return untold or _go_on(run)
 

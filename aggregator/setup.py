@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
@@ -75,7 +75,7 @@ def initialise(
             problems.append(f"--site-url {name}: is for an invite that is made now; {where}")
         try:
             checked_address(url)
-        except StandingError as error:
+        except ActionRequiredError as error:
             problems.append(f"--site-url {name}: {error}")
     if problems:
         raise ConfigurationError(problems)
@@ -134,7 +134,7 @@ def settle(
 
     Raises:
         ConfigurationError: an ``aggregator.yaml`` that a person has to extend.
-        StandingError: others may enter the work directory.
+        ActionRequiredError: others may enter the work directory.
     """
     path = work / FILE
     configuration = read_configuration(work) if path.exists() else None
@@ -168,7 +168,7 @@ def encryption_key(work: Path) -> EncryptionKey:
     """This machine's encryption key, made when it is first asked for.
 
     Raises:
-        StandingError: it is missing, and sites know it.
+        ActionRequiredError: it is missing, and sites know it.
     """
     written = (path.read_bytes() for path in work.glob(f"sites/*/mirror/{FEDERATION}"))
     is_known = any(open_federation(content, aggregator_key=None).aggregator_encryption_key for content in written)

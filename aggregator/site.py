@@ -1,4 +1,4 @@
-"""One site as the aggregator knows it: enrolment, channel, and the courier thread that talks to its folder."""
+"""One site as the aggregator knows it: enrolment, channel, and the folder-sync worker that talks to its folder."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from aggregator.facts import ending_of
 from aggregator.inbox import look
 from aggregator.store import withdrawal_of
 from shared.errors import (
+    ActionRequiredError,
     ConfigurationError,
     DoubtfulError,
     DropfedError,
     NotFoundError,
-    PoisonError,
-    StandingError,
+    RejectedError,
     Stopped,
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import parse_json
 from shared.exchange.readme import README_TEXT
 from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import Correspondent, Message, open_federation, open_record, open_site_card, open_yaml
+from shared.exchange.trust import Message, Peer, open_federation, open_record, open_site_card, open_yaml
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.forbearing import ForbearingFolder
@@ -53,7 +53,7 @@ class Site:
 
     Args:
         home: ``sites/SITE`` in the work directory.
-        on_news: called from the courier thread whenever something arrived or was sent.
+        on_news: called from the folder-sync worker whenever something arrived or was sent.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Site:
         self._longest_pause_s = longest_pause_s
         self._polling = Polling(longest_pause_s)
         self._on_news = on_news
-        self._awaited: Place | None = None
+        self._awaited: MessageRef | None = None
         self._asked_looks = 0
-        self._noticed: set[Place] = set()
+        self._noticed: set[MessageRef] = set()
         self._heard_at = float("-inf")
         self._heard: Entry | None = None  # as it was listed when it was read
         self._false_heartbeats = 0  # one after the other
@@ -95,25 +95,25 @@ class Site:
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"courier-{self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"folder-sync-{self.name}", daemon=True)
         self._open_channel()
 
     def start(self) -> None:
-        """Start the courier. What stood in the way of the last process need not stand in the way now."""
+        """Start the folder-sync worker. What stood in the way of the last process need not stand in the way now."""
         self._note_trouble(None)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the courier to end after the stop event was set."""
+        """Wait for the folder-sync worker to end after the stop event was set."""
         self._wake.set()
         self._thread.join()
 
     def interrupt(self) -> None:
-        """Have a request that the courier waits for end at once."""
+        """Have a request that the folder-sync worker waits for end at once."""
         self._folder.interrupt()
 
-    def attend(self, awaited: Place | None) -> None:
-        """Tell the courier what to wait for first of all, and that something may have been sealed."""
+    def attend(self, awaited: MessageRef | None) -> None:
+        """Tell the folder-sync worker what to wait for first of all, and that something may have been signed."""
         if awaited != self._awaited or (self.channel and self.channel.has_unpublished):
             self._awaited = awaited
             self._wake.set()
@@ -123,7 +123,7 @@ class Site:
         if run.encrypt == "none" or self.channel is None:
             return None
         try:
-            self.channel.demand_keys(run.run)
+            self.channel.require_keys(run.run)
         except ConfigurationError as error:
             return str(error)
         return None
@@ -143,11 +143,12 @@ class Site:
         return self.channel is not None and not (self._has_pruned or self.is_in_trouble)
 
     def look_soon(self) -> None:
-        """Have the courier look into the folder without waiting for its next turn."""
+        """Have the folder-sync worker look into the folder without waiting for its next turn."""
         self._wake.set()
 
     def request_look(self) -> int:
-        """Have the courier look, from now on, for anything that the site may have sent, its withdrawal above all.
+        """Have the folder-sync worker look, from now on, for anything that the site may have sent, its withdrawal above
+        all.
 
         Returns:
             The look's number: it has come once ``looked`` is no less.
@@ -156,7 +157,7 @@ class Site:
         self.look_soon()
         return self._asked_looks
 
-    # --- the courier's thread ------------------------------------------------------------------------------
+    # --- the folder-sync worker's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._polling.restart()
@@ -201,7 +202,7 @@ class Site:
             return happened
         if self.channel.has_unpublished:
             if not self._is_newest:
-                self._demand_newest(self.channel)
+                self._require_newest(self.channel)
             self._has_noted = self._has_pruned = False
             self.channel.publish()
             self._note_published(self.channel)
@@ -210,7 +211,7 @@ class Site:
             self._note_published(self.channel)
         if not self._has_pruned:
             for message in self.channel.own_messages()[-1:]:
-                self.channel.prune(message.place.run)
+                self.channel.prune(message.ref.run)
             self._has_pruned = True
             self._on_news()
         channel, searches = self.channel, asked > self.looked
@@ -220,56 +221,56 @@ class Site:
             searches=searches,
             noticed=self._noticed,
             may_have_sent_more=lambda: self._may_have_sent_more(channel),
-            fetch=lambda place, manifest: self._fetch(channel, place, manifest),
+            fetch=lambda ref, manifest: self._fetch(channel, ref, manifest),
         )
         if searches and seen.is_whole:
             self.looked = asked
             return True  # the daemon waits for it
         return seen.happened
 
-    def _demand_newest(self, channel: Channel) -> None:
+    def _require_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
 
         Raises:
-            StandingError: the site has accepted a message of ours that is not here.
+            ActionRequiredError: the site has accepted a message of ours that is not here.
         """
         try:
             accepted = channel.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
-        except (NotFoundError, PoisonError):
+        except (NotFoundError, RejectedError):
             return
         head = accepted.aggregator_head
         if head.seq and head not in [message.head for message in channel.own_messages()]:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{self.name} has our message number {head.seq}, which is not in {self._home}: this work directory is "
                 "an old copy, from which nothing is sent; put back the newest, and launch from that"
             )
         self._is_newest = True
 
     def _note_published(self, channel: Channel) -> None:
-        """Keep how far the folder has what we sealed where ``status`` finds it."""
+        """Keep how far the folder has what we signed where ``status`` finds it."""
         write_file(self._home / PUBLISHED, canonical(channel.published_head.model_dump()))
         self._has_noted = True
 
-    def _fetch(self, channel: Channel, place: Place, manifest: bytes) -> bool:
-        answered = channel.message(place.answers) if place.answers else None
+    def _fetch(self, channel: Channel, ref: MessageRef, manifest: bytes) -> bool:
+        answered = channel.message(ref.answers) if ref.answers else None
         try:
             message = channel.fetch(
-                place,
+                ref,
                 manifest,
                 answers=(answered.digest,) if answered else (),
-                max_weights_bytes=_max_weights_bytes(channel, place),
+                max_weights_bytes=_max_weights_bytes(channel, ref),
             )
         except DoubtfulError:
             raise
-        except PoisonError as error:
-            channel.refuse(place, error, manifest)
+        except RejectedError as error:
+            channel.refuse(ref, error, manifest)
         else:
             if message is None:
                 return False
-        if place.kind == "withdrawal":
-            late = " when that was over" if ending_of(channel, place.run) != "withdrawn" else ""
-            why = withdrawal_of(channel, place.run)
-            logger.warning("%s withdraws from run %s%s: %s", self.name, place.run, late, why)
+        if ref.kind == "withdrawal":
+            late = " when that was over" if ending_of(channel, ref.run) != "withdrawn" else ""
+            why = withdrawal_of(channel, ref.run)
+            logger.warning("%s withdraws from run %s%s: %s", self.name, ref.run, late, why)
         return True
 
     # --- the site's heartbeat ------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class Site:
             status = channel.open_status(content)
         except NotFoundError:
             return True
-        except PoisonError as error:
+        except RejectedError as error:
             self._false_heartbeats += 1
             if self._false_heartbeats == 2:  # the first may have been read while it was being written
                 logger.warning("%s: %s; it is not believed, and the work goes on without it", self.name, error)
@@ -379,19 +380,19 @@ def open_channel(
         return None
     pinned = key.public if key else None
     federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=pinned)
-    peer = Correspondent(federation.federation, federation.site, federation.site, federation.site_key)
+    peer = Peer(federation.federation, federation.site, federation.site, federation.site_key)
     return Channel(
         home, folder, me=AGGREGATOR, key=key or federation.aggregator_key, peer=peer, encryption_key=encryption_key
     )
 
 
 def lacks_messages(home: Path, channel: Channel) -> bool:
-    """Whether the folder of the site whose files are in ``home`` is not known to have all that we sealed for it."""
+    """Whether the folder of the site whose files are in ``home`` is not known to have all that we signed for it."""
     return _published_head(home).seq < channel.own_head.seq
 
 
 def is_published(home: Path, message: Message) -> bool:
-    """Whether the folder of the site whose files are in ``home`` is known to have a message that we sealed for it."""
+    """Whether the folder of the site whose files are in ``home`` is known to have a message that we signed for it."""
     return message.manifest.seq <= _published_head(home).seq
 
 
@@ -399,21 +400,24 @@ def _published_head(home: Path) -> Head:
     path = home / PUBLISHED
     try:
         return open_record(path.read_bytes(), Head, str(path))
-    except (FileNotFoundError, PoisonError):  # it is written anew as soon as the courier has looked into the folder
+    except (
+        FileNotFoundError,
+        RejectedError,
+    ):  # it is written anew as soon as the folder-sync worker has looked into the folder
         return Head()
 
 
-def _max_weights_bytes(channel: Channel, place: Place) -> int:
-    """The most bytes of tensor files that a site's message at ``place`` may bring."""
-    if place.kind != "update":
+def _max_weights_bytes(channel: Channel, ref: MessageRef) -> int:
+    """The most bytes of tensor files that a site's message at ``ref`` may bring."""
+    if ref.kind != "update":
         return 0
-    offer = Place("offer", place.run)
+    offer = MessageRef("offer", ref.run)
     run, tensors = (channel.content(offer, name) for name in (names.RUN_CONFIGURATION, names.TENSORS))
     return _largest(offer, run, tensors)
 
 
 @lru_cache(maxsize=4)  # asked for with every answer of every site, and a long list of tensors takes its time
-def _largest(offer: Place, run: bytes, tensors: bytes) -> int:
+def _largest(offer: MessageRef, run: bytes, tensors: bytes) -> int:
     wire = open_yaml(run, RunConfiguration, f"{offer.path}/{names.RUN_CONFIGURATION}").wire
     sharing = open_yaml(tensors, Sharing, f"{offer.path}/{names.TENSORS}")
     return max_weights_bytes(sharing, "update", wire)
@@ -423,7 +427,7 @@ def read_invite(work: Path, site: str) -> Invite:
     """Read the invite made for a site, which also holds its enrolment secret.
 
     Raises:
-        StandingError: it is missing or readable by others.
+        ActionRequiredError: it is missing or readable by others.
         ConfigurationError: every problem in it.
     """
     path = work / "invites" / f"{site}.json"

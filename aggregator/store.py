@@ -34,10 +34,10 @@ from pathlib import Path
 
 from shared.doors.numbers import finite
 from shared.doors.schema import AnyRecord
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Name, Place
+from shared.exchange.names import MessageRef, Name
 from shared.exchange.order import Exchange
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import (
@@ -117,7 +117,7 @@ class RunStore(RunFiles):
         Raises:
             ConfigurationError: a run of this name was begun with another one, or what is kept of it is damaged.
         """
-        self.demand_same(configuration, sharing)
+        self.require_same(configuration, sharing)
         for name, record in _offered(configuration, sharing).items():
             if not (path := self.home / name).exists():
                 write_file(path, dump_yaml(record))
@@ -127,7 +127,7 @@ class RunStore(RunFiles):
         path = self.home / names.RUN_CONFIGURATION
         return path.exists() and path.read_bytes() == dump_yaml(configuration)
 
-    def demand_same(self, configuration: RunConfiguration, sharing: Sharing) -> None:
+    def require_same(self, configuration: RunConfiguration, sharing: Sharing) -> None:
         """Demand that the run, if it was begun at all, was begun with this configuration; nothing is written.
 
         Raises:
@@ -160,7 +160,7 @@ class RunStore(RunFiles):
         try:
             return parse_yaml(path.read_bytes(), kind, str(path))
         except ConfigurationError as error:
-            where = f"a backup or from sites/SITE/mirror/{Place('offer', self.run).path}, which has it too"
+            where = f"a backup or from sites/SITE/mirror/{MessageRef('offer', self.run).path}, which has it too"
             raise ConfigurationError([f"{error.problems[0]}: the file is damaged; put it back from {where}"]) from None
 
     def offer_files(self) -> dict[str, bytes | Path]:
@@ -365,8 +365,8 @@ class RunStore(RunFiles):
     def _read(self, path: Path, kind: type[AnyRecord], remedy: str = "put it back from a backup") -> AnyRecord | None:
         try:
             return open_record(path.read_bytes(), kind, str(path)) if path.exists() else None
-        except PoisonError as error:
-            raise StandingError(f"{error}: the file is damaged; {remedy}") from None
+        except RejectedError as error:
+            raise ActionRequiredError(f"{error}: the file is damaged; {remedy}") from None
 
 
 def _offered(configuration: RunConfiguration, sharing: Sharing) -> dict[str, Record]:
@@ -402,15 +402,15 @@ def consent_of(channel: Exchange, run: str) -> Consent | None:
     """A site's answer to the offer, or None if there is none; an ill-formed one counts as no.
 
     Raises:
-        StandingError: it is not as it was accepted.
+        ActionRequiredError: it is not as it was accepted.
     """
-    message = channel.message(place := Place("consent", run))
+    message = channel.message(ref := MessageRef("consent", run))
     if message is None:
         return None
     try:
-        with held_against(place.path):
-            return open_record(channel.content(place, names.CONSENT), Consent, f"{place.path}/{names.CONSENT}")
-    except PoisonError as error:
+        with held_against(ref.path):
+            return open_record(channel.content(ref, names.CONSENT), Consent, f"{ref.path}/{names.CONSENT}")
+    except RejectedError as error:
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
@@ -418,18 +418,18 @@ def withdrawal_of(channel: Exchange, run: str) -> str | None:
     """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same.
 
     Raises:
-        StandingError: it is not as it was accepted.
+        ActionRequiredError: it is not as it was accepted.
     """
-    place = Place("withdrawal", run)
-    if (refusal := channel.refusal(place)) is not None:
+    ref = MessageRef("withdrawal", run)
+    if (refusal := channel.refusal(ref)) is not None:
         return sentence(refusal)
-    if channel.message(place) is None:
+    if channel.message(ref) is None:
         return None
     try:
-        with held_against(place.path):
-            content = channel.content(place, names.WITHDRAWAL)
-            return open_record(content, Withdrawal, f"{place.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
-    except PoisonError as error:
+        with held_against(ref.path):
+            content = channel.content(ref, names.WITHDRAWAL)
+            return open_record(content, Withdrawal, f"{ref.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
+    except RejectedError as error:
         return sentence(str(error))
 
 
@@ -445,11 +445,11 @@ def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:
     """The table of a site's answer in a round.
 
     Raises:
-        PoisonError: it is not a metrics table.
-        StandingError: it is not as it was accepted.
+        RejectedError: it is not a metrics table.
+        ActionRequiredError: it is not as it was accepted.
     """
-    place = Place("update", run, round_no)
-    if channel.message(place) is None:
+    ref = MessageRef("update", run, round_no)
+    if channel.message(ref) is None:
         return []
-    with held_against(place.path):
-        return read_metrics(channel.content(place, names.METRICS), f"{place.path}/{names.METRICS}")
+    with held_against(ref.path):
+        return read_metrics(channel.content(ref, names.METRICS), f"{ref.path}/{names.METRICS}")

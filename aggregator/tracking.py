@@ -19,7 +19,7 @@ from aggregator.configuration import Tracking
 from aggregator.report import Document, rounds_report
 from aggregator.sinks import Mlflow, Point, Settled, Sink, TensorBoard
 from aggregator.store import RunStore
-from shared.errors import PassingError
+from shared.errors import TransientError
 from shared.exchange.records import sentence
 from shared.trouble import Trouble
 
@@ -100,7 +100,7 @@ class _Feed:
                 self._sink.end(chosen)
         except ModuleNotFoundError as error:
             install = f"`pip install 'dropfed[{self._extra}]'` and launch once more"
-            self._trouble.begins(PassingError(f"{error.name} is not installed: {install}"))
+            self._trouble.begins(TransientError(f"{error.name} is not installed: {install}"))
         except Exception as error:  # other people's software, which must not end a run, whatever it does
             self._sink = None
             self._trouble.begins(_trouble(error))
@@ -110,8 +110,8 @@ class _Feed:
         return False
 
 
-def _trouble(error: Exception) -> PassingError:
-    return PassingError(sentence(f"{type(error).__name__}: {error}")[:300])
+def _trouble(error: Exception) -> TransientError:
+    return TransientError(sentence(f"{type(error).__name__}: {error}")[:300])
 
 
 def _newest_settled(store: RunStore) -> int:

@@ -6,8 +6,8 @@
 With ``rests`` no round begins before somebody has removed ``Home.resting``, which says that one is over.
 
 HOME is laid out as in ``exchange_federation``. Each site is a process of its own. A site sends back what it received;
-the aggregator takes any model that came whole. Everything else (launch, couriers, channels, folders, polling,
-heartbeats, checks, combining) is what runs for a PI and in a hospital.
+the aggregator takes any model that came whole. Everything else (launch, folder-sync workers, channels, folders,
+polling, heartbeats, checks, combining) is what runs for a PI and in a hospital.
 """
 
 from __future__ import annotations

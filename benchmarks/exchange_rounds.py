@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.exchange_federation import RUN, Home
 from benchmarks.exchange_servers import Served
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Request:
 
 
 STEPS = (
-    "seal",
+    "sign",
     "publish",
     "wait to be noticed",
     "fetch",
-    "check and seal the answer",
+    "check and sign the answer",
     "publish back",
     "wait to be noticed again",
     "fetch back",
@@ -43,7 +43,7 @@ class Round:
     """What happened in one round.
 
     Attributes:
-        seconds: from when the aggregator begins to seal the round until it has accepted the last answer.
+        seconds: from when the aggregator begins to sign the round until it has accepted the last answer.
         steps: by site, when each of ``STEPS`` had ended, in seconds from the same beginning.
         requests: of both ends: those that name the round, and others from this beginning to the next round's.
     """
@@ -70,21 +70,21 @@ def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence
 
 def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) -> Iterator[float]:
     """When each step of a site's round had ended, in seconds since 1970."""
-    down, up = Place("round", RUN, number), Place("update", RUN, number)
+    down, up = MessageRef("round", RUN, number), MessageRef("update", RUN, number)
     mirrors = {AGGREGATOR: home.aggregator / "sites" / site / "mirror", site: home.site(site) / "mirror"}
-    for place, sender, reader in ((down, AGGREGATOR, site), (up, site, AGGREGATOR)):
-        mine = [request for request in requests if request.site == site and request.path.startswith(place.manifest)]
+    for ref, sender, reader in ((down, AGGREGATOR, site), (up, site, AGGREGATOR)):
+        mine = [request for request in requests if request.site == site and request.path.startswith(ref.manifest)]
         # A rename changes ctime: a manifest's says when its message was complete.
-        yield (mirrors[sender] / place.manifest).stat().st_ctime
+        yield (mirrors[sender] / ref.manifest).stat().st_ctime
         yield max(request.ended for request in mine if request.end == sender and request.method in ("PUT", "MOVE"))
         yield min(
             request.ended for request in mine if (request.end, request.method, request.status) == (reader, "GET", 200)
         )
-        yield (mirrors[reader] / place.manifest).stat().st_ctime
+        yield (mirrors[reader] / ref.manifest).stat().st_ctime
 
 
 def _opened(home: Home, number: int) -> float | None:
-    """When a round was opened: the aggregator seals it next."""
+    """When a round was opened: the aggregator signs it next."""
     path = home.aggregator / "runs" / RUN / "rounds" / f"{number:04d}" / "opened.json"
     return path.stat().st_ctime if path.exists() else None
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 from shared.commands import say
 from shared.counted import counted
-from shared.errors import ConfigurationError, DataError, DropfedError, PassingError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
 from shared.exchange.names import SCRATCH
 from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble
-from shared.folder.lock import demand_private
+from shared.folder.lock import require_private
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
@@ -66,7 +66,7 @@ def with_problems(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield from look()
     except (ConfigurationError, DataError) as error:
         yield from (Finding("problem", problem) for problem in error.problems)
-    except PassingError as error:
+    except TransientError as error:
         yield Finding("problem", f"{error} If it stays so, ask your network people.")
     except DropfedError as error:
         yield Finding("problem", str(error))
@@ -78,9 +78,9 @@ def look_at_rights(work: Path) -> Iterator[Finding]:
     """See whether nobody but its owner enters a work directory.
 
     Raises:
-        StandingError: others may.
+        ActionRequiredError: others may.
     """
-    demand_private(work)
+    require_private(work)
     yield Finding("ok", f"rights: nobody but its owner enters {work}")
 
 
@@ -168,12 +168,12 @@ def free_scratch(folder: Folder) -> str:
     """The first name of a scratch folder that is free.
 
     Raises:
-        StandingError: none is.
+        ActionRequiredError: none is.
     """
     taken = {entry.name for entry in folder.list("")}
     free = [name for name in SCRATCH if name not in taken]
     if not free:
-        raise StandingError(
+        raise ActionRequiredError(
             f"{SCRATCH[0]} to {SCRATCH[-1]} are all in the folder, left by checks that were cut off: remove them"
         )
     return free[0]

@@ -162,7 +162,7 @@ def _nobody(what: str, instead: str) -> ConfigurationError:
     return ConfigurationError([f"{what} cannot be asked for without a terminal; {instead}"])
 
 
-def demand_yes(question: str) -> None:
+def require_yes(question: str) -> None:
     """Have a person say yes before what cannot be undone.
 
     Raises:

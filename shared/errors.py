@@ -1,8 +1,8 @@
 """Every error a person or a daemon must act upon.
 
 Each message is one sentence (or a list of them): what is wrong, where, what to do. The three kinds of
-failure that the daemons tell apart are types: ``PassingError`` goes away by waiting, ``StandingError``
-needs a person, ``PoisonError`` is input that is refused for good.
+failure that the daemons tell apart are types: ``TransientError`` goes away by waiting, ``ActionRequiredError``
+needs a person, ``RejectedError`` is input that is refused for good.
 
 Messages quote what others wrote: names of files, answers of servers, reasons. Whatever is quoted, a message is made
 harmless where it comes into being (``shared.visible``), so that it is one line wherever it is told.
@@ -46,7 +46,7 @@ class DataError(_ManyProblemsError):
     """A site's data cannot be used."""
 
 
-class PassingError(DropfedError):
+class TransientError(DropfedError):
     """A failure that waiting cures: refused, reset, timed out, 423, 429, 5xx except 507.
 
     Args:
@@ -58,15 +58,15 @@ class PassingError(DropfedError):
         self.retry_after_s = retry_after_s
 
 
-class LockedError(PassingError):
+class LockedError(TransientError):
     """Another request holds the file, usually for a moment: 423, or ownCloud's 500 to a MOVE."""
 
 
-class StandingError(DropfedError):
+class ActionRequiredError(DropfedError):
     """A failure that a person must cure: 401, 403, no such folder, 507, bad certificate, not WebDAV."""
 
 
-class LeftAloneError(StandingError):
+class LeftAloneError(ActionRequiredError):
     """A name that stays locked though nobody uses it, and is not written until its lock must be gone."""
 
 
@@ -78,7 +78,7 @@ class AlreadyExistsError(DropfedError):
     """A write-once name holds other bytes already."""
 
 
-class PoisonError(DropfedError):
+class RejectedError(DropfedError):
     """Input that is refused for good: wrong hash, signature, chain, shape, or a value that is not finite.
 
     Args:
@@ -92,7 +92,7 @@ class PoisonError(DropfedError):
         self.reason = visible(reason)
 
 
-class DoubtfulError(PoisonError):
+class DoubtfulError(RejectedError):
     """Input that does not hold, and may be the doing of anybody who can write in the folder, not of its sender.
 
     It is not taken, nor held against the sender: a daemon looks again until it is put right.

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from shared.doors.schema import AnyRecord
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.reading import parse_yaml
 from shared.folder.address import checked_address
 from shared.folder.durable import read_private
@@ -19,7 +19,7 @@ from shared.folder.login import Password
 def _usable(url: str) -> str:
     try:
         checked_address(url)
-    except StandingError as error:
+    except ActionRequiredError as error:
         raise ValueError(str(error)) from None
     return url
 
@@ -62,7 +62,7 @@ def read_password(path: Path) -> str:
     A public link may have none: then the file is empty.
 
     Raises:
-        StandingError: missing, readable by others, or not text.
+        ActionRequiredError: missing, readable by others, or not text.
     """
     return _text(path, read_private(path))
 
@@ -71,16 +71,18 @@ def password_text(path: Path) -> str:
     """Read a password from a file whose rights are somebody else's matter: a systemd credential.
 
     Raises:
-        StandingError: it cannot be read, or is not text.
+        ActionRequiredError: it cannot be read, or is not text.
     """
     try:
         return _text(path, path.read_bytes())
     except OSError as error:
-        raise StandingError(f"{path} cannot be read ({error.strerror}): name a file that holds the password") from None
+        raise ActionRequiredError(
+            f"{path} cannot be read ({error.strerror}): name a file that holds the password"
+        ) from None
 
 
 def _text(path: Path, content: bytes) -> str:
     try:
         return content.decode().strip("\r\n")
     except UnicodeDecodeError:
-        raise StandingError(f"{path} does not hold text: put the password there") from None
+        raise ActionRequiredError(f"{path} does not hold text: put the password there") from None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from shared.errors import DropfedError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, DropfedError, RejectedError, TransientError
 from shared.folder.durable import disk_trouble
 from shared.visible import visible
 
@@ -41,11 +41,11 @@ class Trouble:
     def begins(self, error: DropfedError) -> bool:
         """Note an error; return whether it is another than the present one."""
         # Passing failures are one trouble whatever their words, and locks another; all else needs its own remedy.
-        kind = type(error).__name__ if isinstance(error, PassingError) else str(error)
+        kind = type(error).__name__ if isinstance(error, TransientError) else str(error)
         self._unforeseen += isinstance(error, UnforeseenError)
         if kind not in self._told:
             self._told.add(kind)
-            level = logging.WARNING if isinstance(error, PassingError) else logging.ERROR
+            level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
             cause = error.__cause__ if isinstance(error, UnforeseenError) else None
             text = str(error).rstrip(".")
             self._logger.log(level, "%s: %s. Trying again until it works.", self._name, text, exc_info=cause)
@@ -67,7 +67,7 @@ class Trouble:
         return True
 
 
-class UnforeseenError(StandingError):
+class UnforeseenError(ActionRequiredError):
     """What no code expected: a mistake in dropfed, or in a library."""
 
     def __init__(self, cause: Exception) -> None:
@@ -97,7 +97,7 @@ def held_against(path: str) -> Iterator[None]:
         path: of what is looked at, in its folder.
 
     Raises:
-        PoisonError: something was raised that no code expected.
+        RejectedError: something was raised that no code expected.
     """
     try:
         yield
@@ -106,7 +106,7 @@ def held_against(path: str) -> Iterator[None]:
     except Exception as error:
         what = f"could not be looked at: {_named(error)}"
         _log(path, what)
-        raise PoisonError(path, what) from error
+        raise RejectedError(path, what) from error
 
 
 @lru_cache(maxsize=1000)

@@ -19,7 +19,7 @@ from shared.commands import (
     AS_JSON,
     Commands,
     ask_password,
-    demand_yes,
+    require_yes,
     say,
     show_status,
     status_options,
@@ -27,7 +27,7 @@ from shared.commands import (
     work_option,
 )
 from shared.counted import counted
-from shared.errors import ConfigurationError, DropfedError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.learning.tasks import TASK_NAMES
 from shared.visible import typed
 
@@ -76,8 +76,8 @@ def join(
     from shared.folder.address import is_public_link, shown, shown_user  # noqa: PLC0415  (keeps --help instant)
     from shared.settings import read_password  # noqa: PLC0415
     from site_client.configuration import FILE, PASSWORD_VARIABLE, has_credential  # noqa: PLC0415
-    from site_client.setup import demand_unused, joined, read_invite, settings_of  # noqa: PLC0415
     from site_client.setup import join as make_site  # noqa: PLC0415
+    from site_client.setup import joined, read_invite, require_unused, settings_of  # noqa: PLC0415
 
     content = read_invite(invite)
     folders = values_by_name("--data", data, "TASK=DIR, as in dr_staging=/data/fundus")
@@ -94,13 +94,13 @@ def join(
     if password_file is not None:
         password = read_password(password_file)
         if not (password or is_public_link(asked.url)):
-            raise StandingError(f"{password_file} is empty: put the folder's password there")
+            raise ActionRequiredError(f"{password_file} is empty: put the folder's password there")
     elif not has_credential() and not (password := os.environ.get(PASSWORD_VARIABLE)):
         instead = f"give --password-file FILE, or set {PASSWORD_VARIABLE}"
         is_told = content.password is not None and user in (None, content.user)
         password = content.password if is_told else ask_password(shown_user(asked.url, asked.user), instead)
     if known is None:
-        demand_unused(work, asked, password)
+        require_unused(work, asked, password)
     made = make_site(work, content, data=folders, url=url, password=password, user=user, ca_file=ca_file)
     if known is None:
         say(f"this is now site {content.site} of {content.federation}; its settings are in {work / FILE}")
@@ -145,7 +145,7 @@ def _check(work: Path, *, quick: bool = False, as_json: bool = False) -> None:
 @FOR
 def run(work: Path, once: bool, duration: str | None) -> None:
     """Run the daemon. Ctrl-C or TERM stops it cleanly; the next start goes on where it was."""
-    from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415  (keeps --help instant)
+    from shared.folder.lock import require_private, work_lock  # noqa: PLC0415  (keeps --help instant)
     from shared.learning.compute import prepare_compute  # noqa: PLC0415
     from shared.logs import log_to  # noqa: PLC0415
     from shared.service import find_manager  # noqa: PLC0415
@@ -157,7 +157,7 @@ def run(work: Path, once: bool, duration: str | None) -> None:
     find_manager()
     work = work.absolute()
     with work_lock(work, if_another_daemon(work), MADE_BY):
-        demand_private(work)
+        require_private(work)
         os.umask(0o077)
         stop = _stop_event(duration)
         configuration = read_configuration(work)
@@ -218,7 +218,7 @@ def status(work: Path, as_json: bool, watch: bool) -> None:
 
 @main.command()
 @WORK
-@click.option("--since", metavar="DATE|DAYS", help="Only what was sealed since a date, or in so many days (UTC).")
+@click.option("--since", metavar="DATE|DAYS", help="Only what was signed since a date, or in so many days (UTC).")
 @click.option("--json", "as_json", is_flag=True, help="For scripts; with every tensor's name and shape.")
 def sent(work: Path, since: str | None, as_json: bool) -> None:
     """Show what left this hospital: every file with its hash, what it answers, and whether the folder has it.
@@ -336,7 +336,7 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
         return
     if not yes:
         what = "Leave" if now == "agreed" else "This site has not agreed yet, so this declines. Decline"
-        demand_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.")
+        require_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.")
     write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
     say(f"{run}: {how}; the daemon says so in the folder {when}")
@@ -351,17 +351,17 @@ def rotate_key(work: Path, yes: bool) -> None:
     The folder shows the hand-over from the daemon's next start on, and the aggregator follows it by itself.
     """
     from shared.exchange.names import handover_path  # noqa: PLC0415  (keeps --help instant)
-    from shared.folder.lock import demand_private, work_lock  # noqa: PLC0415
+    from shared.folder.lock import require_private, work_lock  # noqa: PLC0415
     from site_client.configuration import MADE_BY  # noqa: PLC0415
     from site_client.machine import if_another_daemon  # noqa: PLC0415
-    from site_client.rotation import demand_rotatable, rotate  # noqa: PLC0415
+    from site_client.rotation import require_rotatable, rotate  # noqa: PLC0415
     from site_client.setup import KEY_FILE  # noqa: PLC0415
 
     with work_lock(work, if_another_daemon(work), MADE_BY):
-        demand_private(work)
-        demand_rotatable(work)
+        require_private(work)
+        require_rotatable(work)
         if not yes:
-            demand_yes("Make a new signing key? The present one signs nothing any more.")
+            require_yes("Make a new signing key? The present one signs nothing any more.")
         handover = rotate(work)
     say(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
@@ -389,7 +389,7 @@ def accept_division(work: Path, yes: bool) -> None:
     with work_lock(work, if_another_daemon(work), MADE_BY):
         channel = read_channel(work)
         if not yes:
-            demand_yes(
+            require_yes(
                 "Divide the images anew? What was told about earlier sets of images, together with what is told about "
                 "new ones, can give single images away."
             )
@@ -408,9 +408,9 @@ def pause(work: Path) -> None:
     A training or a transfer that is going on is broken off, and repeated or resumed later.
     """
     from site_client import store  # noqa: PLC0415  (keeps --help instant)
-    from site_client.configuration import demand_site  # noqa: PLC0415
+    from site_client.configuration import require_site  # noqa: PLC0415
 
-    demand_site(work)
+    require_site(work)
     store.pause(work)
     say(f"paused; go on with `dropfed-site resume --work {typed(work)}`")
 
@@ -420,9 +420,9 @@ def pause(work: Path) -> None:
 def resume(work: Path) -> None:
     """Go on after `pause`."""
     from site_client import store  # noqa: PLC0415  (keeps --help instant)
-    from site_client.configuration import demand_site  # noqa: PLC0415
+    from site_client.configuration import require_site  # noqa: PLC0415
 
-    demand_site(work)
+    require_site(work)
     was_paused = store.is_paused(work)
     store.resume(work)
     say(f"the daemon goes on {_when_told(work)}" if was_paused else "it was not paused; nothing was changed")

@@ -1,6 +1,6 @@
 """What a yes commits this site to: which of its images a run uses, and what it may take of them.
 
-All of it is settled, and on the disk, before the yes is sealed, and each round finds it there. When the run is over,
+All of it is settled, and on the disk, before the yes is signed, and each round finds it there. When the run is over,
 what it did not take is given back, where that is safe.
 """
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.counted import counted
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration, decimal_text
 from shared.learning.data.division import Block, deal
 from shared.learning.data.sets import Members, SetName, images_in, sets_of
 from shared.learning.data.splits import SPLITS, SplitName, SplitPlan
-from shared.learning.demands import Demands, demands
 from shared.learning.privacy import Spent, epsilon, mechanism
 from shared.learning.private_gradients import Secret
+from shared.learning.requirements import Requirements, requirements
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
 from shared.visible import typed
@@ -57,22 +57,24 @@ class Settled:
         """How many images are in a set."""
         return images_in(self.sets[name], self.found.own.blocks)
 
-    def demand_allowed(self, run: str, policy: Policy) -> None:
+    def require_allowed(self, run: str, policy: Policy) -> None:
         """Demand that the hospital allows that.
 
         Raises:
             ConfigurationError: it does not.
         """
-        _demand_images(self.images("train"), policy)
-        _demand_rows(self.before.budget, run, {name: (self.sets[name], self.rows[name]) for name in self.sets}, policy)
+        _require_images(self.images("train"), policy)
+        _require_rows(self.before.budget, run, {name: (self.sets[name], self.rows[name]) for name in self.sets}, policy)
 
 
-def settle(work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration, demanded: Demands) -> Settled:
+def settle(
+    work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration, required: Requirements
+) -> Settled:
     """See which images a run would use. Nothing is written; the bytes of all files are looked at, and no pixel.
 
     Raises:
         DataError: the folders cannot be read, or do not make the run's sets.
-        StandingError: what is kept of earlier runs is missing or old.
+        ActionRequiredError: what is kept of earlier runs is missing or old.
     """
     before = _after_all_others(work, channel, run.run)
     here, least = all_units(work, site), site.policy.minimum_count
@@ -81,10 +83,10 @@ def settle(work: Path, channel: Channel, site: SiteConfiguration, run: RunConfig
     sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
     if found.foreign is not None:
         sets["foreign"] = tuple(found.foreign.blocks)
-    return Settled(before, blocks, found, sets, _rows(demanded.most_rows))
+    return Settled(before, blocks, found, sets, _rows(required.most_rows))
 
 
-def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Trainer, demanded: Demands) -> Dataset:
+def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Trainer, required: Requirements) -> Dataset:
     """Settle which images a run uses, and reserve what it may take of them. Done twice, it comes to the same.
 
     Returns:
@@ -93,20 +95,20 @@ def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Train
     Raises:
         ConfigurationError: the run asks for more than this hospital allows.
         DataError: its images cannot be read, or do not make the run's sets.
-        StandingError: what it kept of earlier runs is missing or old, or this run may have been answered before.
+        ActionRequiredError: what it kept of earlier runs is missing or old, or this run may have been answered before.
     """
     policy, run = site.policy, trainer.run
     _release_all_others(work, channel, run.run)
-    _demand_unanswered(work, kept(work, agreed_runs(channel)).budget, run)
-    settled = settle(work, channel, site, run, demanded)
+    _require_unanswered(work, kept(work, agreed_runs(channel)).budget, run)
+    settled = settle(work, channel, site, run, required)
     before, sets = settled.before, settled.sets
-    settled.demand_allowed(run.run, policy)  # what can be known without reading an image is asked first
+    settled.require_allowed(run.run, policy)  # what can be known without reading an image is asked first
     dataset = trainer.open_dataset(settled.found.members(sets))
-    if problems := excesses(policy, demanded, max(dataset.repeats.values(), default=1)):
+    if problems := excesses(policy, required, max(dataset.repeats.values(), default=1)):
         raise ConfigurationError(problems)
-    spending = _spending(run, demanded, len(dataset.train))
+    spending = _spending(run, required, len(dataset.train))
     if spending is not None:
-        _demand_privacy(before.budget, run.run, spending, policy)
+        _require_privacy(before.budget, run.run, spending, policy)
         # The secret of a run's noise is made here and nowhere else. If it is lost, no round is answered any more: other
         # noise over the same sums would show, together with the first, what they are.
         Secret.made_at(store.noise_path(work, run.run))
@@ -123,12 +125,12 @@ def committed(work: Path, channel: Channel, site: SiteConfiguration, run: RunCon
 
     Raises:
         DataError: the images cannot be read.
-        StandingError: too little of what was agreed to is left, or it was of an earlier division.
+        ActionRequiredError: too little of what was agreed to is left, or it was of an earlier division.
     """
     found = kept(work, agreed_runs(channel))
     agreed = found.budget.runs.get(run.run)
     if agreed is None or agreed.sets is None:
-        raise StandingError(
+        raise ActionRequiredError(
             f"run {run.run} was agreed to with an earlier division of the images, and is not answered with this one: "
             "withdraw from it"
         )
@@ -141,7 +143,7 @@ def committed(work: Path, channel: Channel, site: SiteConfiguration, run: RunCon
     members = here.members(agreed.sets)
     enough = len(members["train"]) >= site.policy.minimum_training_images
     if not (enough and members["validation"] and members["test"]):
-        raise StandingError(
+        raise ActionRequiredError(
             f"run {run.run}: too few of the blocks of images that it uses are whole: put back what was lost or changed "
             "since this site agreed, or withdraw from the run"
         )
@@ -157,14 +159,14 @@ def release(work: Path, channel: Channel, run: str) -> None:
         budget = _without_rest(work, channel, found.budget, run)
         if budget != found.budget:
             keep(work, Kept(found.division, budget))
-    except StandingError as error:
+    except ActionRequiredError as error:
         logger.warning("run %s: what it did not take is not given back: %s", run, error)
     store.noise_path(work, run).unlink(missing_ok=True)
 
 
 def agreed_runs(channel: Channel) -> list[str]:
     """The runs that this site has agreed to, by its own messages."""
-    runs = [message.place.run for message in channel.own_messages() if message.place.kind == "consent"]
+    runs = [message.ref.run for message in channel.own_messages() if message.ref.kind == "consent"]
     return [run for run in runs if (consent := store.consent(channel, run)) is not None and consent.agrees]
 
 
@@ -172,7 +174,7 @@ def divide_anew(work: Path, channel: Channel) -> None:
     """Begin a new division, as a person wants it. A run of which no budget is left counts with all it may have taken.
 
     Raises:
-        StandingError: what such a run offered is not here.
+        ActionRequiredError: what such a run offered is not here.
     """
     budget = budget_here(work)
     known = budget.runs if budget is not None else {}
@@ -182,42 +184,42 @@ def divide_anew(work: Path, channel: Channel) -> None:
 
 def _worst_case(channel: Channel, run: str) -> Agreed:
     configuration, _ = store.offer(channel, run)
-    consent, demanded = store.consent(channel, run), demands(configuration)
-    spending = _spending(configuration, demanded, consent.training_images) if consent is not None else None
-    return Agreed(sets=None, rows=_rows(demanded.most_rows), private=spending)
+    consent, required = store.consent(channel, run), requirements(configuration)
+    spending = _spending(configuration, required, consent.training_images) if consent is not None else None
+    return Agreed(sets=None, rows=_rows(required.most_rows), private=spending)
 
 
 # --- what is asked of a run ------------------------------------------------------------------------------------
 
 
-def _demand_unanswered(work: Path, budget: Budget, run: RunConfiguration) -> None:
+def _require_unanswered(work: Path, budget: Budget, run: RunConfiguration) -> None:
     """Raise if this run may have been answered before, whatever the folder holds of that: others can remove it there.
 
-    What a yes that was cut off before it was sealed has left is open, of this division, and has its secret beside it.
+    What a yes that was cut off before it was signed has left is open, of this division, and has its secret beside it.
     """
     agreed = budget.runs.get(run.run)
     if agreed is not None:
         has_noise = agreed.private is None or store.noise_path(work, run.run).exists()
         if agreed.is_over or agreed.sets is None or not has_noise or store.is_restored(work):
-            raise StandingError(
+            raise ActionRequiredError(
                 f"run {run.run} was agreed to before, by {BUDGET}, and that yes is not in the folder any more: a "
                 "second answer would give away what the first has hidden, so decline it"
             )
     elif run.privacy is not None and store.is_restored(work):
-        raise StandingError(
+        raise ActionRequiredError(
             f"run {run.run} is private, and this site lost its disk: only a person knows whether {BUDGET} is the "
             "newest, for what the folder holds others can remove; decline the run, or see what "
             f"`dropfed-site accept-division --work {typed(work)}` would mean"
         )
 
 
-def _demand_images(images: int, policy: Policy) -> None:
+def _require_images(images: int, policy: Policy) -> None:
     least = policy.minimum_training_images
     if images < least:
         raise ConfigurationError([f"it would train on fewer images than this hospital's minimum of {least}"])
 
 
-def _demand_rows(budget: Budget, run: str, asked: dict[SetName, tuple[tuple[int, ...], int]], policy: Policy) -> None:
+def _require_rows(budget: Budget, run: str, asked: dict[SetName, tuple[tuple[int, ...], int]], policy: Policy) -> None:
     """Raise unless what is left of the rows over each set suffices."""
     for name, (blocks, rows) in asked.items():
         left = policy.rows_per_set - budget.rows_of(blocks, but=run)
@@ -227,7 +229,7 @@ def _demand_rows(budget: Budget, run: str, asked: dict[SetName, tuple[tuple[int,
             )
 
 
-def _demand_privacy(budget: Budget, run: str, spending: Spending, policy: Policy) -> None:
+def _require_privacy(budget: Budget, run: str, spending: Spending, policy: Policy) -> None:
     total = epsilon([*budget.spent(but=run), spending.as_spent()], policy.total_delta)
     if total > policy.total_epsilon:
         raise ConfigurationError(
@@ -238,7 +240,7 @@ def _demand_privacy(budget: Budget, run: str, spending: Spending, policy: Policy
         )
 
 
-def _spending(run: RunConfiguration, demanded: Demands, images: int) -> Spending | None:
+def _spending(run: RunConfiguration, required: Requirements, images: int) -> Spending | None:
     """What a run spends of the privacy of so many training images; None if it is not private.
 
     Raises:
@@ -246,7 +248,7 @@ def _spending(run: RunConfiguration, demanded: Demands, images: int) -> Spending
     """
     if run.privacy is None:
         return None
-    epochs = demanded.epochs * run.rounds
+    epochs = required.epochs * run.rounds
     spent = mechanism(run.privacy, images=images, batch_size=run.batch_size, epochs=epochs).spent(epochs)
     return _as_spending(spent)
 
@@ -272,7 +274,7 @@ def _after_all_others(work: Path, channel: Channel, run: str) -> Kept:
     """What is kept once all runs but one are over: that one came later, so no round of the others is answered any more.
 
     Raises:
-        StandingError: as ``kept``.
+        ActionRequiredError: as ``kept``.
     """
     found = kept(work, agreed_runs(channel))
     budget = found.budget
@@ -293,21 +295,21 @@ def _open_besides(budget: Budget, run: str) -> list[str]:
 def _without_rest(work: Path, channel: Channel, budget: Budget, run: str) -> Budget:
     """The budget in which a run that is over has what its answers took.
 
-    An answer that is sealed counts as sent. A private run gives nothing back if the secret of its noise is gone: then a
+    An answer that is signed counts as sent. A private run gives nothing back if the secret of its noise is gone: then a
     disk was lost since this site agreed, and with it, perhaps, an answer that had left in part.
     """
     agreed = budget.runs.get(run)
     if agreed is None or agreed.is_over or (agreed.private and not store.noise_path(work, run).exists()):
         return budget
-    if channel.message(Place("consent", run)) is None:
+    if channel.message(MessageRef("consent", run)) is None:
         return budget
     configuration, _ = store.offer(channel, run)
-    answers = [channel.message(Place("update", run, number)) for number in range(1, configuration.rounds + 2)]
+    answers = [channel.message(MessageRef("update", run, number)) for number in range(1, configuration.rounds + 2)]
     trained = sum(answer is not None and names.SITE_MODEL in answer.manifest.files for answer in answers)
     validated = sum(answer is not None for answer in answers) - trained
     spending = agreed.private
     if spending is not None:
         steps = spending.steps // configuration.rounds * trained  # each round takes as many
         spending = spending.model_copy(update={"steps": steps})
-    rows = _rows(demands(configuration).rows(trained, validated))
+    rows = _rows(requirements(configuration).rows(trained, validated))
     return budget.with_run(run, Agreed(sets=agreed.sets, rows=rows, private=spending, is_over=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from shared.doors import patterns
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.forms import text_like
 from shared.exchange.names import FEDERATION, SITE_CARD, Name
 from shared.exchange.reading import dump_yaml
@@ -30,7 +30,7 @@ from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
 from shared.logs import LogForm
 from shared.settings import Address, kept_password, password_text, read_settings
-from site_client.limits import Limits, demand_transfer_hours
+from site_client.limits import Limits, require_transfer_hours
 
 if TYPE_CHECKING:
     from shared.learning.compute import Computing
@@ -131,7 +131,7 @@ class SiteConfiguration(Record):
         return self
 
 
-def demand_site(work: Path) -> None:
+def require_site(work: Path) -> None:
     """Demand that a directory is a site's; settings that are just being edited stand in nobody's way.
 
     Raises:
@@ -170,22 +170,22 @@ def _misfits(work: Path, configuration: SiteConfiguration) -> list[str]:
     return []
 
 
-def other_site(where: str, reason: str, configuration: SiteConfiguration) -> StandingError:
+def other_site(where: str, reason: str, configuration: SiteConfiguration) -> ActionRequiredError:
     """What is said where the folder shows another site than the settings."""
     us = f"{configuration.federation}/{configuration.site}"
-    return StandingError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
+    return ActionRequiredError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
 
 
 def opened_federation(content: bytes, configuration: SiteConfiguration) -> Federation:
     """``federation.json`` as the folder has it, if the aggregator wrote it that this site believes.
 
     Raises:
-        StandingError: somebody else did, or it is damaged.
+        ActionRequiredError: somebody else did, or it is damaged.
     """
     try:
         return open_federation(content, aggregator_key=configuration.aggregator_key)
-    except PoisonError as error:
-        raise StandingError(f"{error}: do not go on, and tell the aggregator's people") from None
+    except RejectedError as error:
+        raise ActionRequiredError(f"{error}: do not go on, and tell the aggregator's people") from None
 
 
 def identity(work: Path) -> Federation | SiteConfiguration:
@@ -196,7 +196,7 @@ def identity(work: Path) -> Federation | SiteConfiguration:
     """
     try:
         return open_federation((work / "mirror" / FEDERATION).read_bytes(), aggregator_key=None)
-    except (FileNotFoundError, PoisonError):
+    except (FileNotFoundError, RejectedError):
         return read_configuration(work)
 
 
@@ -253,14 +253,14 @@ def open_folder(
         permit: called before each block of a large file; raises what stands against moving it, besides the limits.
 
     Raises:
-        StandingError: no password, a password file that others can read, or an unusable address.
+        ActionRequiredError: no password, a password file that others can read, or an unusable address.
     """
     limits = configuration.limits
     megabits: dict[Direction, float | None] = {"up": limits.upload_megabits, "down": limits.download_megabits}
 
     def permit_within_limits(direction: Direction) -> None:
         permit(direction)
-        demand_transfer_hours(limits.transfer_hours)
+        require_transfer_hours(limits.transfer_hours)
 
     meter = Meter(
         work / TRANSFER,
@@ -280,7 +280,7 @@ def connect(work: Path, configuration: SiteConfiguration, meter: Meter, *, passw
         password: to enter with instead.
 
     Raises:
-        StandingError: no password, a password file that others can read, or an unusable address.
+        ActionRequiredError: no password, a password file that others can read, or an unusable address.
     """
     if (root := folder_here(configuration.url)) is not None:
         return LocalFolder(root)
@@ -316,7 +316,7 @@ def _password(path: Path) -> Password:
         remedy = f"correct user or url in {FILE}, or give systemd the right credential `password` and restart the unit"
         return Password(partial(password_text, credential), remedy)
     if not path.exists():
-        raise StandingError(
+        raise ActionRequiredError(
             f"{path} is missing and {PASSWORD_VARIABLE} is not set: write the password into the file, readable by you "
             "alone (chmod 600), or set the variable"
         )

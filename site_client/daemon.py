@@ -16,19 +16,19 @@ from types import MappingProxyType
 from shared import service
 from shared.counted import counted
 from shared.errors import (
+    ActionRequiredError,
     AlreadyExistsError,
     ConfigurationError,
     DropfedError,
     NotFoundError,
-    PoisonError,
-    StandingError,
+    RejectedError,
     Stopped,
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, Place
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef
 from shared.exchange.records import (
     PLAIN,
     Consent,
@@ -40,7 +40,7 @@ from shared.exchange.records import (
     sentence,
 )
 from shared.exchange.signing import canonical
-from shared.exchange.trust import Correspondent, check_form, open_federation, open_site_card
+from shared.exchange.trust import Peer, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors
 from shared.folder.contract import UNFINISHED, Folder
 from shared.folder.durable import write_file
@@ -110,7 +110,7 @@ class Daemon:
             give_up_after_s=give_up_after_s,
         )
         self._folder = ListedFolder(retrying, has_tag=(work / HAS_TAG).exists())
-        peer = Correspondent(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+        peer = Peer(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
         self._channel = Channel(
             work,
             self._folder,
@@ -120,7 +120,7 @@ class Daemon:
             encryption_key=EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE),
         )
         self._inbox = Inbox(
-            self._folder, self._channel, lambda place: self._heartbeat.beat("receiving", self._channel, place)
+            self._folder, self._channel, lambda ref: self._heartbeat.beat("receiving", self._channel, ref)
         )
         self._trouble = Trouble(logger, configuration.site, "goes on.")
         self._card_published = False
@@ -176,13 +176,13 @@ class Daemon:
     def permit(self, direction: Direction) -> None:
         """Ask, before each block of a large file, whether it is still wanted. What has moved so far is not lost.
 
-        What is sealed is sent, for all that follows it is chained to it; so a withdrawal ends only what comes.
+        What is signed is sent, for all that follows it is chained to it; so a withdrawal ends only what comes.
 
         Raises:
             Stopped: it is not.
         """
         last = self._channel.last_from_peer()
-        self._go_on_or_stop(last.place.run if last and direction == "down" else None)
+        self._go_on_or_stop(last.ref.run if last and direction == "down" else None)
 
     def _rest(self) -> Phase:
         """Why there is nothing to do now."""
@@ -298,7 +298,7 @@ class Daemon:
             case rounds.Withdraw(run):
                 self._withdraw(run)
             case rounds.AnswerRound(run, round_no):
-                self._answer_round_or_leave_it(Place("round", run, round_no))
+                self._answer_round_or_leave_it(MessageRef("round", run, round_no))
             case rounds.KeepFinal(run):
                 self._keep_final(run)
             case rounds.Wait():
@@ -310,7 +310,7 @@ class Daemon:
         """Fetch the first of the messages that is there; if there is none, we have looked. Always goes on."""
         self._folder.look_anew()
         later = self._inbox.later_rounds(look.later_than) if look.later_than else []
-        fetched = self._inbox.fetch_first([*later, *look.places, *(self._inbox.offers() if look.offers else [])])
+        fetched = self._inbox.fetch_first([*later, *look.refs, *(self._inbox.offers() if look.offers else [])])
         self._looked = fetched is None
         if fetched is not None:
             self._note_end(fetched.run)
@@ -319,7 +319,7 @@ class Daemon:
         return True
 
     def _tell_held_up(self, path: str) -> None:
-        trouble = StandingError(
+        trouble = ActionRequiredError(
             f"{path} has been waiting in the folder for its name, as {path}{UNFINISHED}: the aggregator is off, or the "
             "server holds that name locked; ask the aggregator's people"
         )
@@ -348,7 +348,7 @@ class Daemon:
             try:
                 self._folder.create(names.SITE_CARD, path.read_bytes())
             except AlreadyExistsError as error:
-                raise StandingError(
+                raise ActionRequiredError(
                     f"{error} `dropfed-site check --work {typed(self._work)}` compares the two."
                 ) from None
         else:
@@ -356,7 +356,7 @@ class Daemon:
             us = self._configuration
             try:
                 open_site_card(content, federation=us.federation, site=us.site, secret=None)
-            except PoisonError as error:
+            except RejectedError as error:
                 raise other_site(f"{names.SITE_CARD} in the folder", error.reason, us) from None
             store.note_restored(self._work)
             write_file(taking_back, b"")
@@ -366,14 +366,14 @@ class Daemon:
             self._read_federation()  # with keys that open what a lost disk held
         if taking_back.exists() or self._channel.own_head.seq == 0:
             for run in self._inbox.runs():
-                updates = [Place("update", run, place.round_no) for place in self._inbox.rounds_of(run)]
-                self._channel.adopt([Place("consent", run), *updates, Place("withdrawal", run)])
+                updates = [MessageRef("update", run, ref.round_no) for ref in self._inbox.rounds_of(run)]
+                self._channel.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
         taking_back.unlink(missing_ok=True)
         for run in store.runs_with_noise(self._work):
             if ending_of(self._channel, run) is not None:
                 release(self._work, self._channel, run)
         if (last := self._channel.last_from_peer()) is not None:
-            self._channel.prune(last.place.run)
+            self._channel.prune(last.ref.run)
         self._card_published = True
 
     def _read_federation(self) -> bool:
@@ -387,12 +387,14 @@ class Daemon:
         federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
         us = (self._configuration.federation, self._configuration.site)
         if (federation.federation, federation.site) != us:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{names.FEDERATION} was written for {federation.federation}/{federation.site}: this is another site's "
                 f"folder, or somebody put its file here; correct site or url in {FILE}, or tell the aggregator's people"
             )
         if federation.site_key != first_key(self._work):
-            raise StandingError(f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite")
+            raise ActionRequiredError(
+                f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite"
+            )
         write_file(self._channel.mirror / names.FEDERATION, content)
         logger.info("enrolled in %s", federation.federation)
         self._looked = False
@@ -420,18 +422,18 @@ class Daemon:
         if agrees:
             trainer = self._trainer(run)
             try:
-                demanded = trainer.check_offer()
+                required = trainer.check_offer()
                 if configuration.encrypt != "none":
-                    self._channel.demand_keys(run)
+                    self._channel.require_keys(run)
                 self._check_start(trainer)
-                dataset = commit(self._work, self._channel, self._configuration, trainer, demanded)
-            except (ConfigurationError, PoisonError) as error:
+                dataset = commit(self._work, self._channel, self._configuration, trainer, required)
+            except (ConfigurationError, RejectedError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
                 self._dataset = (run, dataset)
                 images = split_counts(dataset, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
-        self._seal(Place("consent", run), {names.CONSENT: canonical(answer.model_dump())})
+        self._sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
         return True
 
@@ -439,62 +441,62 @@ class Daemon:
         """Demand that the offer brings exactly what its list says we begin with.
 
         Raises:
-            PoisonError: saying what is different.
+            RejectedError: saying what is different.
         """
         run, beginning = trainer.run.run, trainer.sharing.beginning
-        start, shown_as = store.start(self._channel, run), f"{Place('offer', run).path}/{names.START}"
+        start, shown_as = store.start(self._channel, run), f"{MessageRef('offer', run).path}/{names.START}"
         if (start is not None) != bool(beginning.tensors):
-            raise PoisonError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")
+            raise RejectedError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")
         if start is not None:
             check_tensors(start, beginning, shown_as)
 
     def _withdraw(self, run: str) -> None:
         decided = store.decision(self._work, run)
         withdrawal = Withdrawal(run=run, reason=sentence(decided.reason) if decided else "")
-        self._seal(Place("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
+        self._sign(MessageRef("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
         release(self._work, self._channel, run)
-        logger.warning("run %s: withdrawn; what was sealed before still stands", run)
+        logger.warning("run %s: withdrawn; what was signed before still stands", run)
 
-    def _answer_round_or_leave_it(self, place: Place) -> None:
+    def _answer_round_or_leave_it(self, ref: MessageRef) -> None:
         """A person who pauses the site or withdraws does not have to wait for the end of the training."""
         try:
-            self._answer_round(place)
+            self._answer_round(ref)
         except Stopped as reason:
             if self._stop.is_set():
                 raise
-            logger.info("%s: %s", store.round_told(self._channel, place), reason)
+            logger.info("%s: %s", store.round_told(self._channel, ref), reason)
 
-    def _answer_round(self, place: Place) -> None:
-        """Train from the sealed input alone, so that a crash repeats the work and ends at the same bytes."""
+    def _answer_round(self, ref: MessageRef) -> None:
+        """Train from the signed input alone, so that a crash repeats the work and ends at the same bytes."""
         channel = self._channel
-        configuration = store.round_configuration(channel, place)
-        trainer = self._trainer(place.run)
-        if configuration != round_configuration(trainer.run, place.round_no, self._configuration.site):
-            raise PoisonError(f"{place.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
-        received = self._received(place, trainer)
-        self._heartbeat.beat("training", channel, place)
+        configuration = store.round_configuration(channel, ref)
+        trainer = self._trainer(ref.run)
+        if configuration != round_configuration(trainer.run, ref.round_no, self._configuration.site):
+            raise RejectedError(f"{ref.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
+        received = self._received(ref, trainer)
+        self._heartbeat.beat("training", channel, ref)
 
         def is_time(percent: int) -> bool:
-            return self._is_time(place, percent)
+            return self._is_time(ref, percent)
 
-        update = Place("update", place.run, place.round_no)
+        update = MessageRef("update", ref.run, ref.round_no)
         model, wire = channel.path(update, names.SITE_MODEL), trainer.run.wire
         files = Files(
             received=received,
-            state=received_state(channel, place, trainer.sharing),
-            start=store.start(channel, place.run),
-            personal=store.newest_personal(self._work, channel, place.run, before=place.round_no),
-            accepted=store.newest_accepted(self._work, channel, place.run, before=place.round_no),
+            state=received_state(channel, ref, trainer.sharing),
+            start=store.start(channel, ref.run),
+            personal=store.newest_personal(self._work, channel, ref.run, before=ref.round_no),
+            accepted=store.newest_accepted(self._work, channel, ref.run, before=ref.round_no),
             trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
             sent={
                 group: channel.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)
             },
-            kept=store.personal_path(self._work, place.run, place.round_no),
+            kept=store.personal_path(self._work, ref.run, ref.round_no),
         )
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {counted(worked.images, 'image')}" if configuration.epochs else "validated"
-        logger.info("%s: %s in %.0f s", store.round_told(channel, place), what, time.monotonic() - began)
+        logger.info("%s: %s in %.0f s", store.round_told(channel, ref), what, time.monotonic() - began)
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():
@@ -505,8 +507,8 @@ class Daemon:
             if wire != PLAIN:
                 trained = encode(files.trained, model, trainer.sharing.shared, wire, received)
             known[names.SITE_MODEL] = trained
-        self._go_on_or_stop(place.run)
-        self._seal(update, answer, known=known, wire=wire)
+        self._go_on_or_stop(ref.run)
+        self._sign(update, answer, known=known, wire=wire)
         shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
 
     def _work_through(
@@ -519,21 +521,21 @@ class Daemon:
             members = self._members(trainer)
             return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
         dataset = self.images(run.run)
-        self._demand_agreed_count(trainer, dataset)
+        self._require_agreed_count(trainer, dataset)
         trained_before = store.rounds_trained(self._channel, run.run, before=configuration.round)
 
         on_progress = self._resting_until(is_time)
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
 
-    def _is_time(self, place: Place, percent: int) -> bool:
+    def _is_time(self, ref: MessageRef, percent: int) -> bool:
         """Tell how far the work is; return whether to go on or to rest.
 
         Raises:
             Stopped: it is not wanted any more.
         """
-        self._go_on_or_stop(place.run if place.kind == "round" else None)
+        self._go_on_or_stop(ref.run if ref.kind == "round" else None)
         rests = self._seconds_until_training() > 0
-        self._heartbeat.beat("outside hours" if rests else "training", self._channel, place, percent=percent)
+        self._heartbeat.beat("outside hours" if rests else "training", self._channel, ref, percent=percent)
         return not rests
 
     def _resting_until(self, is_time: IsTime) -> OnProgress:
@@ -543,32 +545,32 @@ class Daemon:
 
         return on_progress
 
-    def _demand_agreed_count(self, trainer: Trainer, dataset: Dataset) -> None:
+    def _require_agreed_count(self, trainer: Trainer, dataset: Dataset) -> None:
         """Demand for a private run, whose cost is reckoned from it, as many training images as we agreed with.
 
         Raises:
-            StandingError: there are others now.
+            ActionRequiredError: there are others now.
         """
         consent = store.consent(self._channel, trainer.run.run)
         found = split_counts(dataset, self._configuration.policy)["train"]
         if trainer.run.privacy is not None and consent is not None and consent.images["train"] != found:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"run {trainer.run.run} is private, and was agreed to with {consent.images['train']} training images; "
                 f"now there are {found}: put them back as they were, or withdraw from the run"
             )
 
-    def _received(self, place: Place, trainer: Trainer) -> Path:
+    def _received(self, ref: MessageRef, trainer: Trainer) -> Path:
         """A round's global model in the plain form.
 
         Raises:
-            PoisonError: it does not hold the run's tensors in the run's form.
+            RejectedError: it does not hold the run's tensors in the run's form.
         """
-        path, shown_as = self._channel.path(place, names.GLOBAL_MODEL), f"{place.path}/{names.GLOBAL_MODEL}"
+        path, shown_as = self._channel.path(ref, names.GLOBAL_MODEL), f"{ref.path}/{names.GLOBAL_MODEL}"
         if not path.exists():
-            raise PoisonError(shown_as, "was not fetched, for there was a verdict on the round, now gone")
-        if (message := self._channel.message(place)) is not None:
+            raise RejectedError(shown_as, "was not fetched, for there was a verdict on the round, now gone")
+        if (message := self._channel.message(ref)) is not None:
             check_form(message, trainer.run.wire)
-        wire = trainer.run.wire.of(place.kind, names.GLOBAL_MODEL)
+        wire = trainer.run.wire.of(ref.kind, names.GLOBAL_MODEL)
         if wire == PLAIN:
             check_tensors(path, trainer.sharing.shared, shown_as)
             return path
@@ -595,8 +597,8 @@ class Daemon:
     def _keep_final(self, run: str) -> None:
         """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
         release(self._work, self._channel, run)
-        place = Place("final", run)
-        on_progress = self._resting_until(lambda percent: self._is_time(place, percent))
+        ref = MessageRef("final", run)
+        on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
         try:
             trainer = self._trainer(run)
             dataset = self.images(run)
@@ -608,17 +610,17 @@ class Daemon:
             logger.error("run %s: its final model is not made ready for use here: %s", run, error)
             self._left_alone.add(run)
 
-    def _seal(
+    def _sign(
         self,
-        place: Place,
+        ref: MessageRef,
         files: Mapping[str, bytes | Path],
         *,
         known: Mapping[str, FileEntry] = MappingProxyType({}),
         wire: Wire = PLAIN,
     ) -> None:
-        answered = self._channel.message(place.answers) if place.answers else None
+        answered = self._channel.message(ref.answers) if ref.answers else None
         in_reply_to = answered.digest if answered else None
-        self._channel.seal(place, files, in_reply_to=in_reply_to, known=known, wire=wire)
+        self._channel.sign(ref, files, in_reply_to=in_reply_to, known=known, wire=wire)
 
     def _trainer(self, run: str) -> Trainer:
         configuration, sharing = store.offer(self._channel, run)

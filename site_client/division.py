@@ -2,7 +2,7 @@
 
 ``division.json`` holds the secret and the blocks; it changes when images are dealt. ``budget.json`` says of each run
 that the site agreed to which blocks it uses, how many rows of scores over them may leave, and what it spends of their
-privacy; it changes with each yes, before that is sealed. Both belong into the backup: a site that has not the newest of
+privacy; it changes with each yes, before that is signed. Both belong into the backup: a site that has not the newest of
 both would make sets that differ from earlier ones by a few images, so it joins no run until a person accepts that.
 """
 
@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange.names import Name
 from shared.exchange.records import Count, DecimalText, Digest, Record
 from shared.exchange.signing import canonical
@@ -127,7 +127,7 @@ def kept(work: Path, agreed: Collection[str]) -> Kept:
         agreed: the runs that this site has agreed to, by its own messages.
 
     Raises:
-        StandingError: one of them is missing, damaged, readable by others, or older than the last yes.
+        ActionRequiredError: one of them is missing, damaged, readable by others, or older than the last yes.
     """
     division, budget = _read(work / DIVISION, Division), _read(work / BUDGET, Budget)
     unknown = sorted(set(agreed).difference(budget.runs if budget else ()))
@@ -136,7 +136,7 @@ def kept(work: Path, agreed: Collection[str]) -> Kept:
         return Kept(division, Budget(division=division.mark))
     if division is None or budget is None or unknown or not _belong_together(division, budget):
         since = f"run {unknown[0]}" if unknown else "its last run"
-        raise StandingError(
+        raise ActionRequiredError(
             f"{work / DIVISION} and {BUDGET} are not as they were when this site agreed to {since}: put the newest of "
             f"both back from the backup; if there is none, `dropfed-site accept-division --work {typed(work)}` says "
             "what it would mean to divide the images anew"
@@ -173,7 +173,7 @@ def division_here(work: Path) -> Division:
     """The division as it is kept; a new one, which is not, where there is none.
 
     Raises:
-        StandingError: it is damaged, or readable by others.
+        ActionRequiredError: it is damaged, or readable by others.
     """
     return _read(work / DIVISION, Division) or Division(secret=secrets.token_hex(32))
 
@@ -182,7 +182,7 @@ def budget_here(work: Path) -> Budget | None:
     """The budget as it is kept, whatever division is here; None if there is none, or none that can be read."""
     try:
         return _read(work / BUDGET, Budget)
-    except StandingError:
+    except ActionRequiredError:
         return None
 
 
@@ -204,7 +204,7 @@ def _read(path: Path, kind: type[Kind]) -> Kind | None:
     except ValidationError:
         found = None
     if found is None or _content(found) != content:
-        raise StandingError(f"{path} is damaged: put it back from the backup")
+        raise ActionRequiredError(f"{path} is damaged: put it back from the backup")
     return found
 
 

@@ -19,7 +19,7 @@ from shared.check import (
 )
 from shared.counted import counted
 from shared.durations import duration_text
-from shared.errors import NotFoundError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records import Federation, RunConfiguration, Sharing
 from shared.exchange.trust import open_site_card
@@ -52,7 +52,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     key = None
     try:
         key = shown_key(work)
-    except StandingError as error:
+    except ActionRequiredError as error:
         yield Finding("problem", str(error))
     offered = newest_offer(work) if key is not None else None
     speed = None if quick else partial(_speed, configuration, offered)
@@ -86,7 +86,7 @@ def _division(work: Path) -> Iterator[Finding]:
     """See whether the division of the images is the one that this site agreed to its last run with.
 
     Raises:
-        StandingError: it is not.
+        ActionRequiredError: it is not.
     """
     from site_client.commitment import agreed_runs  # noqa: PLC0415  (PyTorch, where there may be no images yet)
     from site_client.division import BUDGET, DIVISION, kept  # noqa: PLC0415
@@ -149,7 +149,7 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
     """Compare this site with its card, as it was made here and as the folder has it.
 
     Raises:
-        StandingError: name or key are others, or there are two cards.
+        ActionRequiredError: name or key are others, or there are two cards.
     """
     own = work / "mirror" / SITE_CARD
     cards = {str(own): own.read_bytes()} if own.exists() else {}
@@ -158,11 +158,11 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
     for where, content in cards.items():
         try:
             card = open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
-        except PoisonError as error:
+        except RejectedError as error:
             raise other_site(where, error.reason, configuration) from None
-        _demand_key(work, key, where, card.key)
+        _require_key(work, key, where, card.key)
     if len(set(cards.values())) > 1:
-        raise StandingError(
+        raise ActionRequiredError(
             f"{own} is not the card in the folder, though of the same key: remove it, and the daemon takes the folder's"
         )
 
@@ -173,20 +173,20 @@ def _aggregator(
     """Compare this site with what the aggregator accepted.
 
     Raises:
-        StandingError: name or key are others.
+        ActionRequiredError: name or key are others.
     """
     if federation is None:
         return Finding("warning", "the aggregator has not accepted this site's card yet; it does once it runs")
     if (federation.federation, federation.site) != (configuration.federation, configuration.site):
         raise other_site(FEDERATION, f"was written for {federation.federation}/{federation.site}", configuration)
-    _demand_key(work, key, FEDERATION, federation.site_key)
+    _require_key(work, key, FEDERATION, federation.site_key)
     return Finding("ok", f"enrolled in {federation.federation}, aggregator key {federation.aggregator_key[:16]}…")
 
 
-def _demand_key(work: Path, key: str | None, where: str, shown: str) -> None:
+def _require_key(work: Path, key: str | None, where: str, shown: str) -> None:
     """Raise unless ``key`` is the one that is shown, or there is none, which was told already."""
     if key not in (None, shown):
-        raise StandingError(
+        raise ActionRequiredError(
             f"{work / KEY_FILE} is not the key that {where} shows: put the right key back from a backup; if there is "
             "none, the aggregator's people must invite this hospital under a new name, with an empty folder"
         )

@@ -1,4 +1,4 @@
-"""What the site knows, read for ``rounds.decide``: from the messages that it sealed and accepted. Whoever plays a site
+"""What the site knows, read for ``rounds.decide``: from the messages that it signed and accepted. Whoever plays a site
 without files gives an ``Exchange`` of their own.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending, Exchange, Replies, ending
 from site_client import store
 from site_client.rounds import SiteFacts
@@ -31,19 +31,19 @@ def site_facts(
         Others: as in ``SiteFacts``.
     """
     last = exchange.last_from_peer()
-    place = last.place if last else None
-    consent = store.consent(exchange, place.run) if place else None
+    ref = last.ref if last else None
+    consent = store.consent(exchange, ref.run) if ref else None
     return SiteFacts(
         card_published=card_published,
         enrolled=enrolled,
         paused=paused,
         may_train=may_train,
         unpublished=unpublished,
-        last=place,
+        last=ref,
         agreed=consent.agrees if consent else None,
-        leaving=place is not None and wants_to_leave(place.run) and may_leave(exchange, place.run),
-        withdrawn=place is not None and exchange.message(Place("withdrawal", place.run)) is not None,
-        answered=place is not None and exchange.message(Place("update", place.run, place.round_no)) is not None,
+        leaving=ref is not None and wants_to_leave(ref.run) and may_leave(exchange, ref.run),
+        withdrawn=ref is not None and exchange.message(MessageRef("withdrawal", ref.run)) is not None,
+        answered=ref is not None and exchange.message(MessageRef("update", ref.run, ref.round_no)) is not None,
         unkept=unkept,
         looked=looked,
     )
@@ -52,7 +52,7 @@ def site_facts(
 def may_leave(exchange: Exchange, run: str) -> bool:
     """Whether there is a run to withdraw from: one that we agreed to, that is not over, and that we have not left."""
     consent = store.consent(exchange, run)
-    is_left = exchange.message(Place("withdrawal", run)) is not None
+    is_left = exchange.message(MessageRef("withdrawal", run)) is not None
     return consent is not None and consent.agrees and not is_left and ending_of(exchange, run) is None
 
 
@@ -63,8 +63,8 @@ def ending_of(exchange: Exchange, run: str) -> Ending | None:
     return ending(run, messages, agreed=consent.agrees if consent else None)
 
 
-def may_answer(exchange: Exchange, place: Place, card: str) -> frozenset[str | None]:
-    """Digests of which the aggregator's next message, at ``place``, must answer one; None stands for no message.
+def may_answer(exchange: Exchange, ref: MessageRef, card: str) -> frozenset[str | None]:
+    """Digests of which the aggregator's next message, at ``ref``, must answer one; None stands for no message.
 
     Args:
         card: digest of our card.
@@ -72,4 +72,4 @@ def may_answer(exchange: Exchange, place: Place, card: str) -> frozenset[str | N
     replies = Replies(card, exchange.own_messages())
     for message in sorted(exchange.peer_messages(), key=lambda message: message.manifest.seq):
         replies.take(message)
-    return replies.answers(place)
+    return replies.answers(ref)

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import nn
 
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Name, Place
+from shared.exchange.names import MessageRef, Name
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import Count, Privacy, Record, RoundConfiguration, Sharing, TensorList
 from shared.exchange.weights import check_tensors
@@ -106,21 +106,21 @@ def keep_final(
 
     Raises:
         Stopped: by ``on_progress``.
-        PoisonError: the final message does not hold the run's tensors or a well-formed card.
-        StandingError: its card is not as it was accepted.
+        RejectedError: the final message does not hold the run's tensors or a well-formed card.
+        ActionRequiredError: its card is not as it was accepted.
     """
-    run, place = trainer.run, Place("final", trainer.run.run)
-    received = channel.path(place, names.FINAL_MODEL)
-    check_tensors(received, trainer.sharing.shared, f"{place.path}/{names.FINAL_MODEL}")
+    run, ref = trainer.run, MessageRef("final", trainer.run.run)
+    received = channel.path(ref, names.FINAL_MODEL)
+    check_tensors(received, trainer.sharing.shared, f"{ref.path}/{names.FINAL_MODEL}")
     final = store.final_card(channel, run.run)
     if final.run != run.run or final.chosen_round > run.rounds:
-        raise PoisonError(f"{place.path}/{names.CARD}", "speaks of another run")
+        raise RejectedError(f"{ref.path}/{names.CARD}", "speaks of another run")
     personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
     model = trainer.final_network(
         dataset,
         configuration,
         received=received,
-        state=received_state(channel, place, trainer.sharing),
+        state=received_state(channel, ref, trainer.sharing),
         start=store.start(channel, run.run),
         personal=personal,
         on_progress=on_progress,
@@ -171,7 +171,7 @@ def open_final(folder: Path) -> SiteModel:
     tensors = _all_tensors(listed, staying(listed, model))
     try:
         check_tensors(home / names.FINAL_MODEL, tensors, str(home / names.FINAL_MODEL), largest=math.inf)
-    except PoisonError as error:
+    except RejectedError as error:
         raise ConfigurationError([f"{error}; take the folder from the site's work directory again"]) from None
     load_tensors(model, tensors, home / names.FINAL_MODEL)
     return SiteModel(card, task, options, method.objective(card.rounds, card.rounds), model.eval())

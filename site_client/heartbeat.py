@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from shared import service
-from shared.errors import DropfedError, LeftAloneError, PassingError, PoisonError
+from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
-from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, Place
+from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, MessageRef
 from shared.exchange.records import Phase, Status, now_text, sentence, status_text
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
@@ -68,14 +68,14 @@ class Heartbeat:
         before = self.trouble
         self.trouble = sentence(str(error)) if error else None
         # A refused message, or a locked one, is the folder's matter, and told as it is; all else stays here.
-        is_the_folders = isinstance(error, PoisonError | LeftAloneError)
+        is_the_folders = isinstance(error, RejectedError | LeftAloneError)
         self._public_trouble = self.trouble if is_the_folders else PUBLIC_TROUBLE if error else None
         if self.trouble != before and self._last is not None:
-            is_answered = error is not None and not isinstance(error, PassingError)
+            is_answered = error is not None and not isinstance(error, TransientError)
             self._say(self._last.model_copy(update={"time": now_text()}), sends=is_answered)
 
     def beat(
-        self, phase: Phase, channel: Channel, place: Place | None = None, *, percent: int = 0, now: bool = False
+        self, phase: Phase, channel: Channel, ref: MessageRef | None = None, *, percent: int = 0, now: bool = False
     ) -> None:
         """Say where we stand."""
         service.alive()
@@ -83,7 +83,7 @@ class Heartbeat:
         if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:
             return
         self.phase, self._noted_at = phase, time_s
-        status = self._status(phase, channel, place, percent)
+        status = self._status(phase, channel, ref, percent)
         self._say(status, sends=now or time_s - self._sent_at >= self._pause_s(status))
 
     def _pause_s(self, status: Status) -> float:
@@ -91,16 +91,16 @@ class Heartbeat:
         is_news = self._sent is None or self._sent != self._public(status).model_copy(update={"time": self._sent.time})
         return EVERY_S if is_news else UNCHANGED_EVERY_S
 
-    def _status(self, phase: Phase, channel: Channel, place: Place | None, percent: int) -> Status:
+    def _status(self, phase: Phase, channel: Channel, ref: MessageRef | None, percent: int) -> Status:
         last = channel.last_from_peer()
-        place = place or (last.place if last else None)
+        ref = ref or (last.ref if last else None)
         return Status(
             federation=self._configuration.federation,
             site=self._configuration.site,
             time=now_text(),
             phase=phase,
-            run=place.run if place else None,
-            round=place.round_no if place else 0,
+            run=ref.run if ref else None,
+            round=ref.round_no if ref else 0,
             progress_percent=percent,
             trouble=None,
             own_head=channel.published_head,

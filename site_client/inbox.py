@@ -8,7 +8,7 @@ from shared.errors import DoubtfulError, NotFoundError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
-from shared.exchange.names import MAX_START_BYTES, Place, is_name, place_at
+from shared.exchange.names import MAX_START_BYTES, MessageRef, is_name, ref_at
 from shared.exchange.signing import digest_of
 from shared.folder.contract import Folder
 from site_client import store
@@ -22,7 +22,7 @@ class Inbox:
         on_receiving: told where a message lies before it is fetched.
     """
 
-    def __init__(self, folder: Folder, channel: Channel, on_receiving: Callable[[Place], None]) -> None:
+    def __init__(self, folder: Folder, channel: Channel, on_receiving: Callable[[MessageRef], None]) -> None:
         self._folder = folder
         self._channel = channel
         self._on_receiving = on_receiving
@@ -31,46 +31,46 @@ class Inbox:
         """The runs that have a place in the folder."""
         return [run for run in self._folders_in(names.RUNS) if is_name(run)]
 
-    def offers(self) -> list[Place]:
+    def offers(self) -> list[MessageRef]:
         """Where the offers lie that we have not received."""
-        offers = [Place("offer", run) for run in self.runs()]
+        offers = [MessageRef("offer", run) for run in self.runs()]
         return [offer for offer in offers if self._channel.message(offer) is None]
 
-    def rounds_of(self, run: str) -> list[Place]:
+    def rounds_of(self, run: str) -> list[MessageRef]:
         """Where the rounds lie that the aggregator sent us, or is sending, in order."""
         folder = f"{names.RUNS}/{run}/rounds"
-        found = [place_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
-        return sorted((place for place in found if place), key=lambda place: place.round_no)
+        found = [ref_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
+        return sorted((ref for ref in found if ref), key=lambda ref: ref.round_no)
 
-    def later_rounds(self, after: Place) -> list[Place]:
+    def later_rounds(self, after: MessageRef) -> list[MessageRef]:
         """Where the rounds lie that follow a round, or an offer, in order."""
-        return [place for place in self.rounds_of(after.run) if place.round_no > after.round_no]
+        return [ref for ref in self.rounds_of(after.run) if ref.round_no > after.round_no]
 
-    def fetch_first(self, places: Sequence[Place]) -> Place | None:
+    def fetch_first(self, refs: Sequence[MessageRef]) -> MessageRef | None:
         """Fetch the first of these messages that is there and holds; return which one does, if any.
 
         Raises:
-            PoisonError: the aggregator has signed what no such message may be.
+            RejectedError: the aggregator has signed what no such message may be.
             DoubtfulError: there is none that holds, and one failed twice, which may not be the aggregator's doing.
         """
         doubtful = None
-        for place in places:
-            if (manifest := self._channel.notice(place)) is not None:
-                self._on_receiving(place)
+        for ref in refs:
+            if (manifest := self._channel.notice(ref)) is not None:
+                self._on_receiving(ref)
                 try:
                     fetched = self._channel.fetch(
-                        place,
+                        ref,
                         manifest,
-                        answers=self._answers(place),
-                        max_weights_bytes=self._max_weights_bytes(place),
-                        without_weights=not self._needs_weights(place),
+                        answers=self._answers(ref),
+                        max_weights_bytes=self._max_weights_bytes(ref),
+                        without_weights=not self._needs_weights(ref),
                     )
                 except DoubtfulError as error:  # put there by anybody: it must not hide what the aggregator has sent
                     doubtful = doubtful or error
                     continue
                 if fetched is not None:
-                    self._channel.prune(place.run)
-                    return place
+                    self._channel.prune(ref.run)
+                    return ref
         if doubtful is not None:
             raise doubtful
         return None
@@ -81,27 +81,27 @@ class Inbox:
         except NotFoundError:
             return []
 
-    def _answers(self, place: Place) -> frozenset[str | None]:
-        """Which of our messages the aggregator's message at ``place`` may answer."""
+    def _answers(self, ref: MessageRef) -> frozenset[str | None]:
+        """Which of our messages the aggregator's message at ``ref`` may answer."""
         card = digest_of((self._channel.mirror / names.SITE_CARD).read_bytes())
-        return may_answer(self._channel, place, card)
+        return may_answer(self._channel, ref, card)
 
-    def _needs_weights(self, place: Place) -> bool:
+    def _needs_weights(self, ref: MessageRef) -> bool:
         """Whether we shall compute with what a message brings.
 
-        A final model that comes after our withdrawal was sealed before that was read: it is ours. Not so a round that
+        A final model that comes after our withdrawal was signed before that was read: it is ours. Not so a round that
         does; and a past round's weights may be gone from the folder. That it is past only the aggregator can say.
         """
-        if place.kind != "round":
+        if ref.kind != "round":
             return True
-        has_left = self._channel.message(Place("withdrawal", place.run)) is not None
-        verdict = Place("verdict", place.run, place.round_no)
+        has_left = self._channel.message(MessageRef("withdrawal", ref.run)) is not None
+        verdict = MessageRef("verdict", ref.run, ref.round_no)
         manifest = self._channel.notice(verdict)
         is_past = manifest is not None and self._channel.is_signed(verdict, manifest)
         return not (has_left or is_past)
 
-    def _max_weights_bytes(self, place: Place) -> int:
-        if place.kind == "offer":
+    def _max_weights_bytes(self, ref: MessageRef) -> int:
+        if ref.kind == "offer":
             return MAX_START_BYTES
-        configuration, sharing = store.offer(self._channel, place.run)
-        return max_weights_bytes(sharing, place.kind, configuration.wire)
+        configuration, sharing = store.offer(self._channel, ref.run)
+        return max_weights_bytes(sharing, ref.kind, configuration.wire)

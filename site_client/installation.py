@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from string import Template
 
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.durable import write_file
 from shared.visible import typed
 from site_client.configuration import SiteConfiguration
@@ -83,12 +83,12 @@ def install(unit: str, text: str, root: Path = Path("/")) -> Path:
         root: of the system it is for; one that does not run, as an image of a disk, is not asked to start it.
 
     Raises:
-        StandingError: we may not, or systemd refuses.
+        ActionRequiredError: we may not, or systemd refuses.
     """
     path = root / UNITS / unit
-    _demand_rights(root)
+    _require_rights(root)
     if path.exists() and not path.read_bytes().startswith(MARK):
-        raise StandingError(f"{path} is there and was not written by this command: move it away first")
+        raise ActionRequiredError(f"{path} is there and was not written by this command: move it away first")
     write_file(path, text.encode())
     if _runs(root):
         _systemctl(root, "daemon-reload")
@@ -102,12 +102,14 @@ def uninstall(unit: str, root: Path = Path("/")) -> Path:
     """Stop and disable the service of a site and remove its unit. The work directory stays as it is.
 
     Raises:
-        StandingError: there is none of ours, or systemd refuses.
+        ActionRequiredError: there is none of ours, or systemd refuses.
     """
     path = root / UNITS / unit
-    _demand_rights(root)
+    _require_rights(root)
     if not path.exists() or not path.read_bytes().startswith(MARK):
-        raise StandingError(f"{path} is not there, or was not written by `dropfed-site install-service`: left as it is")
+        raise ActionRequiredError(
+            f"{path} is not there, or was not written by `dropfed-site install-service`: left as it is"
+        )
     _systemctl(root, "disable", *(["--now"] if _runs(root) else []), unit)
     path.unlink()
     if _runs(root):
@@ -119,20 +121,26 @@ def _runs(root: Path) -> bool:
     return root == Path("/")
 
 
-def _demand_rights(root: Path) -> None:
+def _require_rights(root: Path) -> None:
     if sys.platform != "linux":
-        raise StandingError("services are installed for systemd only; docs/service.md describes Windows and macOS")
+        raise ActionRequiredError(
+            "services are installed for systemd only; docs/service.md describes Windows and macOS"
+        )
     if _runs(root) and os.geteuid() != 0:
-        raise StandingError("only root installs services: put `sudo` before this, or look at the unit with --print")
+        raise ActionRequiredError(
+            "only root installs services: put `sudo` before this, or look at the unit with --print"
+        )
 
 
 def _systemctl(root: Path, *arguments: str, remedy: str = "its own words are above") -> None:
     systemctl = shutil.which("systemctl")
     if systemctl is None:
-        raise StandingError("systemd is not on this machine; docs/service.md describes Windows, macOS and containers")
+        raise ActionRequiredError(
+            "systemd is not on this machine; docs/service.md describes Windows, macOS and containers"
+        )
     options = [] if _runs(root) else [f"--root={root}"]
     if subprocess.run([systemctl, *options, *arguments], check=False).returncode:  # noqa: S603  (nothing of others)
-        raise StandingError(f"systemd refused `systemctl {' '.join(arguments)}`: {remedy}")
+        raise ActionRequiredError(f"systemd refused `systemctl {' '.join(arguments)}`: {remedy}")
 
 
 def _identity(work: Path, user: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.counted import counted
-from shared.errors import PassingError
+from shared.errors import TransientError
 from shared.exchange.forms import text_like
 from shared.exchange.records import Record
 
@@ -44,15 +44,15 @@ def seconds_until(hours: str | None, now: datetime) -> float:
     return (opens - now).total_seconds()
 
 
-def demand_transfer_hours(hours: str | None) -> None:
+def require_transfer_hours(hours: str | None) -> None:
     """Let a transfer go on within its hours only.
 
     Raises:
-        PassingError: how long to wait.
+        TransientError: how long to wait.
     """
     wait_s = seconds_until(hours, datetime.now())
     if wait_s:
-        raise PassingError(
+        raise TransientError(
             f"large files rest outside {hours} (site.yaml, limits: transfer_hours)", retry_after_s=wait_s
         )
 

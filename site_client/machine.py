@@ -113,16 +113,16 @@ def look_at_computing(configuration: SiteConfiguration) -> Iterator[Finding]:
     """See which GPUs PyTorch sees, and whether this site can compute as its settings say.
 
     Raises:
-        StandingError: it cannot.
+        ActionRequiredError: it cannot.
     """
     import torch  # noqa: PLC0415  (for this alone)
 
-    from shared.learning.compute import demand_computing  # noqa: PLC0415
+    from shared.learning.compute import require_computing  # noqa: PLC0415
 
     device, count = configuration.device, torch.cuda.device_count()
     if configuration.launcher == "torchrun" and device == "cuda":
         device = f"cuda:{configuration.processes - 1}"  # the last process's
-    demand_computing(replace(computing_of(configuration), device=device))
+    require_computing(replace(computing_of(configuration), device=device))
     gpus = ", ".join(_gpu(torch.cuda.get_device_properties(number)) for number in range(count))
     if device != "cpu":
         yield Finding("ok", f"device: {device} is there; PyTorch sees {gpus}")

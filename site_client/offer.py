@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shared.counted import counted
-from shared.errors import ConfigurationError, DataError, DropfedError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place, is_name
+from shared.exchange.names import AGGREGATOR, MessageRef, is_name
 from shared.exchange.order import Ending
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShape
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.folder.local import LocalFolder
-from shared.folder.lock import demand_work
+from shared.folder.lock import require_work
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import open_method
 from shared.visible import typed
@@ -29,7 +29,7 @@ from site_client.policy import judge
 from site_client.rotation import own_key
 
 if TYPE_CHECKING:
-    from shared.learning.demands import Demands
+    from shared.learning.requirements import Requirements
     from site_client.commitment import Settled
 
 _READABLE = {
@@ -48,9 +48,9 @@ def offer_folder(work: Path, run: str) -> Path:
     Raises:
         ConfigurationError: there is no such directory, or no such run was offered here.
     """
-    demand_work(work, MADE_BY)
-    place = work / "mirror" / Place("offer", run).path
-    if not is_name(run) or not (place / names.MANIFEST).exists():
+    require_work(work, MADE_BY)
+    ref = work / "mirror" / MessageRef("offer", run).path
+    if not is_name(run) or not (ref / names.MANIFEST).exists():
         offered = sorted(
             path.parent.parent.name for path in (work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")
         )
@@ -64,13 +64,13 @@ def offer_folder(work: Path, run: str) -> Path:
             f"waiting for an answer: {', '.join(waiting)}" if waiting else f"none waits; so far: {', '.join(offered)}"
         )
         raise ConfigurationError([f"{run}: no such run was offered to {work}; {told}"])
-    return place
+    return ref
 
 
 def read_channel(work: Path) -> Channel:
     """The exchange as the work directory remembers it."""
     us = identity(work)
-    peer = Correspondent(us.federation, us.site, AGGREGATOR, us.aggregator_key)
+    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
     return Channel(work, LocalFolder(work / "mirror"), me=us.site, key=own_key(work), peer=peer)
 
 
@@ -78,9 +78,9 @@ def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
     """The run that was offered last; None if there is none that can be read."""
     try:
         channel = read_channel(work)
-        offers = [message for message in channel.peer_messages() if message.place.kind == "offer"]
+        offers = [message for message in channel.peer_messages() if message.ref.kind == "offer"]
         newest = max(offers, key=lambda message: message.manifest.seq, default=None)
-        return store.offer(channel, newest.place.run) if newest else None
+        return store.offer(channel, newest.ref.run) if newest else None
     except (DropfedError, OSError):  # what is wrong is told by those who need it
         return None
 
@@ -126,7 +126,7 @@ def why_refused(work: Path, run: str) -> str | None:
     channel = read_channel(work)
     try:
         site, (configuration, sharing) = configuration_in_force(work), store.offer(channel, run)
-    except (ConfigurationError, StandingError, PoisonError):
+    except (ConfigurationError, ActionRequiredError, RejectedError):
         return None
     _, refusals = _weighed(work, channel, site, configuration, sharing)
     return "; ".join(refusals) or None
@@ -146,12 +146,12 @@ def _weighed(
     refusals = [judgement.reason] if judgement.answer == "no" else []
     settled: Settled | str = ""
     try:
-        demanded = trainer_at(work, site, run, listed).check_offer()
-        settled = settle(work, channel, site, run, demanded)
-        settled.demand_allowed(run.run, site.policy)
+        required = trainer_at(work, site, run, listed).check_offer()
+        settled = settle(work, channel, site, run, required)
+        settled.require_allowed(run.run, site.policy)
     except ConfigurationError as error:
         return settled, list(dict.fromkeys([*refusals, *error.problems]))
-    except (DataError, StandingError, OSError) as error:  # who decides may perhaps not read the images
+    except (DataError, ActionRequiredError, OSError) as error:  # who decides may perhaps not read the images
         return " ".join(str(error).splitlines()), refusals
     return settled, refusals
 
@@ -162,9 +162,9 @@ def describe(work: Path, run: str) -> str:
     Raises:
         ConfigurationError: no such run was offered here.
     """
-    place = offer_folder(work, run)
-    configuration = parse_yaml((place / names.RUN_CONFIGURATION).read_bytes(), RunConfiguration, str(place))
-    sharing = parse_yaml((place / names.TENSORS).read_bytes(), Sharing, str(place))
+    ref = offer_folder(work, run)
+    configuration = parse_yaml((ref / names.RUN_CONFIGURATION).read_bytes(), RunConfiguration, str(ref))
+    sharing = parse_yaml((ref / names.TENSORS).read_bytes(), Sharing, str(ref))
     sends = [names.METRICS]
     if open_method(configuration.method, configuration.method_options).sends_reliability:
         sends.append(f"{names.RELIABILITY} (with θ: the uncertainty of one image or pixel, not which)")
@@ -193,29 +193,29 @@ def describe(work: Path, run: str) -> str:
             else f"noise multiplier {privacy.noise_multiplier:g}"
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
-    lines += _demanded(work, configuration, sharing, is_open=standing(work, run) == "offered")
+    lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
         lines.append(f"never leaves:       {counted(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
-    lines.append(f"every tensor and every setting: {place}")
+    lines.append(f"every tensor and every setting: {ref}")
     return "\n".join(lines)
 
 
-def _demanded(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:
+def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:
     """What a run takes of this machine and of its images, beside what the hospital allows.
 
     Args:
         is_open: whether the run can still be agreed to.
     """
-    from shared.learning.demands import demands  # noqa: PLC0415  (PyTorch)
+    from shared.learning.requirements import requirements  # noqa: PLC0415  (PyTorch)
 
     try:
         site = configuration_in_force(work)
-        policy, found = site.policy, demands(run)
+        policy, found = site.policy, requirements(run)
         division = division_here(work)
-    except (ConfigurationError, StandingError) as error:
+    except (ConfigurationError, ActionRequiredError) as error:
         return [f"what it takes:      cannot be told: {' '.join(str(error).splitlines())}"]
     budget = budget_here(work)
     settled, refusals = _weighed(work, read_channel(work), site, run, listed) if is_open else ("", [])
@@ -246,21 +246,21 @@ def _demanded(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
 
 def _own_images(work: Path, settled: Settled | str, least: int) -> str:
     """How many images a run would use here; with a division that is not made yet groups may fall otherwise."""
-    demanded = f"{counted(least, 'image')} or more, or this site declines"
+    required = f"{counted(least, 'image')} or more, or this site declines"
     if isinstance(settled, str):
-        return f"{demanded}{f'; how many there are cannot be told: {settled}' if settled else ''}"
+        return f"{required}{f'; how many there are cannot be told: {settled}' if settled else ''}"
     about = "" if (work / DIVISION).exists() else "about "
     train, validation, test = (settled.images(name) for name in SPLITS)
     return (
         f"{about}{counted(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
-        f"{demanded}"
+        f"{required}"
     )
 
 
-def _steps(demanded: Demands, images: int) -> str:
-    steps = demanded.steps(images)
-    few = ", which may be too few to learn from" if demanded.takes_few_steps(images) else ""
-    return f"about {counted(steps, 'step')} in the whole run, of {demanded.batch_size} views each{few}"
+def _steps(required: Requirements, images: int) -> str:
+    steps = required.steps(images)
+    few = ", which may be too few to learn from" if required.takes_few_steps(images) else ""
+    return f"about {counted(steps, 'step')} in the whole run, of {required.batch_size} views each{few}"
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 from shared.doors import Refusal
 from shared.doors.schema import fill
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.channel import Channel
-from shared.exchange.names import FEDERATION, MANIFEST, STATUS, Place
+from shared.exchange.names import FEDERATION, MANIFEST, STATUS, MessageRef
 from shared.exchange.records import Status, status_text, time_text
 from shared.exchange.signing import open_signed
-from shared.folder.lock import demand_work, is_at_work
+from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import final_text
 from shared.visible import typed
@@ -42,7 +42,7 @@ def overview(work: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: there is no such directory, or the daemon has not run here yet.
     """
-    demand_work(work, MADE_BY)
+    require_work(work, MADE_BY)
     try:
         body, _ = open_signed((work / STATUS).read_bytes())
         status = fill(Status, body).model_dump()
@@ -111,7 +111,7 @@ def _standing(
         return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {typed(work)}`"
     waits_for, then = what_it_waits_for(work, configuration, channel)
     if status["phase"] == "sending":
-        waits_for, then = "its folder, to take what is sealed here", "what is sealed is sent whole"
+        waits_for, then = "its folder, to take what is signed here", "what is signed is sent whole"
     if status["trouble"]:
         return TROUBLE, "tries again until it works"
     return waits_for, then
@@ -124,7 +124,7 @@ def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | Non
     messages = [message for message in (channel.last_from_peer(), *channel.own_messages()[-1:]) if message]
     if status["trouble"] or not messages:
         return None
-    return time_text(max(channel.path(message.place, MANIFEST).stat().st_mtime for message in messages))
+    return time_text(max(channel.path(message.ref, MANIFEST).stat().st_mtime for message in messages))
 
 
 def _ended(work: Path, channel: Channel) -> str | None:
@@ -132,26 +132,26 @@ def _ended(work: Path, channel: Channel) -> str | None:
     last = channel.last_from_peer()
     if last is None:
         return None
-    run, decided = last.place.run, store.decision(work, last.place.run)
+    run, decided = last.ref.run, store.decision(work, last.ref.run)
     consent = store.consent(channel, run)
     if consent is not None and not consent.agrees:
         return f"{run} was declined here: {consent.reason}"
-    if last.place.kind not in ("final", "abort"):
+    if last.ref.kind not in ("final", "abort"):
         return None
-    if last.place.kind == "abort":
+    if last.ref.kind == "abort":
         return f"{run} was aborted: {store.why_aborted(channel, run)}"
     if decided is not None and decided.answer == "withdraw":
         return f"{run} was over before the aggregator read that this site withdraws: it has finished the run"
     try:
         return f"{run} ended with {final_text(store.final_card(channel, run))}"
-    except PoisonError as error:
+    except RejectedError as error:
         return f"{run} ended; {error}"
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Channel) -> tuple[str, str]:
     """The same by the last message of the aggregator, if nothing stands in the way and no person paused the site."""
     looks, message = f"looks again within {configuration.poll_seconds:g} s", channel.last_from_peer()
-    last = message.place if message else None
+    last = message.ref if message else None
     if not (channel.mirror / FEDERATION).exists():
         return "the aggregator, to accept this site's card", looks
     if last is None or last.kind in ("final", "abort"):
@@ -164,15 +164,15 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Cha
             f"`dropfed-site {answer} {last.run} --work {typed(work)}`" for answer in ("approve", "decline")
         )
         return f"a person here, to decide about run {last.run}: {commands}", "the answer is sent"
-    if (consent is not None and not consent.agrees) or channel.message(Place("withdrawal", last.run)) is not None:
+    if (consent is not None and not consent.agrees) or channel.message(MessageRef("withdrawal", last.run)) is not None:
         return "the aggregator, to offer another run", looks
     if last.kind != "round":
         return "the aggregator, to send a round or the final model", f"{looks}, then trains"
-    if channel.message(Place("update", last.run, last.round_no)) is None:
+    if channel.message(MessageRef("update", last.run, last.round_no)) is None:
         hours = configuration.limits.training_hours
         rests = limits.seconds_until(hours, datetime.now()) > 0
         waits_for = f"its hours for training, {hours}" if rests else OWN_TURN
-        return waits_for, f"the answer to {store.round_told(channel, last)} is sealed and sent"
+        return waits_for, f"the answer to {store.round_told(channel, last)} is signed and sent"
     return f"the aggregator's verdict on {store.round_told(channel, last)}, once the other sites have answered", looks
 
 
@@ -180,7 +180,7 @@ def _asks_a_person(work: Path, policy: Policy, channel: Channel, run: str) -> bo
     """Whether the policy leaves an offer to a person, who has not decided yet."""
     try:
         configuration, _ = store.offer(channel, run)
-    except PoisonError:
+    except RejectedError:
         return False
     decided = store.decision(work, run)
     return judge(policy, configuration, decided.answer == "yes" if decided else None).answer == "ask"

@@ -46,7 +46,7 @@ def look_at_own_images(
 
     Raises:
         DataError: some cannot be read, or do not make the sets.
-        StandingError: the division that is kept here cannot be read.
+        ActionRequiredError: the division that is kept here cannot be read.
     """
     task, root = task_of(f"{FILE}: data", task_name), work / configuration.data[task_name]
     run = run if run is not None and run.task == task_name else None

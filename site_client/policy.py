@@ -9,7 +9,7 @@ from shared.exchange.records import RunConfiguration
 from site_client.configuration import Policy
 
 if TYPE_CHECKING:
-    from shared.learning.demands import Demands
+    from shared.learning.requirements import Requirements
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ def _privacy_refusals(policy: Policy, run: RunConfiguration) -> list[str]:
     return refusals
 
 
-def excesses(policy: Policy, demands: Demands, repeats: int = 1) -> list[str]:
+def excesses(policy: Policy, requirements: Requirements, repeats: int = 1) -> list[str]:
     """What of a run's demands is more than the hospital allows, each a sentence.
 
     Args:
         repeats: how often an image is taken in an epoch at most, where images of rarer classes are taken more often.
     """
     measured = (
-        (demands.epochs, policy.max_epochs, "epochs per round, with the method's own,"),
-        (demands.views * repeats, policy.max_views, "times one image may be shown in the whole run"),
-        (demands.parameters, policy.max_parameters, "parameters"),
-        (demands.memory_bytes / 1e9, policy.max_memory_gb, "GB of memory"),
+        (requirements.epochs, policy.max_epochs, "epochs per round, with the method's own,"),
+        (requirements.views * repeats, policy.max_views, "times one image may be shown in the whole run"),
+        (requirements.parameters, policy.max_parameters, "parameters"),
+        (requirements.memory_bytes / 1e9, policy.max_memory_gb, "GB of memory"),
     )
     return [
         f"{_told(found)} {what} are more than this hospital's {_told(most)}"

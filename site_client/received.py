@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Sharing, TensorList
 from shared.exchange.weights import check_tensors
 
 
-def received_state(channel: Channel, place: Place, sharing: Sharing) -> dict[str, Path]:
+def received_state(channel: Channel, ref: MessageRef, sharing: Sharing) -> dict[str, Path]:
     """Where each group of a message lies.
 
     Raises:
-        PoisonError: the message does not hold exactly the run's groups, each with exactly its tensors.
+        RejectedError: the message does not hold exactly the run's groups, each with exactly its tensors.
     """
-    message = channel.message(place)
+    message = channel.message(ref)
     found = {name for name in message.manifest.files if names.is_state(name)} if message else set()
     paths: dict[str, Path] = {}
-    for group, listed in sharing.groups(place.kind).items():
+    for group, listed in sharing.groups(ref.kind).items():
         name = names.state_file(group)
-        paths[group], shown_as = channel.path(place, name), f"{place.path}/{name}"
+        paths[group], shown_as = channel.path(ref, name), f"{ref.path}/{name}"
         if name not in found:
-            raise PoisonError(shown_as, "is missing from the message")
+            raise RejectedError(shown_as, "is missing from the message")
         check_tensors(paths[group], TensorList(tensors=listed), shown_as)
         found.remove(name)
     for name in sorted(found):
-        raise PoisonError(f"{place.path}/{name}", "has no place in the run")
+        raise RejectedError(f"{ref.path}/{name}", "has no place in the run")
     return paths

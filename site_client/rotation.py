@@ -10,13 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.exchange.channel import Channel
 from shared.exchange.handovers import followed, shown
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records import Handover, Head, now_text
 from shared.exchange.signing import SigningKey
-from shared.exchange.trust import Correspondent, open_site_card
+from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.local import LocalFolder
@@ -31,7 +31,8 @@ def own_key(work: Path) -> SigningKey:
     """This site's signing key.
 
     Raises:
-        StandingError: it is missing, readable by others, or not a key; or the mirror's records of keys are damaged.
+        ActionRequiredError: it is missing, readable by others, or not a key; or the mirror's records of keys are
+        damaged.
     """
     new = work / NEW_KEY_FILE
     if new.exists() and SigningKey.at(new).public == _ourselves(work).newest_key:
@@ -50,12 +51,13 @@ def shown_key(work: Path) -> str:
     """The public key that card and ``federation.json`` show of this site, where all is well: its first.
 
     Raises:
-        StandingError: its key is missing, readable by others, not a key, or not the one that was handed over to last.
+        ActionRequiredError: its key is missing, readable by others, not a key, or not the one that was handed over to
+        last.
     """
     key = own_key(work).public
     try:
         ourselves = _ourselves(work)
-    except StandingError:  # a card that is not ours is told of where cards are looked at
+    except ActionRequiredError:  # a card that is not ours is told of where cards are looked at
         return key
     return _as_shown(work, key, ourselves)
 
@@ -67,8 +69,8 @@ def shown_key_by(work: Path, folder: Folder, key: str) -> str:
         key: what ``shown_key`` says.
 
     Raises:
-        StandingError: it is not the one that was handed over to last.
-        PoisonError: what lies in the folder is no hand-over by the site's key.
+        ActionRequiredError: it is not the one that was handed over to last.
+        RejectedError: what lies in the folder is no hand-over by the site's key.
     """
     if (work / "mirror" / SITE_CARD).exists():
         return key
@@ -76,38 +78,38 @@ def shown_key_by(work: Path, folder: Folder, key: str) -> str:
     try:
         content = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
         card = open_site_card(content, federation=us.federation, site=us.site, secret=None)
-    except (NotFoundError, PoisonError):  # told of where cards are looked at
+    except (NotFoundError, RejectedError):  # told of where cards are looked at
         return key
-    return _as_shown(work, key, shown(Correspondent(us.federation, us.site, us.site, card.key), folder))
+    return _as_shown(work, key, shown(Peer(us.federation, us.site, us.site, card.key), folder))
 
 
-def _as_shown(work: Path, key: str, ourselves: Correspondent) -> str:
+def _as_shown(work: Path, key: str, ourselves: Peer) -> str:
     if not ourselves.handovers:
         return key
     if key != ourselves.newest_key:
-        raise StandingError(
+        raise ActionRequiredError(
             f"{work / KEY_FILE} was handed over to the key {ourselves.newest_key[:16]}…: put that back from a backup"
         )
     return ourselves.key
 
 
-def _ourselves(work: Path) -> Correspondent:
+def _ourselves(work: Path) -> Peer:
     """This site with all its keys; without a card in the mirror it has none."""
     us = identity(work)
-    return followed(Correspondent(us.federation, us.site, us.site, ""), work / "mirror")
+    return followed(Peer(us.federation, us.site, us.site, ""), work / "mirror")
 
 
-def demand_rotatable(work: Path) -> Head:
+def require_rotatable(work: Path) -> Head:
     """Demand that there is a key here that can hand over; return the last message that it signed.
 
     Raises:
         ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.
-        StandingError: the present key is not there, or is not the one to hand over.
+        ActionRequiredError: the present key is not there, or is not the one to hand over.
     """
     us, mirror = identity(work), work / "mirror"
-    peer = Correspondent(us.federation, us.site, AGGREGATOR, us.aggregator_key)
+    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
     channel = Channel(work, LocalFolder(mirror), me=us.site, key=own_key(work), peer=peer)
-    channel.demand_newest_key()
+    channel.require_newest_key()
     if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
         raise ConfigurationError(
             [f"{work}: this site has sent nothing yet under its key: `dropfed-site run --work {typed(work)}` first"]
@@ -119,9 +121,9 @@ def rotate(work: Path) -> Handover:
     """Make a new key and hand over to it. No daemon may be at work here.
 
     Raises:
-        ConfigurationError, StandingError: as ``demand_rotatable``.
+        ConfigurationError, ActionRequiredError: as ``require_rotatable``.
     """
-    after, key, ourselves = demand_rotatable(work), own_key(work), _ourselves(work)
+    after, key, ourselves = require_rotatable(work), own_key(work), _ourselves(work)
     new, number = SigningKey.made_at(work / NEW_KEY_FILE), ourselves.next_key_number
     handover = Handover(
         federation=ourselves.federation,

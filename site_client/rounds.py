@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SiteFacts:
     paused: bool = False
     may_train: bool = True
     unpublished: bool = False
-    last: Place | None = None
+    last: MessageRef | None = None
     agreed: bool | None = None
     leaving: bool = False
     withdrawn: bool = False
@@ -56,7 +56,7 @@ class ReadFederation:
 
 @dataclass(frozen=True)
 class Publish:
-    """Send what is sealed."""
+    """Send what is signed."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Look:
         offers: besides, the offer of a run that we do not know.
     """
 
-    places: tuple[Place, ...] = ()
-    later_than: Place | None = None
+    refs: tuple[MessageRef, ...] = ()
+    later_than: MessageRef | None = None
     offers: bool = False
 
 
@@ -90,7 +90,7 @@ class Withdraw:
 
 @dataclass(frozen=True)
 class AnswerRound:
-    """Validate, train, and seal the answer."""
+    """Validate, train, and sign the answer."""
 
     run: str
     round_no: int
@@ -141,8 +141,8 @@ def next_look(site: SiteFacts) -> Look:
     if last is None or last.kind in ("final", "abort"):
         return Look(offers=True)
     if last.kind == "round":
-        return Look((Place("verdict", last.run, last.round_no),))
-    final = [Place("final", last.run)] if site.agreed else []
-    abort = [Place("abort", last.run)] if last.kind == "offer" else []
+        return Look((MessageRef("verdict", last.run, last.round_no),))
+    final = [MessageRef("final", last.run)] if site.agreed else []
+    abort = [MessageRef("abort", last.run)] if last.kind == "offer" else []
     has_left = site.withdrawn or site.agreed is False
     return Look((*final, *abort), later_than=last if site.agreed else None, offers=has_left)

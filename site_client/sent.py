@@ -1,6 +1,6 @@
 """What left this hospital, from the work directory alone: no daemon needs to run, and no folder is asked.
 
-What is sealed here leaves in the order of its numbers. That the folder has a message is certain where the daemon saw it
+What is signed here leaves in the order of its numbers. That the folder has a message is certain where the daemon saw it
 there, or where the aggregator's own signed message answers it or a later one; of anything else it is only not known.
 """
 
@@ -16,16 +16,16 @@ from typing import Any
 from shared.counted import counted
 from shared.doors import Refusal
 from shared.doors.schema import fill
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import PLAIN, FileEntry, Sharing, Status, time_text
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, entry_of, layout_of
 from shared.folder.address import checked_address, shown
-from shared.folder.lock import demand_work
+from shared.folder.lock import require_work
 from shared.visible import visible
 from site_client import store
 from site_client.configuration import MADE_BY, read_configuration
@@ -41,7 +41,7 @@ HEARTBEAT = "phase, run, round, progress, and the number and hash of the last me
 
 
 def sent(work: Path, since: str | None = None) -> State:
-    """Every file that was sealed to leave, as plain values.
+    """Every file that was signed to leave, as plain values.
 
     Args:
         since: a date, a time or a number of days, as people write it; None: everything.
@@ -50,13 +50,13 @@ def sent(work: Path, since: str | None = None) -> State:
         ConfigurationError: there is no such site, or ``since`` is none of these.
     """
     earliest = time_text(_moment(since, datetime.now(UTC)).timestamp()) if since is not None else ""
-    demand_work(work, MADE_BY)
+    require_work(work, MADE_BY)
     configuration, channel = read_configuration(work), read_channel(work)
     status = _status(work)
     seen = _last_seen(channel, status)
     messages = [*_records(channel, seen), *(_message(channel, message, seen) for message in channel.own_messages())]
     messages.sort(key=lambda message: (message["number"], message["kind"] == "handover"))
-    messages = [message for message in messages if message["sealed"] >= earliest]
+    messages = [message for message in messages if message["signed"] >= earliest]
     files = [file for message in messages for file in message["files"]]
     return {
         "federation": configuration.federation,
@@ -81,7 +81,7 @@ def sent_text(state: State) -> str:
     for message in state["messages"]:
         lines += [
             "",
-            f"{message['sealed']}  {_KINDS[message['kind']]}, answers {message['answers']}; "
+            f"{message['signed']}  {_KINDS[message['kind']]}, answers {message['answers']}; "
             f"{'is in the folder' if message['in_folder'] else 'is not known to be in the folder yet'}",
             *(f"  {_file_text(file)}" for file in message["files"]),
         ]
@@ -115,36 +115,36 @@ def _file_text(file: Mapping[str, Any]) -> str:
 
 
 def _message(channel: Channel, message: Message, seen: int) -> State:
-    place, manifest = message.place, message.manifest
-    path = channel.path(place, names.MANIFEST)
+    ref, manifest = message.ref, message.manifest
+    path = channel.path(ref, names.MANIFEST)
     files = [
         _file(channel, message, name, entry, was_published=manifest.seq <= seen)
         for name, entry in sorted(manifest.files.items())
     ]
     return {
-        "sealed": manifest.created,
+        "signed": manifest.created,
         "number": manifest.seq,
-        "kind": place.kind,
-        "run": place.run,
-        "round": place.round_no,
+        "kind": ref.kind,
+        "run": ref.run,
+        "round": ref.round_no,
         "answers": _answered(channel, message),
         "in_reply_to": manifest.in_reply_to,
         "in_folder": manifest.seq <= seen,
-        "files": [*files, _plain_file(place.manifest, FileEntry(size=path.stat().st_size, sha256=message.digest))],
+        "files": [*files, _plain_file(ref.manifest, FileEntry(size=path.stat().st_size, sha256=message.digest))],
     }
 
 
 def _answered(channel: Channel, message: Message) -> str:
     """What a message of ours answers, in words."""
-    place = message.place.answers
-    if message.manifest.in_reply_to is None or place is None:
+    ref = message.ref.answers
+    if message.manifest.in_reply_to is None or ref is None:
         return "nothing"
-    asked = channel.message(place)
+    asked = channel.message(ref)
     if asked is None or asked.digest != message.manifest.in_reply_to:
         return f"a message that is not kept here, {message.manifest.in_reply_to}"
-    if not place.round_no:
-        return f"the offer of run {place.run}"
-    return f"{store.round_told(channel, place)} of run {place.run}"
+    if not ref.round_no:
+        return f"the offer of run {ref.run}"
+    return f"{store.round_told(channel, ref)} of run {ref.run}"
 
 
 def _records(channel: Channel, seen: int) -> list[State]:
@@ -163,7 +163,7 @@ def _records(channel: Channel, seen: int) -> list[State]:
         number = 0 if is_card else int(body["after"]["seq"])
         records.append(
             {
-                "sealed": str(body["created"]),
+                "signed": str(body["created"]),
                 "number": number,
                 "kind": "card" if is_card else "handover",
                 "run": None,
@@ -190,11 +190,11 @@ def _plain_file(path: str, entry: FileEntry) -> State:
 
 
 def _file(channel: Channel, message: Message, name: str, entry: FileEntry, *, was_published: bool) -> State:
-    file = _plain_file(f"{message.place.path}/{name}", entry)
+    file = _plain_file(f"{message.ref.path}/{name}", entry)
     if not names.is_weights(name):
         return file
-    path = channel.path(message.place, name)
-    layout = _layout(channel, message.place, name, path if path.exists() and entry.wire == PLAIN else None)
+    path = channel.path(message.ref, name)
+    layout = _layout(channel, message.ref, name, path if path.exists() and entry.wire == PLAIN else None)
     tensors = layout and [{"name": key, "dtype": dtype, "shape": shape} for key, (dtype, shape) in layout.items()]
     return file | {
         "form": None if entry.wire == PLAIN else str(entry.wire),
@@ -203,16 +203,16 @@ def _file(channel: Channel, message: Message, name: str, entry: FileEntry, *, wa
     }
 
 
-def _layout(channel: Channel, place: Place, name: str, path: Path | None) -> Layout | None:
+def _layout(channel: Channel, ref: MessageRef, name: str, path: Path | None) -> Layout | None:
     """What a tensor file holds: by its own header, or by the run's list where it is gone or in another form."""
     if path is not None:
         try:
             return layout_of(path, name)
-        except PoisonError:
+        except RejectedError:
             return None
     try:
-        _, sharing = store.offer(channel, place.run)
-    except (StandingError, PoisonError):
+        _, sharing = store.offer(channel, ref.run)
+    except (ActionRequiredError, RejectedError):
         return None
     return _listed(sharing, name)
 

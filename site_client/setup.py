@@ -6,7 +6,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from shared.errors import ConfigurationError, DropfedError, NotFoundError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, NotFoundError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
@@ -91,13 +91,13 @@ def settings_of(
     return check_record(values, SiteConfiguration, "join")
 
 
-def demand_unused(work: Path, configuration: SiteConfiguration, password: str | None) -> None:
+def require_unused(work: Path, configuration: SiteConfiguration, password: str | None) -> None:
     """Demand of the folder, before anything is kept here, that it is this aggregator's and no other directory's.
 
     What keeps us from reading there is left to `check`, as is the card where a signing key is here already.
 
     Raises:
-        StandingError: another aggregator writes there, or the site takes part from elsewhere.
+        ActionRequiredError: another aggregator writes there, or the site takes part from elsewhere.
     """
     federation = card = None
     try:
@@ -112,7 +112,7 @@ def demand_unused(work: Path, configuration: SiteConfiguration, password: str | 
     if federation is not None:
         opened_federation(federation, configuration)
     if card is not None and not (work / KEY_FILE).exists():
-        raise StandingError(
+        raise ActionRequiredError(
             f"site {card.site} of {card.federation} takes part already, from another work directory: {names.SITE_CARD} "
             f"in the folder shows its key {card.key[:16]}…; go on in that directory, or put its backup back here; if "
             "both are lost, the aggregator's people must invite this hospital under a new name, with an empty folder"
@@ -137,7 +137,7 @@ def join(
 
     Raises:
         ConfigurationError: the directory belongs to another site, or the address cannot be used.
-        StandingError: others may enter the work directory.
+        ActionRequiredError: others may enter the work directory.
     """
     path = work / FILE
     configuration = settings_of(invite, data=data, url=url, user=user, ca_file=ca_file)

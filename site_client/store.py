@@ -3,7 +3,7 @@
 site.yaml                                made by ``join``, as are
 signing.key  encryption.key  password    what only their owner can read
 signing.key.new                          while `rotate-key` makes it the next signing key
-mirror/                                  what was exchanged: what we sealed and what we accepted
+mirror/                                  what was exchanged: what we signed and what we accepted
 ciphertext/                              what is encrypted in the folder and on its way there or here
 quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from shared.counted import counted
-from shared.errors import PoisonError, StandingError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange
 from shared.exchange.records import (
     Abort,
@@ -122,33 +122,33 @@ def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
     """The contents of an accepted offer.
 
     Raises:
-        PoisonError: they are not well-formed.
-        StandingError: they are not as they were accepted, or not here any more.
+        RejectedError: they are not well-formed.
+        ActionRequiredError: they are not as they were accepted, or not here any more.
     """
-    place = Place("offer", run)
-    return _offer(place, *(channel.content(place, name) for name in (names.RUN_CONFIGURATION, names.TENSORS)))
+    ref = MessageRef("offer", run)
+    return _offer(ref, *(channel.content(ref, name) for name in (names.RUN_CONFIGURATION, names.TENSORS)))
 
 
 @lru_cache(maxsize=4)  # asked for at every step, and a long list of tensors takes its time
-def _offer(place: Place, configuration: bytes, tensors: bytes) -> tuple[RunConfiguration, Sharing]:
+def _offer(ref: MessageRef, configuration: bytes, tensors: bytes) -> tuple[RunConfiguration, Sharing]:
     return (
-        open_yaml(configuration, RunConfiguration, f"{place.path}/{names.RUN_CONFIGURATION}"),
-        open_yaml(tensors, Sharing, f"{place.path}/{names.TENSORS}"),
+        open_yaml(configuration, RunConfiguration, f"{ref.path}/{names.RUN_CONFIGURATION}"),
+        open_yaml(tensors, Sharing, f"{ref.path}/{names.TENSORS}"),
     )
 
 
-def round_told(channel: Channel, place: Place) -> str:
+def round_told(channel: Channel, ref: MessageRef) -> str:
     """What people call a round; its number where what was offered is not here any more."""
     try:
-        run, _ = offer(channel, place.run)
-    except (PoisonError, StandingError):
-        return f"round {place.round_no}"
-    return round_name(run, place.round_no)
+        run, _ = offer(channel, ref.run)
+    except (RejectedError, ActionRequiredError):
+        return f"round {ref.round_no}"
+    return round_name(run, ref.round_no)
 
 
 def start(channel: Channel, run: str) -> Path | None:
     """What an accepted offer has us begin with, or None if nothing is."""
-    path = channel.path(Place("offer", run), names.START)
+    path = channel.path(MessageRef("offer", run), names.START)
     return path if path.exists() else None
 
 
@@ -175,15 +175,15 @@ def personal_path(work: Path, run: str, round_no: int) -> Path:
 def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> Path | None:
     """What stayed here with our newest trained answer to a round below ``before``; None if there is none.
 
-    Only a sealed answer counts, and what stays is written before the answer is sealed. So after a crash a head is never
+    Only a signed answer counts, and what stays is written before the answer is signed. So after a crash a head is never
     a round ahead of the encoder it was trained with, nor behind it. What had diverged in a round was not kept; where
     whole models travel, nothing is.
     """
-    sealed = _trained(channel, run, before)
-    if kept := _newest(work, run, sealed):
+    signed = _trained(channel, run, before)
+    if kept := _newest(work, run, signed):
         return kept
-    if sealed and not offer(channel, run)[1].has_whole_model:
-        logger.warning("nothing of what stayed here after %s is left: beginning anew", counted(len(sealed), "round"))
+    if signed and not offer(channel, run)[1].has_whole_model:
+        logger.warning("nothing of what stayed here after %s is left: beginning anew", counted(len(signed), "round"))
     return None
 
 
@@ -195,10 +195,10 @@ def newest_accepted(work: Path, channel: Channel, run: str, *, before: int) -> P
     """
 
     def was_accepted(round_no: int) -> bool:
-        place = Place("verdict", run, round_no)
-        if channel.message(place) is None:
+        ref = MessageRef("verdict", run, round_no)
+        if channel.message(ref) is None:
             return False
-        weight = open_record(channel.content(place, names.VERDICT), Verdict, place.path).weight
+        weight = open_record(channel.content(ref, names.VERDICT), Verdict, ref.path).weight
         return weight is not None and float(weight) > 0
 
     return _newest(work, run, [round_no for round_no in _trained(channel, run, before) if was_accepted(round_no)])
@@ -206,7 +206,7 @@ def newest_accepted(work: Path, channel: Channel, run: str, *, before: int) -> P
 
 def _trained(channel: Channel, run: str, before: int) -> list[int]:
     """The rounds below ``before`` that we answered with a model, newest first."""
-    updates = {round_no: channel.message(Place("update", run, round_no)) for round_no in range(before - 1, 0, -1)}
+    updates = {round_no: channel.message(MessageRef("update", run, round_no)) for round_no in range(before - 1, 0, -1)}
     return [round_no for round_no, update in updates.items() if update and names.SITE_MODEL in update.manifest.files]
 
 
@@ -217,43 +217,43 @@ def _newest(work: Path, run: str, rounds: list[int]) -> Path | None:
 
 def consent(channel: Exchange, run: str) -> Consent | None:
     """What we answered to an offer, or None."""
-    place = Place("consent", run)
-    if channel.message(place) is None:
+    ref = MessageRef("consent", run)
+    if channel.message(ref) is None:
         return None
-    return open_record(channel.content(place, names.CONSENT), Consent, place.path)
+    return open_record(channel.content(ref, names.CONSENT), Consent, ref.path)
 
 
 def final_card(channel: Channel, run: str) -> FinalCard:
     """What the aggregator says of a run's final model.
 
     Raises:
-        PoisonError: it is not well-formed.
-        StandingError: it is not as it was accepted.
+        RejectedError: it is not well-formed.
+        ActionRequiredError: it is not as it was accepted.
     """
-    path = f"{(place := Place('final', run)).path}/{names.CARD}"
-    return open_record(channel.content(place, names.CARD), FinalCard, path)
+    path = f"{(ref := MessageRef('final', run)).path}/{names.CARD}"
+    return open_record(channel.content(ref, names.CARD), FinalCard, path)
 
 
 def why_aborted(channel: Channel, run: str) -> str:
     """Why the aggregator says that a run is over.
 
     Raises:
-        StandingError: what it said is not as it was accepted.
+        ActionRequiredError: what it said is not as it was accepted.
     """
-    place = Place("abort", run)
+    ref = MessageRef("abort", run)
     try:
-        reason = open_record(channel.content(place, names.ABORT), Abort, f"{place.path}/{names.ABORT}").reason
-    except PoisonError as error:
+        reason = open_record(channel.content(ref, names.ABORT), Abort, f"{ref.path}/{names.ABORT}").reason
+    except RejectedError as error:
         return sentence(str(error))
     return reason or "no reason was given"
 
 
-def round_configuration(channel: Channel, place: Place) -> RoundConfiguration:
+def round_configuration(channel: Channel, ref: MessageRef) -> RoundConfiguration:
     """What an accepted round asks of us.
 
     Raises:
-        PoisonError: it is not well-formed.
-        StandingError: it is not as it was accepted.
+        RejectedError: it is not well-formed.
+        ActionRequiredError: it is not as it was accepted.
     """
-    path = f"{place.path}/{names.ROUND_CONFIGURATION}"
-    return open_yaml(channel.content(place, names.ROUND_CONFIGURATION), RoundConfiguration, path)
+    path = f"{ref.path}/{names.ROUND_CONFIGURATION}"
+    return open_yaml(channel.content(ref, names.ROUND_CONFIGURATION), RoundConfiguration, path)

@@ -30,7 +30,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from shared.errors import ConfigurationError, PassingError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, TransientError
 from shared.exchange.records import Record, RoundConfiguration, RunConfiguration, Sharing
 from shared.folder.durable import write_file
 from shared.learning.data.sets import Members
@@ -92,8 +92,8 @@ def work_together(
 
     Raises:
         Stopped: by ``is_time``.
-        PassingError: a process ended before the work did.
-        StandingError: what stood in the way of one, and needs a person.
+        TransientError: a process ended before the work did.
+        ActionRequiredError: what stood in the way of one, and needs a person.
     """
     folder = job_folder(work)
     shutil.rmtree(folder, ignore_errors=True)
@@ -223,5 +223,5 @@ def _outcome(folder: Path, code: int, log: Path) -> Worked:
         return WORKED_FORM.validate_json((folder / WORKED).read_bytes())
     if (path := folder / TROUBLE).exists():
         obstacle = Obstacle.model_validate_json(path.read_bytes())
-        raise (PassingError if obstacle.kind == "passing" else StandingError)(obstacle.text)
-    raise PassingError(f"a training process ended before its round did: what all of them said is in {log}")
+        raise (TransientError if obstacle.kind == "passing" else ActionRequiredError)(obstacle.text)
+    raise TransientError(f"a training process ended before its round did: what all of them said is in {log}")

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records import (
@@ -29,7 +29,6 @@ from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.compute import Computing
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
-from shared.learning.demands import Demands, demands
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
@@ -39,6 +38,7 @@ from shared.learning.optimizers import new_optimizer, read_memory, remembered, r
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
 from shared.learning.reliability import Doubts, doubts, image_uncertainty
+from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
@@ -69,7 +69,7 @@ class Files:
         received: the round's global model, checked.
         state: what came beside it, checked, by group.
         start: what the offer had the site begin with, checked; None if nothing stays but the personal part.
-        personal: what stayed at the site after its last sealed round; None before the first.
+        personal: what stayed at the site after its last signed round; None before the first.
         accepted: what stayed after its last round that was accepted: the groups in it count; None before the first.
         trained: where the trained model goes; nothing is written there in a round without epochs.
         sent: where what is sent beside it goes, by group.
@@ -139,7 +139,7 @@ class Trainer:
         options: Options = self.task.options(self.run.task_options)
         return options
 
-    def check_offer(self) -> Demands:
+    def check_offer(self) -> Requirements:
         """Demand that this software computes exactly what the offer says, and no more than the hospital allows. Nothing
         is built or read for that.
 
@@ -149,12 +149,12 @@ class Trainer:
         """
         check_together(self.run)
         check_record(self.run.split, SplitPlan, "split")
-        demanded = demands(self.run)
-        if problems := excesses(self.policy, demanded):
+        required = requirements(self.run)
+        if problems := excesses(self.policy, required):
             raise ConfigurationError(problems)
-        if demanded.sharing != self.sharing:
+        if required.sharing != self.sharing:
             raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
-        return demanded
+        return required
 
     def open_dataset(self, members: Members) -> Dataset:
         """Read the hospital's images.
@@ -183,7 +183,7 @@ class Trainer:
         """The site's whole network: what it received, and what stays here; see ``Files``.
 
         Raises:
-            StandingError: what stayed here does not fit: the site's grades are others now.
+            ActionRequiredError: what stayed here does not fit: the site's grades are others now.
         """
         network = self._untrained(classes)
         if start is not None:
@@ -225,8 +225,10 @@ class Trainer:
     def _check_kept(self, network: nn.Module, path: Path) -> None:
         try:
             check_tensors(path, self._all_kept(network), str(path), largest=math.inf)  # it never travels
-        except PoisonError as error:
-            raise StandingError(f"{error}: were this site's grades changed since that round? put them back") from None
+        except RejectedError as error:
+            raise ActionRequiredError(
+                f"{error}: were this site's grades changed since that round? put them back"
+            ) from None
 
     def _read_kept(self, network: nn.Module, path: Path | None) -> dict[str, Tensors]:
         """The groups that stayed here; zeros before any did."""
@@ -476,11 +478,11 @@ def trainer_at(work: Path, site: SiteConfiguration, run: RunConfiguration, liste
     """A site's trainer for a run.
 
     Raises:
-        StandingError: the site has no images for the run's task.
+        ActionRequiredError: the site has no images for the run's task.
     """
     data, foreign = site.data.get(run.task), site.foreign.get(run.task)
     if data is None:
-        raise StandingError(f"{FILE}: data: names no folder for {run.task}; add `data: {{{run.task}: DIR}}`")
+        raise ActionRequiredError(f"{FILE}: data: names no folder for {run.task}; add `data: {{{run.task}: DIR}}`")
     return Trainer(
         run,
         listed,

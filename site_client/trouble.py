@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from shared.errors import DataError, DoubtfulError, DropfedError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, DataError, DoubtfulError, DropfedError, RejectedError
 from shared.folder.durable import disk_trouble
 from shared.trouble import UnforeseenError
 from shared.visible import typed
@@ -20,15 +20,15 @@ def as_trouble(error: Exception, work: Path) -> DropfedError:
     if isinstance(error, OSError):
         return disk_trouble(error, work)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return StandingError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
+        return ActionRequiredError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
     if not isinstance(error, DropfedError):
         return UnforeseenError(error)
     if isinstance(error, DataError):
         count = len(error.problems)
         more = f" (and {count - 1} more; `dropfed-site check --work {typed(work)}` lists them)" if count > 1 else ""
-        return StandingError(f"{error.problems[0]}{more}")
+        return ActionRequiredError(f"{error.problems[0]}{more}")
     if isinstance(error, DoubtfulError):
-        return StandingError(f"{error}: {error.remedy}")
-    if isinstance(error, PoisonError):
-        return PoisonError(error.file, f"{error.reason}: not followed; tell the aggregator's people")
+        return ActionRequiredError(f"{error}: {error.remedy}")
+    if isinstance(error, RejectedError):
+        return RejectedError(error.file, f"{error.reason}: not followed; tell the aggregator's people")
     return error

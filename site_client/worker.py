@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from shared.errors import PassingError
+from shared.errors import TransientError
 from shared.folder.durable import write_file
 from shared.learning.compute import prepare_compute
 from shared.learning.processes import Processes, joined
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     except TROUBLES as error:
         trouble = as_trouble(error, job.work)
         logger.error("%s", trouble)
-        obstacle = Obstacle(kind="passing" if isinstance(trouble, PassingError) else "standing", text=str(trouble))
+        obstacle = Obstacle(kind="passing" if isinstance(trouble, TransientError) else "standing", text=str(trouble))
         write_file(folder / TROUBLE, obstacle.model_dump_json().encode())
         end(1)
     except Exception:

@@ -17,7 +17,7 @@ from shared.errors import DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.names import AGGREGATOR, Kind, Place
+from shared.exchange.names import AGGREGATOR, Kind, MessageRef
 from shared.exchange.order import ANSWERS_NEWEST
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
@@ -34,7 +34,7 @@ from shared.exchange.records import (
 )
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.exchange.weights import write_tensors
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
@@ -92,12 +92,12 @@ class Played:
         )
         assert site._work()
         assert site.channel is not None
-        self.courier = site
+        self.folder_sync = site
         self.card_digest = site.card_digest
         self.aggregator_key = key.public
         self.aggregator = site.channel
         own_key = SigningKey.at(north / "signing.key")
-        peer = Correspondent("retina", "north", AGGREGATOR, key.public)
+        peer = Peer("retina", "north", AGGREGATOR, key.public)
         (north / "mirror" / names.FEDERATION).write_bytes((self.drop / names.FEDERATION).read_bytes())
         own_encryption_key = EncryptionKey.at(north / "encryption.key")
         self.site = Channel(north, folder, me="north", key=own_key, peer=peer, encryption_key=own_encryption_key)
@@ -106,22 +106,22 @@ class Played:
         self._took_part: dict[str, list[str]] = {}
 
     def send(self, kind: Kind, round_no: int, files: dict[str, bytes | Path], answered: Kind | None) -> None:
-        """One side seals and publishes a message, the other accepts it, and the site's heart beats."""
-        place = Place(kind, self.run, round_no)
-        sender, reader = (self.site, self.aggregator) if place.is_from_site else (self.aggregator, self.site)
+        """One side signs and publishes a message, the other accepts it, and the site's heart beats."""
+        ref = MessageRef(kind, self.run, round_no)
+        sender, reader = (self.site, self.aggregator) if ref.is_from_site else (self.aggregator, self.site)
         of_round = round_no if answered in ("round", "update") else 0
-        message = reader.message(Place(answered, self.run, of_round)) if answered else None
+        message = reader.message(MessageRef(answered, self.run, of_round)) if answered else None
         if kind in ANSWERS_NEWEST:
             message = self.aggregator.last_from_peer()
         in_reply_to = message.digest if message else self.card_digest
-        sender.seal(place, files, in_reply_to=in_reply_to)
+        sender.sign(ref, files, in_reply_to=in_reply_to)
         sender.publish()
-        manifest = reader.notice(place)
+        manifest = reader.notice(ref)
         assert manifest is not None
-        assert reader.fetch(place, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
+        assert reader.fetch(ref, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
         self.beat()
 
-    def seal_and_publish(
+    def sign_and_publish(
         self,
         kind: Kind,
         round_no: int,
@@ -129,14 +129,14 @@ class Played:
         *,
         answers_nothing: bool = False,
         wire: Wire = PLAIN,
-    ) -> Place:
+    ) -> MessageRef:
         """One side puts a message into the folder; the other has not looked yet."""
-        place = Place(kind, self.run, round_no)
-        sender = self.site if place.is_from_site else self.aggregator
-        answered = sender.message(place.answers) if place.answers else self.aggregator.last_from_peer()
-        sender.seal(place, files, in_reply_to=answered.digest if answered and not answers_nothing else None, wire=wire)
+        ref = MessageRef(kind, self.run, round_no)
+        sender = self.site if ref.is_from_site else self.aggregator
+        answered = sender.message(ref.answers) if ref.answers else self.aggregator.last_from_peer()
+        sender.sign(ref, files, in_reply_to=answered.digest if answered and not answers_nothing else None, wire=wire)
         sender.publish()
-        return place
+        return ref
 
     def beat(self, trouble: DropfedError | None = None) -> None:
         """The site says where it stands."""
@@ -288,7 +288,7 @@ def daemon_of(run: Played, store: RunStore) -> Daemon:
     nothing: Any = None
     return Daemon(
         store,
-        [run.courier],
+        [run.folder_sync],
         heldout=nothing,
         method=open_method("mean", {}),
         aggregation=nothing,

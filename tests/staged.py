@@ -1,4 +1,4 @@
-"""A run played step by step on files: the aggregator's own daemon and couriers, and two played sites.
+"""A run played step by step on files: the aggregator's own daemon and folder-sync workers, and two played sites.
 
 Nothing runs by itself: each step is a call. What the files hold at any moment is what a process that dies leaves.
 """
@@ -20,11 +20,11 @@ from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records import Consent, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.exchange.weights import write_tensors
 from shared.folder.local import LocalFolder
 from shared.learning.aggregation import Aggregation
@@ -39,7 +39,7 @@ from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS
 
 SITES = ("north", "south")
-ENDS = (Place("final", RUN), Place("abort", RUN))
+ENDS = (MessageRef("final", RUN), MessageRef("abort", RUN))
 Habit = Literal["accepted", "omitted", "refused", "silent", "declines"]
 
 
@@ -83,7 +83,7 @@ class Staged:
         """Begin anew with what the files say, as a daemon that is started does."""
         stop, self._run = threading.Event(), self.store.configuration()
         key = SigningKey.at(self.work / KEY_FILE)
-        self.couriers = {
+        self.folder_syncs = {
             site: Site(
                 self.work / "sites" / site,
                 LocalFolder(self.drops[site]),
@@ -98,7 +98,7 @@ class Staged:
         heldout: Any = HeldOut()
         self.daemon = Daemon(
             self.store,
-            list(self.couriers.values()),
+            list(self.folder_syncs.values()),
             heldout=heldout,
             method=open_method("mean", {}),
             aggregation=self._aggregation(),
@@ -119,13 +119,13 @@ class Staged:
         for action in self.decide():
             self.daemon._act(action)
 
-    def courier_works(self, site: str) -> None:
+    def folder_sync_works(self, site: str) -> None:
         """One look into a site's folder."""
-        courier = self.couriers[site]
-        if courier.channel is not None:
-            courier._awaited = awaited(courier.channel, RUN, self.store.round_no)
-        courier._heard_at = float("-inf")
-        courier._work()
+        folder_sync = self.folder_syncs[site]
+        if folder_sync.channel is not None:
+            folder_sync._awaited = awaited(folder_sync.channel, RUN, self.store.round_no)
+        folder_sync._heard_at = float("-inf")
+        folder_sync._work()
 
     @property
     def is_over(self) -> bool:
@@ -145,68 +145,70 @@ class StagedSite:
         self.card = (self.home / "mirror" / names.SITE_CARD).read_bytes()
         self.folder.create(names.SITE_CARD, self.card)
         key = SigningKey.at(self.home / "signing.key")
-        peer = Correspondent("retina", name, AGGREGATOR, invite.aggregator_key)
+        peer = Peer("retina", name, AGGREGATOR, invite.aggregator_key)
         self.channel = Channel(self.home, self.folder, me=name, key=key, peer=peer)
         self.heartbeat = Heartbeat(self.home, read_configuration(self.home), self.folder, key)
 
     def acts(self) -> None:
         """Take one message that has come, or else give one answer that is owed."""
-        for place in self._places():
-            if self.channel.message(place) is None and (manifest := self.channel.notice(place)) is not None:
-                answers = may_answer(self.channel, place, digest_of(self.card))
-                message = self.channel.fetch(place, manifest, answers=answers, max_weights_bytes=1 << 20)
+        for ref in self._refs():
+            if self.channel.message(ref) is None and (manifest := self.channel.notice(ref)) is not None:
+                answers = may_answer(self.channel, ref, digest_of(self.card))
+                message = self.channel.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20)
                 assert message is not None
                 self.heartbeat.beat("training", self.channel, percent=40, now=True)
                 return
-        owed = next((place for place in self._owed() if self.channel.message(place) is None), None)
+        owed = next((ref for ref in self._owed() if self.channel.message(ref) is None), None)
         if owed is None:
             return
         answered = self.channel.message(owed.answers) if owed.answers else None
         is_refused = self.habit == "refused" and owed.kind == "update"
         in_reply_to = answered.digest if answered and not is_refused else None
-        self.channel.seal(owed, self._files(owed), in_reply_to=in_reply_to)
+        self.channel.sign(owed, self._files(owed), in_reply_to=in_reply_to)
         self.channel.publish()
         self.heartbeat.beat("waiting", self.channel, now=True)
 
     def withdraws(self) -> None:
         """Leave the run, if it is one to leave: agreed to, and not over."""
         is_over = any(self.channel.message(end) for end in ENDS)
-        if self.channel.message(Place("consent", RUN)) is None or self.habit == "declines" or is_over:
+        if self.channel.message(MessageRef("consent", RUN)) is None or self.habit == "declines" or is_over:
             return
-        offer, place = self.channel.message(Place("offer", RUN)), Place("withdrawal", RUN)
+        offer, ref = self.channel.message(MessageRef("offer", RUN)), MessageRef("withdrawal", RUN)
         assert offer is not None
         record = Withdrawal(run=RUN, reason="as the test says")
-        self.channel.seal(place, {names.WITHDRAWAL: canonical(record.model_dump())}, in_reply_to=offer.digest)
+        self.channel.sign(ref, {names.WITHDRAWAL: canonical(record.model_dump())}, in_reply_to=offer.digest)
         self.channel.publish()
 
     def _rounds(self) -> list[int]:
-        sent = (round_no for round_no in range(1, 9) if self.channel.message(Place("round", RUN, round_no)))
+        sent = (round_no for round_no in range(1, 9) if self.channel.message(MessageRef("round", RUN, round_no)))
         return list(sent)
 
-    def _places(self) -> list[Place]:
+    def _refs(self) -> list[MessageRef]:
         newest = max(self._rounds(), default=0)
-        of_rounds = (Place(kind, RUN, number) for number in range(1, newest + 2) for kind in ("round", "verdict"))
-        return [Place("offer", RUN), *of_rounds, Place("final", RUN), Place("abort", RUN)]  # type: ignore[list-item]
+        of_rounds = (MessageRef(kind, RUN, number) for number in range(1, newest + 2) for kind in ("round", "verdict"))
+        return [MessageRef("offer", RUN), *of_rounds, MessageRef("final", RUN), MessageRef("abort", RUN)]  # type: ignore[list-item]
 
-    def _owed(self) -> list[Place]:
+    def _owed(self) -> list[MessageRef]:
         """Answers that this site gives, in order."""
-        if self.channel.message(Place("offer", RUN)) is None or self.channel.message(Place("withdrawal", RUN)):
+        if self.channel.message(MessageRef("offer", RUN)) is None or self.channel.message(
+            MessageRef("withdrawal", RUN)
+        ):
             return []
-        consent = Place("consent", RUN)
+        consent = MessageRef("consent", RUN)
         if self.habit == "silent" or any(self.channel.message(end) for end in ENDS):
             return [consent]
-        return [consent, *(Place("update", RUN, round_no) for round_no in self._rounds())]
+        return [consent, *(MessageRef("update", RUN, round_no) for round_no in self._rounds())]
 
-    def _files(self, place: Place) -> dict[str, bytes | Path]:
-        if place.kind == "consent":
+    def _files(self, ref: MessageRef) -> dict[str, bytes | Path]:
+        if ref.kind == "consent":
             agrees = self.habit != "declines"
             images: Any = {"train": "12"} if agrees else {}
             consent = Consent(run=RUN, agrees=agrees, reason="as the test says", images=images)
             return {names.CONSENT: canonical(consent.model_dump())}
         scores: dict[str, float | None] = {"dice_mean": 0.5, "dice_std": 0.1}
-        row = MetricsRow(place.round_no, 0, "validation", "10", 0.1, 0.5, scores)
+        row = MetricsRow(ref.round_no, 0, "validation", "10", 0.1, 0.5, scores)
         files: dict[str, bytes | Path] = {names.METRICS: write_metrics([row])}
-        text = self.channel.path(Place("round", RUN, place.round_no), names.ROUND_CONFIGURATION).read_text()
+        text = self.channel.path(MessageRef("round", RUN, ref.round_no), names.ROUND_CONFIGURATION).read_text()
         if "epochs: 0" not in text:
             model, value = self.home / "model.safetensors", 0.0 if self.habit == "omitted" else 0.25
             write_tensors(model, TENSORS, lambda name: torch.full(TENSORS.tensors[name].shape, value).numpy())

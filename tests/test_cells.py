@@ -23,9 +23,9 @@ from deploy.local.exchange import FOLDERS, run_exchange
 from deploy.local.rounds import run_rounds
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import lines, verify
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RoundConfiguration, RunConfiguration
 from shared.folder.durable import write_file
@@ -102,8 +102,8 @@ def test_its_bytes_lay_in_the_folders_and_reports_tell_that_no_model_was_scored(
     found = run_exchange(run, data_of(run, tmp_path / "data"), home)
     moved: dict[names.Kind, int] = {"round": found.received_bytes, "update": found.sent_bytes}
     for kind, told in moved.items():
-        place = Place(kind, RUN, 1).path
-        sizes = [sum(path.stat().st_size for path in (home / FOLDERS / site / place).iterdir()) for site in run.sites]
+        ref = MessageRef(kind, RUN, 1).path
+        sizes = [sum(path.stat().st_size for path in (home / FOLDERS / site / ref).iterdir()) for site in run.sites]
         assert told == round(sum(sizes) / len(sizes)) > 0
     aggregator = ["report", RUN, "--work", str(home / "aggregator"), "--pages", str(tmp_path / "pages")]
     assert CliRunner().invoke(aggregator_command, aggregator).exit_code == 0
@@ -129,7 +129,7 @@ def test_a_site_that_does_not_take_part_ends_the_run(tmp_path: Path, monkeypatch
     """Rather than that a cell is of fewer sites than the others."""
     monkeypatch.setattr(exchange, "POLICY", exchange.POLICY.model_copy(update={"max_epochs": 1}))
     run = run_configuration(epochs=2, tolerance=None)
-    with pytest.raises(StandingError, match=r"^(north|south) does not take part: 2 epochs per round"):
+    with pytest.raises(ActionRequiredError, match=r"^(north|south) does not take part: 2 epochs per round"):
         run_exchange(run, data_of(run, tmp_path / "data"), tmp_path / "home")
 
 

@@ -20,7 +20,7 @@ from aggregator.dashboard.server import TOKEN_FILE, Dashboard, is_loopback, serv
 from aggregator.dashboard.state import LOG_LINES, log_end, page_state
 from aggregator.overview import overview
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
 from shared.exchange.records import FinalCard, Sharing, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
@@ -158,11 +158,11 @@ def test_estimates_come_from_the_past_alone_and_only_while_time_counts(
         said = overview(work)
         assert said["expected_end"] >= said["now"]
         assert said["sites"]["north"]["expected"] and said["sites"]["south"]["expected"] is None
-        courier = work / "sites" / "north" / names.STATUS
+        folder_sync = work / "sites" / "north" / names.STATUS
         run.heartbeat.beat("paused", run.site, now=True)
-        courier.write_bytes((run.drop / names.STATUS).read_bytes())
+        folder_sync.write_bytes((run.drop / names.STATUS).read_bytes())
         assert overview(work)["sites"]["north"]["expected"] is None, "the site is paused"
-        courier.unlink()
+        folder_sync.unlink()
         store.pause()
         assert overview(work)["expected_end"] is None and overview(work)["sites"]["north"]["expected"] is None
         store.resume()
@@ -274,11 +274,11 @@ def test_elsewhere_nothing_is_told_without_the_token(
 def test_a_token_that_others_can_read_is_not_used(work: Path, store: RunStore) -> None:
     (work / TOKEN_FILE).write_text("short\n")
     (work / TOKEN_FILE).chmod(0o600)
-    with pytest.raises(StandingError, match="holds no token: remove it"), serving(work, "0.0.0.0", 0):
+    with pytest.raises(ActionRequiredError, match="holds no token: remove it"), serving(work, "0.0.0.0", 0):
         pass
     if sys.platform != "win32":
         (work / TOKEN_FILE).chmod(0o644)
-        with pytest.raises(StandingError, match="can be read by others"), serving(work, "0.0.0.0", 0):
+        with pytest.raises(ActionRequiredError, match="can be read by others"), serving(work, "0.0.0.0", 0):
             pass
 
 
@@ -291,7 +291,9 @@ def test_a_port_that_is_taken_is_a_sentence(store: RunStore, work: Path) -> None
     port = free_port()
     with (
         serving(work, "127.0.0.1", port),
-        pytest.raises(StandingError, match=r"cannot be listened at \(Address already in use\): choose another --port"),
+        pytest.raises(
+            ActionRequiredError, match=r"cannot be listened at \(Address already in use\): choose another --port"
+        ),
         serving(work, "127.0.0.1", port),
     ):
         pass

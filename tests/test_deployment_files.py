@@ -30,7 +30,7 @@ SERVICE_KEYS = {
 COMMANDS = {"dropfed-site": site_client.cli.main, "dropfed-aggregator": aggregator.cli.main}
 
 
-def demand_command(words: list[str]) -> None:
+def require_command(words: list[str]) -> None:
     """Demand that a command line is one of ours, by its own help: each option it has, the subcommand knows."""
     program, subcommand, *rest = words
     shown = CliRunner().invoke(COMMANDS[Path(PureWindowsPath(program).name).stem], [subcommand, "--help"])
@@ -105,7 +105,7 @@ def test_only_the_proxy_can_be_reached_from_outside(hub: dict[str, Any]) -> None
 
 
 def test_the_hub_runs_commands_of_ours(hub: dict[str, Any]) -> None:
-    demand_command(hub["services"]["aggregator"]["command"])
+    require_command(hub["services"]["aggregator"]["command"])
 
 
 # --- container ---------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_the_container_does_not_run_as_root(built: list[tuple[str, str]]) -> Non
 
 
 def test_the_container_runs_a_command_of_ours(built: list[tuple[str, str]]) -> None:
-    demand_command(yaml.safe_load(dict(built)["CMD"]))
+    require_command(yaml.safe_load(dict(built)["CMD"]))
 
 
 def test_what_the_image_is_built_from_is_let_in() -> None:
@@ -176,7 +176,7 @@ def test_the_scheduled_task() -> None:
     program, arguments, folder = (
         execute.findtext(f"{TASK}{name}") for name in ("Command", "Arguments", "WorkingDirectory")
     )
-    demand_command([program, *arguments.split()])
+    require_command([program, *arguments.split()])
     assert arguments.endswith(f"--work {folder}")
     assert PureWindowsPath(program).is_absolute()
     assert PureWindowsPath(folder).is_absolute()
@@ -194,7 +194,7 @@ def test_the_launch_daemon() -> None:
     path = DEPLOY / "macos" / "org.dropfed.site.plist"
     settings = plistlib.loads(path.read_bytes())
     assert settings["Label"] == path.stem
-    demand_command(settings["ProgramArguments"])
+    require_command(settings["ProgramArguments"])
     assert settings["ProgramArguments"][-1] == settings["WorkingDirectory"]
     assert settings["KeepAlive"] == {"SuccessfulExit": False}
     assert settings["Umask"] == 0o077
@@ -209,4 +209,4 @@ def test_every_command_of_ours_in_a_readme_exists(folder: str) -> None:
     found = re.findall(r"(?:^|[\s`/\\])(dropfed-(?:site|aggregator)(?:\.exe)? [a-z].*?)(?:`|$)", text, re.MULTILINE)
     assert found or folder == "compose"
     for line in found:
-        demand_command(shlex.split(line.rstrip("\\").replace("\\", "/")))
+        require_command(shlex.split(line.rstrip("\\").replace("\\", "/")))

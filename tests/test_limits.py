@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import DropfedError, PassingError, Stopped
+from shared.errors import DropfedError, Stopped, TransientError
 from shared.folder import meter as meter_module
 from shared.folder.meter import Direction, Meter, read_transfer
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from site_client import limits
-from site_client.limits import demand_transfer_hours, seconds_until
+from site_client.limits import require_transfer_hours, seconds_until
 from tests.folder.faulty import FaultyServer
 
 CLOCK = st.times().map(lambda time: f"{time:%H:%M}")
@@ -69,10 +69,10 @@ def test_large_files_rest_outside_their_hours(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         limits, "datetime", SimpleNamespace(now=lambda: datetime(2026, 3, 1, 12), combine=datetime.combine)
     )
-    demand_transfer_hours("11:00-13:00")
-    demand_transfer_hours(None)
-    with pytest.raises(PassingError, match="18:00-07:00") as caught:
-        demand_transfer_hours("18:00-07:00")
+    require_transfer_hours("11:00-13:00")
+    require_transfer_hours(None)
+    with pytest.raises(TransientError, match="18:00-07:00") as caught:
+        require_transfer_hours("18:00-07:00")
     assert caught.value.retry_after_s == 6 * 3600
 
 

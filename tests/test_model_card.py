@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Encrypt, Sharing, Withdrawal
 from shared.exchange.signing import canonical, digest_of
 from shared.folder.durable import hash_file, write_file
@@ -50,7 +50,7 @@ def card(exported: Path) -> dict[str, Any]:
 
 
 def test_the_files_are_those_that_the_sites_got(played: Played, exported: Path, card: dict[str, Any]) -> None:
-    final, offer = played.drop / Place("final", RUN).path, store_of(played).home
+    final, offer = played.drop / MessageRef("final", RUN).path, store_of(played).home
     assert {path.name for path in exported.iterdir()} == {
         "model.safetensors",
         "model-card.json",
@@ -64,7 +64,7 @@ def test_the_files_are_those_that_the_sites_got(played: Played, exported: Path, 
         assert card["inputs"]["sha256"][name] == hash_file(offer / name)[1]
     size, sha256 = hash_file(final / names.FINAL_MODEL)
     assert (card["model"]["bytes"], card["model"]["sha256"]) == (size, sha256)
-    manifest = hash_file(played.drop / Place("update", RUN, 1).path / names.MANIFEST)[1]
+    manifest = hash_file(played.drop / MessageRef("update", RUN, 1).path / names.MANIFEST)[1]
     assert card["inputs"]["contributions"] == {"north": {"round": 1, "manifest": manifest}, "south": None}
     assert card["inputs"]["final_messages"] == {"north": hash_file(final / names.MANIFEST)[1], "south": None}
 
@@ -92,7 +92,7 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card:
     assert card["images"] == {"train": 12, "validation": 10, "test": None}
     assert card["run"]["rounds"] == {"planned": 1, "trained": 1, "in_the_model": 1}
     assert card["run"]["verdicts"] == {"accepted": 1, "validated": 1}
-    began = json.loads((played.drop / Place("round", RUN, 1).path / names.MANIFEST).read_bytes())
+    began = json.loads((played.drop / MessageRef("round", RUN, 1).path / names.MANIFEST).read_bytes())
     assert card["run"]["began"] == began["body"]["created"] <= card["run"]["ended"]
     assert (card["model"]["parameters"], card["model"]["stays_at_sites"]) == (7, ["head.weight"])
     assert (card["privacy"], card["licence"]) == (None, None)
@@ -149,7 +149,7 @@ def test_a_model_that_is_not_the_sites_is_not_handed_on(played: Played, tmp_path
 def test_a_table_that_was_damaged_since_is_not_taken_as_untold(tmp_path: Path) -> None:
     played, _ = ended_run(tmp_path)
     work = played.drop.parent / "aggregator"
-    table = work / "sites" / "north" / "mirror" / Place("update", RUN, 2).path / names.METRICS
+    table = work / "sites" / "north" / "mirror" / MessageRef("update", RUN, 2).path / names.METRICS
     table.write_bytes(b"xx")
     result = export(work, tmp_path / "model")
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
@@ -162,7 +162,7 @@ def test_the_model_of_an_encrypted_run(tmp_path: Path, encrypt: Encrypt) -> None
     played, store = ended_run(tmp_path, encrypt)
     work, output = tmp_path / "aggregator", tmp_path / "model"
     assert export(work, output).output.splitlines() == [f"wrote {path}" for path in sorted(output.iterdir())]
-    right, sent = store.final_model.read_bytes(), played.drop / Place("final", RUN).path / names.FINAL_MODEL
+    right, sent = store.final_model.read_bytes(), played.drop / MessageRef("final", RUN).path / names.FINAL_MODEL
     assert (output / "model.safetensors").read_bytes() == right != sent.read_bytes()
     card = json.loads((output / "model-card.json").read_text(encoding="utf-8"))
     assert card["model"]["sha256"] == digest_of(right)

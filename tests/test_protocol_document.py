@@ -12,7 +12,7 @@ import pytest
 from shared.audit.closing import Closing, tree_digest
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
-from shared.exchange.names import Place, place_at
+from shared.exchange.names import MessageRef, ref_at
 from shared.exchange.records import (
     Consent,
     Encrypt,
@@ -33,7 +33,7 @@ from shared.exchange.records import (
 )
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.tables import is_declared
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.learning.data import synthetic_fundus, synthetic_octa
 from shared.learning.objectives import CrossEntropy, Evidential, Objective
 from shared.learning.schedules import order_of_asking
@@ -57,9 +57,7 @@ def test_the_example_manifest_is_accepted_and_is_what_the_code_writes() -> None:
     body, key = open_signed(content)
     assert key == KEY.public
     assert KEY.sign(body) == content
-    message = Correspondent("retina", "north", "north", KEY.public).open_out_of_order(
-        content, Place("consent", "octa-1")
-    )
+    message = Peer("retina", "north", "north", KEY.public).open_out_of_order(content, MessageRef("consent", "octa-1"))
     assert digest_of(content) == message.digest
     assert message.digest in DOCUMENT
     assert enrolment_code("cd" * 32, "retina", "north", KEY.public) in DOCUMENT
@@ -77,12 +75,12 @@ def test_the_tree_names_every_message_with_its_files() -> None:
     described = {}
     for line in tree.splitlines():
         path, sender, *files = line.split()
-        place = place_at(path.rstrip("/").replace("RUN", "run"))
-        if place is None:
+        ref = ref_at(path.rstrip("/").replace("RUN", "run"))
+        if ref is None:
             assert path in names.ROOT_FILES or names.is_handover(path)
             continue
-        assert sender == ("site" if place.is_from_site else "aggregator")
-        described[place.kind] = {name.strip("[]") for name in files}
+        assert sender == ("site" if ref.is_from_site else "aggregator")
+        described[ref.kind] = {name.strip("[]") for name in files}
     assert described == {kind: files | names.OPTIONAL.get(kind, frozenset()) for kind, files in names.REQUIRED.items()}
 
 
@@ -113,8 +111,8 @@ def test_what_each_kind_answers_is_in_the_table() -> None:
     rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \| (?:digest of|the) `([a-z.]+)`", DOCUMENT, re.MULTILINE)
     described = {kind: answered for kinds, answered in rows for kind in re.findall("[a-z]+", kinds)}
     assert described.pop("offer") == names.SITE_CARD
-    known = {kind: Place(kind, "r").answers for kind in names.REQUIRED}
-    assert described == {kind: place.kind for kind, place in known.items() if place is not None}
+    known = {kind: MessageRef(kind, "r").answers for kind in names.REQUIRED}
+    assert described == {kind: ref.kind for kind, ref in known.items() if ref is not None}
 
 
 def test_the_drawn_numbers_are_the_codes() -> None:
@@ -163,7 +161,7 @@ def test_the_encryption_is_the_codes(tmp_path: Path) -> None:
     card = SiteCard(key=KEY.public, encryption_key=own.public, software="", enrolment="00" * 32, **records)
     found = run_key(own, federation, card, "octa-1")
     assert found.key.hex() == key
-    content = found.unwrap(wrapped, Place("update", "octa-1", 1), names.SITE_MODEL)
+    content = found.unwrap(wrapped, MessageRef("update", "octa-1", 1), names.SITE_MODEL)
     assert content == Content(b"\x07" * 32, digest_of(b"weights"))
     assert wrapped.startswith("09" * 24)
     assert b"".join(decrypted(BytesIO(bytes.fromhex(ciphertext)), content, "")) == b"weights"

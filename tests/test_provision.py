@@ -17,10 +17,10 @@ from aggregator.owncloud import RefusedError, bytes_of, path_among_files, server
 from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Invite
 from shared.exchange.signing import SigningKey
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
 from site_client.cli import main as site
@@ -101,17 +101,15 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
     )
     assert end._work(), "enrols"
     assert end.channel is not None
-    offer = end.channel.seal(
-        Place("offer", "r"), {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=end.card_digest
+    offer = end.channel.sign(
+        MessageRef("offer", "r"), {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=end.card_digest
     )
     assert end._work(), "publishes"
     own_key = SigningKey.at(home / "signing.key")
-    hospital = Channel(
-        home, own, me="north", key=own_key, peer=Correspondent("retina", "north", AGGREGATOR, key.public)
-    )
-    manifest = hospital.notice(Place("offer", "r"))
+    hospital = Channel(home, own, me="north", key=own_key, peer=Peer("retina", "north", AGGREGATOR, key.public))
+    manifest = hospital.notice(MessageRef("offer", "r"))
     assert manifest is not None
-    message = hospital.fetch(Place("offer", "r"), manifest, answers=(end.card_digest,), max_weights_bytes=0)
+    message = hospital.fetch(MessageRef("offer", "r"), manifest, answers=(end.card_digest,), max_weights_bytes=0)
     assert message is not None
     assert message.digest == offer.digest
 

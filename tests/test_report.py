@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.cost import ModelCost
@@ -79,7 +79,7 @@ def test_a_round_that_is_open(run: Played, store: RunStore) -> None:
     assert {name: north[name] for name in WITHHELD} == WITHHELD
     assert north["asked"] and north["answered"]
     assert (north["settled"], north["seconds"]) == (None, None)
-    sent = run.drop / Place("update", RUN, 1).path
+    sent = run.drop / MessageRef("update", RUN, 1).path
     assert north["bytes"]["up"] == sum(path.stat().st_size for path in sent.iterdir())
     means = document(run)["rounds"][0]["means"]["validation"]["dice_mean"]
     assert means == {"sites": 0, "alike": None, "by_images": None}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from aggregator.dashboard.state import page_state
 from aggregator.overview import overview, overview_text
-from shared.exchange.names import MANIFEST, Place
+from shared.exchange.names import MANIFEST, MessageRef
 from shared.folder.lock import work_lock
 from tests.played import RUN
 from tests.staged import ENDS, SITES, Habit, Staged
@@ -72,17 +72,17 @@ class Files:
         askings = self.opened[round_no]["askings"] if round_no in self.opened else []
         return [site for asking in askings for site in asking["asked"]]
 
-    def here(self, site: str, place: Place) -> bool:
+    def here(self, site: str, ref: MessageRef) -> bool:
         """Whether the aggregator has a message."""
-        return (self.work / "sites" / site / "mirror" / place.path / MANIFEST).exists()
+        return (self.work / "sites" / site / "mirror" / ref.path / MANIFEST).exists()
 
-    def there(self, site: str, place: Place) -> bool:
+    def there(self, site: str, ref: MessageRef) -> bool:
         """Whether the site's folder has a message."""
-        return (self.drops[site] / place.path / MANIFEST).exists()
+        return (self.drops[site] / ref.path / MANIFEST).exists()
 
-    def refused(self, site: str, place: Place) -> bool:
+    def refused(self, site: str, ref: MessageRef) -> bool:
         """Whether the aggregator refused a message."""
-        return (self.work / "sites" / site / "quarantine" / place.path / "reason.txt").exists()
+        return (self.work / "sites" / site / "quarantine" / ref.path / "reason.txt").exists()
 
     def agreed(self, site: str) -> bool:
         """Whether the site said yes and has not withdrawn since."""
@@ -90,25 +90,25 @@ class Files:
 
     def said(self, site: str) -> str | None:
         """The site's answer to the offer that was accepted, yes or no."""
-        path = self.work / "sites" / site / "mirror" / Place("consent", RUN).path
+        path = self.work / "sites" / site / "mirror" / MessageRef("consent", RUN).path
         if not (path / MANIFEST).exists():
             return None
         return "yes" if self._json(path / "consent.json")["agrees"] else "no"
 
     def has_left(self, site: str) -> bool:
         """Whether the site's withdrawal came."""
-        return self.here(site, Place("withdrawal", RUN)) or self.refused(site, Place("withdrawal", RUN))
+        return self.here(site, MessageRef("withdrawal", RUN)) or self.refused(site, MessageRef("withdrawal", RUN))
 
-    def unpublished(self, site: str) -> list[Place]:
-        """What was sealed for a site and is not in its folder."""
-        places = [Place("offer", RUN), *ENDS]
-        places += [Place(kind, RUN, number) for number in self.opened for kind in ("round", "verdict")]  # type: ignore[arg-type]
-        return [place for place in places if self.here(site, place) and not self.there(site, place)]
+    def unpublished(self, site: str) -> list[MessageRef]:
+        """What was signed for a site and is not in its folder."""
+        refs = [MessageRef("offer", RUN), *ENDS]
+        refs += [MessageRef(kind, RUN, number) for number in self.opened for kind in ("round", "verdict")]  # type: ignore[arg-type]
+        return [ref for ref in refs if self.here(site, ref) and not self.there(site, ref)]
 
     def lacks(self, site: str) -> bool:
         """Whether a site's folder still has to take something when the run is over."""
         ends_it = self.said(site) == "no" or self.has_left(site)
-        is_told = not self.here(site, Place("offer", RUN)) or any(self.there(site, end) for end in ENDS)
+        is_told = not self.here(site, MessageRef("offer", RUN)) or any(self.there(site, end) for end in ENDS)
         return bool(self.unpublished(site)) or not (ends_it or is_told)
 
     def owing(self) -> set[str]:
@@ -116,8 +116,8 @@ class Files:
         if self.stop or self.newest in self.closed:
             return set()
         if not self.newest:
-            return {site for site in SITES if not self.here(site, Place("consent", RUN))}
-        update = Place("update", RUN, self.newest)
+            return {site for site in SITES if not self.here(site, MessageRef("consent", RUN))}
+        update = MessageRef("update", RUN, self.newest)
         return {
             site
             for site in self.asked(self.newest)
@@ -173,9 +173,9 @@ def check_state(files: Files, said: dict[str, Any]) -> None:
 
 def check_site(files: Files, site: str, said: dict[str, Any]) -> None:
     """What is said of one site."""
-    phase, update = said["sites"][site]["phase"], Place("update", RUN, files.newest)
+    phase, update = said["sites"][site]["phase"], MessageRef("update", RUN, files.newest)
     if phase.startswith("works on"):
-        assert files.there(site, Place("round", RUN, files.newest)) and site in files.asked(files.newest)
+        assert files.there(site, MessageRef("round", RUN, files.newest)) and site in files.asked(files.newest)
         assert files.newest not in files.closed
     if phase.startswith("has answered"):
         assert files.here(site, update)
@@ -188,16 +188,18 @@ def check_site(files: Files, site: str, said: dict[str, Any]) -> None:
     if phase.startswith("not asked in"):
         assert site not in files.asked(files.newest)
     if phase == "asked for consent":
-        assert files.there(site, Place("offer", RUN)) and not files.here(site, Place("consent", RUN))
+        assert files.there(site, MessageRef("offer", RUN)) and not files.here(site, MessageRef("consent", RUN))
     if phase.startswith("finished"):
-        assert files.card and not files.lacks(site) and files.there(site, Place("final", RUN))
+        assert files.card and not files.lacks(site) and files.there(site, MessageRef("final", RUN))
         assert ("withdrew" in phase) == files.has_left(site)
     if phase == "told that the run is over":
-        assert (files.card or files.aborted) and not files.lacks(site) and not files.there(site, Place("final", RUN))
+        assert (
+            (files.card or files.aborted) and not files.lacks(site) and not files.there(site, MessageRef("final", RUN))
+        )
     if phase.startswith("withdrew"):
         assert files.has_left(site)
     if phase.startswith("declined"):
-        assert files.here(site, Place("consent", RUN)) and not files.agreed(site)
+        assert files.here(site, MessageRef("consent", RUN)) and not files.agreed(site)
     verdicts = [number for number in sorted(files.closed) if site in files.closed[number]["verdicts"]]
     last = said["sites"][site]["last_verdict"]
     if not verdicts:
@@ -215,7 +217,7 @@ def check_rounds(files: Files, rounds: int, shown: list[dict[str, Any]]) -> None
         assert found["name"] == (f"round {number}" if number <= rounds else "the closing round")
         assert list(found["sites"]) == files.asked(number)
         for site, part in found["sites"].items():
-            update = Place("update", RUN, number)
+            update = MessageRef("update", RUN, number)
             has_answered = files.here(site, update) or files.refused(site, update)
             verdict = files.closed[number]["verdicts"][site] if number in files.closed else None
             assert part["status"] == (verdict["status"] if verdict else "answered" if has_answered else "asked")
@@ -240,7 +242,7 @@ class Plan:
     is_at_work: bool
 
 
-WORK = ("aggregator", "courier north", "courier south", "north", "south")
+WORK = ("aggregator", "folder-sync north", "folder-sync south", "north", "south")
 WISHES = ("pause", "resume", "stop", "north withdraws", "south withdraws", "restart")
 habits: st.SearchStrategy[Habit] = st.sampled_from(["accepted", "accepted", "omitted", "refused", "silent", "declines"])
 plans = st.builds(
@@ -260,8 +262,8 @@ def act(run: Staged, step: str) -> None:
     match step.split():
         case ["aggregator"]:
             run.aggregator_acts()
-        case ["courier", site]:
-            run.courier_works(site)
+        case ["folder-sync", site]:
+            run.folder_sync_works(site)
         case [site, "withdraws"]:
             run.sites[site].withdraws()
         case ["pause"]:
@@ -302,7 +304,7 @@ def test_at_any_moment(plan: Plan) -> None:
         passed += 1
         if passed % plan.every == plan.first % plan.every:
             check(run, is_at_work=plan.is_at_work)
-            if deaths < plan.deaths and step.startswith(("aggregator", "courier")):
+            if deaths < plan.deaths and step.startswith(("aggregator", "folder-sync")):
                 deaths += 1
                 raise Died
 

@@ -18,11 +18,11 @@ from aggregator.rounds import (
     OpenRound,
     RunFacts,
     Score,
-    SealAbort,
-    SealFinal,
-    SealOffer,
-    SealRound,
-    SealVerdict,
+    SignAbort,
+    SignFinal,
+    SignOffer,
+    SignRound,
+    SignVerdict,
     SiteFacts,
     decide,
 )
@@ -48,7 +48,7 @@ ANSWERED = replace(IN_ROUND, answered=True, scored=True)
 
 
 def test_who_is_enrolled_gets_the_offer() -> None:
-    assert decide(run(SiteFacts("north", enrolled=True), SiteFacts("south"))) == [SealOffer("north")]
+    assert decide(run(SiteFacts("north", enrolled=True), SiteFacts("south"))) == [SignOffer("north")]
 
 
 def test_the_run_starts_when_all_have_answered() -> None:
@@ -62,7 +62,7 @@ def test_the_run_starts_when_all_have_answered() -> None:
 
 def test_a_round_closes_when_all_answered_or_at_its_deadline_with_a_quorum() -> None:
     slow = replace(IN_ROUND, name="south")
-    assert decide(run(replace(IN_ROUND, sent=False), round_no=1)) == [SealRound("north", 1)]
+    assert decide(run(replace(IN_ROUND, sent=False), round_no=1)) == [SignRound("north", 1)]
     assert decide(run(replace(ANSWERED, scored=False), slow, round_no=1)) == [Score("north", 1)]
     assert decide(run(ANSWERED, slow, round_no=1)) == []
     assert decide(run(ANSWERED, slow, round_no=1, waited_s=DEADLINE_S)) == [CloseRound(1)]
@@ -72,7 +72,7 @@ def test_a_round_closes_when_all_answered_or_at_its_deadline_with_a_quorum() -> 
 
 def test_a_closed_round_is_aggregated_then_told_then_followed_by_the_next() -> None:
     assert decide(run(ANSWERED, round_no=1, closed=True)) == [Aggregate(1)]
-    assert decide(run(ANSWERED, round_no=1, closed=True, aggregated=True)) == [SealVerdict("north", 1)]
+    assert decide(run(ANSWERED, round_no=1, closed=True, aggregated=True)) == [SignVerdict("north", 1)]
     told = replace(ANSWERED, told=True)
     assert decide(run(told, round_no=1, closed=True, aggregated=True)) == [OpenRound(2, ("north",), ("north",))]
     stopped = run(told, round_no=1, closed=True, aggregated=True, stop_requested=True)
@@ -80,21 +80,21 @@ def test_a_closed_round_is_aggregated_then_told_then_followed_by_the_next() -> N
 
 
 def test_the_closing_round_is_not_aggregated_and_ends_the_run() -> None:
-    assert decide(run(ANSWERED, round_no=3, closed=True)) == [SealVerdict("north", 3)]
+    assert decide(run(ANSWERED, round_no=3, closed=True)) == [SignVerdict("north", 3)]
     assert decide(run(replace(ANSWERED, told=True), round_no=3, closed=True)) == [ChooseFinal()]
     declined = replace(AGREED, name="south", consent=False)
-    assert decide(run(AGREED, declined, final_chosen=True)) == [SealFinal("north")]
+    assert decide(run(AGREED, declined, final_chosen=True)) == [SignFinal("north")]
     assert decide(run(replace(AGREED, ended=True), final_chosen=True)) == []
 
 
 def test_whoever_was_offered_a_run_is_told_its_end_unless_it_left() -> None:
     silent, stranger = replace(AGREED, name="south", consent=None), SiteFacts("west", enrolled=True)
     refused = replace(silent, name="east", consent_refused=True)
-    told = [SealFinal("north"), SealAbort("south"), SealAbort("east")]
+    told = [SignFinal("north"), SignAbort("south"), SignAbort("east")]
     assert decide(run(AGREED, silent, refused, stranger, final_chosen=True)) == told
     left = replace(AGREED, name="south", withdrawn=True)
     declined = replace(AGREED, name="east", consent=False)
-    assert decide(run(AGREED, left, declined, stranger, aborted=True)) == [SealAbort("north")]
+    assert decide(run(AGREED, left, declined, stranger, aborted=True)) == [SignAbort("north")]
     assert decide(run(replace(AGREED, ended=True), left, declined, stranger, aborted=True)) == []
 
 
@@ -104,11 +104,11 @@ def test_an_answer_to_the_offer_that_is_refused_is_not_waited_for() -> None:
     assert isinstance(decide(run(AGREED, refused, quorum=2))[0], Abort)
 
 
-def test_a_round_is_sealed_only_after_a_look_and_not_once_it_closes_or_is_paused() -> None:
+def test_a_round_is_signed_only_after_a_look_and_not_once_it_closes_or_is_paused() -> None:
     asked = replace(IN_ROUND, looked=False, sent=False)
     assert decide(run(asked, round_no=1)) == []
     looked = replace(asked, looked=True)
-    assert decide(run(looked, round_no=1)) == [SealRound("north", 1)]
+    assert decide(run(looked, round_no=1)) == [SignRound("north", 1)]
     assert decide(run(replace(looked, withdrawn=True), round_no=1)) == [CloseRound(1)]
     assert decide(run(looked, round_no=1, paused=True)) == []
     assert decide(run(looked, round_no=1, stop_requested=True)) == [CloseRound(1)]
@@ -212,11 +212,11 @@ def test_nobody_waits_for_a_site_that_withdrew() -> None:
     assert decide(run(ANSWERED, replace(gone, answered=True), round_no=1)) == [Score("south", 1)]
     # It is told what became of the round it was sent, and of no other; it gets no final model.
     closed = run(replace(ANSWERED, told=True), gone, round_no=1, closed=True, aggregated=True)
-    assert decide(closed) == [SealVerdict("south", 1)]
+    assert decide(closed) == [SignVerdict("south", 1)]
     assert decide(replace(closed, sites=(replace(ANSWERED, told=True), replace(gone, sent=False)))) == [
         OpenRound(2, ("north",), ("north",))
     ]
-    assert decide(run(AGREED, gone, final_chosen=True)) == [SealFinal("north")]
+    assert decide(run(AGREED, gone, final_chosen=True)) == [SignFinal("north")]
 
 
 def test_too_few_sites_end_the_run_with_the_best_so_far() -> None:
@@ -239,7 +239,7 @@ def test_a_paused_run_takes_what_is_open_and_asks_for_nothing_new() -> None:
     assert decide(run(replace(ANSWERED, scored=False), round_no=1, paused=True)) == [Score("north", 1)]
     assert decide(run(ANSWERED, round_no=1, paused=True)) == [CloseRound(1)]
     assert decide(run(ANSWERED, round_no=1, paused=True, closed=True)) == [Aggregate(1)]
-    assert decide(run(ANSWERED, round_no=1, paused=True, closed=True, aggregated=True)) == [SealVerdict("north", 1)]
+    assert decide(run(ANSWERED, round_no=1, paused=True, closed=True, aggregated=True)) == [SignVerdict("north", 1)]
     settled = run(told, round_no=1, paused=True, closed=True, aggregated=True)
     assert decide(settled) == []
     assert isinstance(decide(replace(settled, stop_requested=True))[0], ChooseFinal)
@@ -249,7 +249,7 @@ def test_a_paused_run_takes_what_is_open_and_asks_for_nothing_new() -> None:
 def test_a_site_that_agrees_late_is_asked_from_the_next_round_on() -> None:
     late = replace(AGREED, name="south", consent=None)
     open_round = run(replace(IN_ROUND), replace(late, offered=False), round_no=1)
-    assert decide(open_round) == [SealOffer("south")]
+    assert decide(open_round) == [SignOffer("south")]
     settled = run(replace(ANSWERED, told=True), late, round_no=1, closed=True, aggregated=True)
     assert decide(settled) == [OpenRound(2, ("north",), ("north",))]
     agreed = replace(settled, sites=(settled.sites[0], replace(late, consent=True)))
@@ -290,13 +290,13 @@ class World:
         facts = self.facts
         self.log.append(action)
         match action:
-            case SealOffer(site):
+            case SignOffer(site):
                 self.change(site, offered=True)
             case OpenRound():
                 self.open(action)
             case AskMore():
                 self.ask_more(action)
-            case SealRound(site, round_no):
+            case SignRound(site, round_no):
                 assert not facts.closed and round_no == facts.round_no
                 assert self.site(site).available and self.site(site).looked and not facts.paused
                 self.change(site, sent=True)
@@ -309,7 +309,7 @@ class World:
             case Aggregate(round_no):
                 assert facts.closed and round_no <= facts.rounds
                 self.facts = replace(facts, aggregated=True)
-            case SealVerdict(site, _):
+            case SignVerdict(site, _):
                 assert facts.closed and self.site(site).sent and not self.site(site).told
                 self.change(site, told=True)
             case ChooseFinal(reason):
@@ -317,13 +317,13 @@ class World:
                 assert facts.stop_requested or facts.round_no == facts.closing_round or too_few
                 assert facts.round_no == 0 or facts.closed
                 self.facts = replace(facts, final_chosen=True)
-            case SealFinal(site):
+            case SignFinal(site):
                 assert self.site(site).available
                 self.change(site, ended=True)
             case Abort():
                 assert facts.round_no == 0
                 self.facts = replace(facts, aborted=True)
-            case SealAbort(site):
+            case SignAbort(site):
                 assert facts.aborted or (facts.final_chosen and self.site(site).consent is None)
                 self.change(site, ended=True)
 
@@ -447,8 +447,8 @@ def test_every_federation_keeps_the_rules(
     world = begun(names, wanted)
     world.live(range(600), paused, stop_at, looks)
     facts = world.facts
-    told = [(action.site, action.round_no) for action in world.log if isinstance(action, SealVerdict)]
-    sent = [(action.site, action.round_no) for action in world.log if isinstance(action, SealRound)]
+    told = [(action.site, action.round_no) for action in world.log if isinstance(action, SignVerdict)]
+    sent = [(action.site, action.round_no) for action in world.log if isinstance(action, SignRound)]
     assert len(set(told)) == len(told) and len(set(sent)) == len(sent)
     assert set(told) <= set(sent)
     if facts.final_chosen:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import RunConfiguration
 from site_client.configuration import Policy
 from site_client.disclosure import count_text
@@ -27,12 +27,12 @@ from site_client.rounds import (
 from tests.federation.running import run_configuration
 
 ANY_OFFER = Look(offers=True)
-VERDICT, FINAL, ABORT = Place("verdict", "r", 3), Place("final", "r"), Place("abort", "r")
+VERDICT, FINAL, ABORT = MessageRef("verdict", "r", 3), MessageRef("final", "r"), MessageRef("abort", "r")
 JOINED = SiteFacts(card_published=True, enrolled=True)
 
 
 def after(kind: str, round_no: int = 0, **facts: object) -> SiteFacts:
-    return replace(JOINED, last=Place(kind, "r", round_no), **facts)  # type: ignore[arg-type]
+    return replace(JOINED, last=MessageRef(kind, "r", round_no), **facts)  # type: ignore[arg-type]
 
 
 def test_joining_comes_first() -> None:
@@ -41,7 +41,7 @@ def test_joining_comes_first() -> None:
     assert decide(SiteFacts(card_published=True, enrolled=False, looked=True)) == Wait()
 
 
-def test_what_is_sealed_is_sent_before_anything_else() -> None:
+def test_what_is_signed_is_sent_before_anything_else() -> None:
     assert decide(after("round", 3, unpublished=True)) == Publish()
 
 
@@ -51,7 +51,7 @@ def test_it_looks_only_where_the_next_message_can_lie() -> None:
     assert decide(after("abort", agreed=True)) == ANY_OFFER
     assert decide(after("offer")) == Look((ABORT,))  # the run may never start
     assert decide(after("offer", agreed=False)) == Look((ABORT,), offers=True)
-    assert decide(after("offer", agreed=True)) == Look((FINAL, ABORT), later_than=Place("offer", "r"))
+    assert decide(after("offer", agreed=True)) == Look((FINAL, ABORT), later_than=MessageRef("offer", "r"))
     assert decide(after("round", 3, agreed=True)) == Look((VERDICT,))
     assert decide(after("verdict", 3, agreed=True)) == Look((FINAL,), later_than=VERDICT)
 
@@ -82,13 +82,13 @@ def test_a_paused_site_does_nothing_at_all() -> None:
 def test_a_site_that_leaves_says_so_first_and_answers_no_more() -> None:
     leaving = after("round", 3, agreed=True, leaving=True)
     assert decide(leaving) == Withdraw("r")
-    assert decide(replace(leaving, unpublished=True)) == Publish()  # what was sealed before it comes before it
+    assert decide(replace(leaving, unpublished=True)) == Publish()  # what was signed before it comes before it
     left = replace(leaving, leaving=False, withdrawn=True)
     assert decide(left) == Look((VERDICT,))
     assert decide(replace(left, looked=True)) == Wait()
-    # The aggregator may have known by then, or have sealed something before that.
+    # The aggregator may have known by then, or have signed something before that.
     assert decide(after("verdict", 3, agreed=True, withdrawn=True)) == Look((FINAL,), later_than=VERDICT, offers=True)
-    crossed = Look((FINAL, ABORT), later_than=Place("offer", "r"), offers=True)
+    crossed = Look((FINAL, ABORT), later_than=MessageRef("offer", "r"), offers=True)
     assert decide(after("offer", agreed=True, withdrawn=True)) == crossed
 
 
@@ -96,9 +96,9 @@ def test_a_site_that_leaves_says_so_first_and_answers_no_more() -> None:
 class Folder:
     """What the aggregator published for one site, in order, and what the site makes of it."""
 
-    published: list[Place]
-    read: list[Place] = field(default_factory=list)
-    answered: set[Place] = field(default_factory=set)
+    published: list[MessageRef]
+    read: list[MessageRef] = field(default_factory=list)
+    answered: set[MessageRef] = field(default_factory=set)
     withdrawn: bool = False
 
     @property
@@ -108,14 +108,14 @@ class Folder:
         facts = replace(JOINED, last=last, withdrawn=self.withdrawn and last is not None and last.run == "r")
         return replace(facts, agreed=agreed if last and last.kind == "offer" else True, answered=last in self.answered)
 
-    def found(self, look: Look) -> Place | None:
+    def found(self, look: Look) -> MessageRef | None:
         """The first unread message where the site looks, if one is there."""
-        rounds = [place for place in self.published if place.kind == "round"]
+        rounds = [ref for ref in self.published if ref.kind == "round"]
         after = look.later_than
-        there = [place for place in rounds if after and place.run == after.run and place.round_no > after.round_no]
-        there += [place for place in look.places if place in self.published]
-        there += [place for place in self.published if place.kind == "offer"] if look.offers else []
-        return next((place for place in there if place not in self.read), None)
+        there = [ref for ref in rounds if after and ref.run == after.run and ref.round_no > after.round_no]
+        there += [ref for ref in look.refs if ref in self.published]
+        there += [ref for ref in self.published if ref.kind == "offer"] if look.offers else []
+        return next((ref for ref in there if ref not in self.read), None)
 
     def live(self) -> None:
         """Do what the site decides until it waits."""
@@ -136,29 +136,29 @@ class Folder:
 
 
 @st.composite
-def asked_of_a_site(draw: st.DrawFn) -> list[Place]:
+def asked_of_a_site(draw: st.DrawFn) -> list[MessageRef]:
     """All an aggregator ever says to a site that agrees: some rounds of a run, its end, and another run."""
     rounds = sorted(draw(st.sets(st.integers(1, 8), max_size=5)))
-    said = [Place("offer", "r"), *(Place(kind, "r", n) for n in rounds for kind in ("round", "verdict"))]
+    said = [MessageRef("offer", "r"), *(MessageRef(kind, "r", n) for n in rounds for kind in ("round", "verdict"))]
     is_aborted = not rounds and draw(st.booleans())
-    return [*said, Place("abort" if is_aborted else "final", "r"), Place("offer", "next")]
+    return [*said, MessageRef("abort" if is_aborted else "final", "r"), MessageRef("offer", "next")]
 
 
 @given(said=asked_of_a_site(), data=st.data())
-def test_it_reads_everything_whenever_it_looks(said: list[Place], data: st.DataObject) -> None:
+def test_it_reads_everything_whenever_it_looks(said: list[MessageRef], data: st.DataObject) -> None:
     """However many rounds pass it by, and however rarely it is there: it misses nothing and waits for nothing past."""
     folder = Folder([])
-    for place in said:
-        folder.published.append(place)
-        if place.kind == "offer" or data.draw(st.booleans()):  # an offer is followed by nothing until it is answered
+    for ref in said:
+        folder.published.append(ref)
+        if ref.kind == "offer" or data.draw(st.booleans()):  # an offer is followed by nothing until it is answered
             folder.live()
             assert folder.read == folder.published
     assert folder.read == said
-    assert Place("offer", "next") in folder.answered
+    assert MessageRef("offer", "next") in folder.answered
 
 
 @given(said=asked_of_a_site(), data=st.data())
-def test_a_site_that_left_reads_on_and_takes_up_the_next_run(said: list[Place], data: st.DataObject) -> None:
+def test_a_site_that_left_reads_on_and_takes_up_the_next_run(said: list[MessageRef], data: st.DataObject) -> None:
     """It withdraws after any message; the aggregator notices after any later one, and sends a verdict and no more."""
     left_at = data.draw(st.integers(1, len(said) - 1))
     noticed_at = data.draw(st.integers(left_at, len(said) - 1))
@@ -172,11 +172,11 @@ def test_a_site_that_left_reads_on_and_takes_up_the_next_run(said: list[Place], 
     folder.published = before
     folder.live()
     if before[-1].kind == "round":
-        before.append(Place("verdict", "r", before[-1].round_no))
-    folder.published = [*before, Place("offer", "next")]
+        before.append(MessageRef("verdict", "r", before[-1].round_no))
+    folder.published = [*before, MessageRef("offer", "next")]
     folder.live()
     assert folder.read == folder.published
-    assert folder.answered == answered | {Place("offer", "next")}
+    assert folder.answered == answered | {MessageRef("offer", "next")}
 
 
 # --- consent ----------------------------------------------------------------------------------------------------

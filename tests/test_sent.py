@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Withdrawal
 from shared.exchange.signing import canonical
 from site_client.cli import main
@@ -61,7 +61,7 @@ def test_every_file_of_the_site_in_the_folder_is_told_with_its_hash(played: Play
 
 def test_weights_are_told_by_name_and_shape(played: Played, tmp_path: Path) -> None:
     result = sent(tmp_path / "north", "--json")
-    model = of_files(result)[f"{Place('update', RUN, 1).path}/model.safetensors"]
+    model = of_files(result)[f"{MessageRef('update', RUN, 1).path}/model.safetensors"]
     assert model["tensors"] == [
         {"name": "a", "dtype": "F32", "shape": [3, 2]},
         {"name": "b", "dtype": "F32", "shape": [1]},
@@ -82,11 +82,11 @@ def test_each_message_names_the_request_it_answers(played: Played, tmp_path: Pat
     assert state["total"]["not_known_to_be_in_the_folder"] == 0
 
 
-def test_what_was_only_sealed_is_not_said_to_be_in_the_folder(played: Played, tmp_path: Path) -> None:
+def test_what_was_only_signed_is_not_said_to_be_in_the_folder(played: Played, tmp_path: Path) -> None:
     withdrawal = canonical(Withdrawal(run=RUN, reason="").model_dump())
-    asked = played.site.message(Place("offer", RUN))
+    asked = played.site.message(MessageRef("offer", RUN))
     assert asked is not None
-    played.site.seal(Place("withdrawal", RUN), {names.WITHDRAWAL: withdrawal}, in_reply_to=asked.digest)
+    played.site.sign(MessageRef("withdrawal", RUN), {names.WITHDRAWAL: withdrawal}, in_reply_to=asked.digest)
     last = json.loads(sent(tmp_path / "north", "--json").output)["messages"][-1]
     assert (last["kind"], last["in_folder"]) == ("withdrawal", False)
     text = sent(tmp_path / "north").output
@@ -111,7 +111,7 @@ def test_weights_that_were_let_go_are_still_told(tmp_path: Path) -> None:
     both.round(2, trains=True)
     both.site.prune(RUN)
     files = of_files(sent(tmp_path / "north", "--json"))
-    first, second = (files[f"{Place('update', RUN, number).path}/model.safetensors"] for number in (1, 2))
+    first, second = (files[f"{MessageRef('update', RUN, number).path}/model.safetensors"] for number in (1, 2))
     assert (first["removed"], second["removed"]) == (True, False)
     assert first["tensors"] == second["tensors"] and len(first["sha256"]) == 64  # type: ignore[arg-type]
     assert "removed again, as the run's `keep` says" in sent(tmp_path / "north").output
@@ -155,7 +155,7 @@ def test_what_is_encrypted_is_told_as_it_left_and_by_what_it_holds(tmp_path: Pat
     both = Played(tmp_path)
     both.offer_and_consent(encrypt="weights")
     both.round(1, trains=True)
-    path = f"{Place('update', RUN, 1).path}/model.safetensors"
+    path = f"{MessageRef('update', RUN, 1).path}/model.safetensors"
     model = of_files(sent(tmp_path / "north", "--json"))[path]
     left = (both.drop / path).read_bytes()
     assert (model["bytes"], model["sha256"]) == (len(left), hashlib.sha256(left).hexdigest())

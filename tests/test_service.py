@@ -22,7 +22,7 @@ import torch
 from click.testing import CliRunner
 
 from shared import service
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.learning.data.images import read_pairs
 from shared.learning.loading import prepared
 from site_client import installation
@@ -350,11 +350,11 @@ def test_installing_and_uninstalling(work: Path, tmp_path: Path) -> None:
     assert uninstall(unit, root) == path
     assert not path.exists()
     assert not enabled.is_symlink()
-    with pytest.raises(StandingError, match="is not there"):
+    with pytest.raises(ActionRequiredError, match="is not there"):
         uninstall(unit, root)
     path.write_text("[Service]\n")
     for refused in (lambda: install(unit, text, root), lambda: uninstall(unit, root)):
-        with pytest.raises(StandingError, match="was not written by"):
+        with pytest.raises(ActionRequiredError, match="was not written by"):
             refused()
     assert path.read_text() == "[Service]\n"
 

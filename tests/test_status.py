@@ -18,10 +18,10 @@ from aggregator.dashboard.state import page_state
 from aggregator.results import best_so_far
 from aggregator.store import RunStore
 from shared import commands
-from shared.errors import ConfigurationError, PassingError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, TransientError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Consent, FinalCard, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.lock import LOCK, work_lock
@@ -92,16 +92,16 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     store.write_card(card)
     said = aggregator_says(run)
     assert "run octa-1: ending, round 1 of 1" in said and "waits for: north, since" in said
-    assert "why: the run ends when every site's folder has what was sealed for it" in said
+    assert "why: the run ends when every site's folder has what was signed for it" in said
 
-    # The final model is sealed, but the folder does not take it.
+    # The final model is signed, but the folder does not take it.
     content = {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: run.model(0.25)}
-    consent = run.aggregator.message(Place("consent", RUN))
+    consent = run.aggregator.message(MessageRef("consent", RUN))
     assert consent is not None
-    run.aggregator.seal(Place("final", RUN), content, in_reply_to=consent.digest)
-    in_the_way = run.drop / Place("final", RUN).path
+    run.aggregator.sign(MessageRef("final", RUN), content, in_reply_to=consent.digest)
+    in_the_way = run.drop / MessageRef("final", RUN).path
     in_the_way.write_bytes(b"a file where a folder must be")
-    run.courier.start()
+    run.folder_sync.start()
     trouble = run.drop.parent / "aggregator" / "sites" / "north" / "trouble.txt"
     deadline = time.monotonic() + 60
     while not trouble.exists() and time.monotonic() < deadline:
@@ -115,12 +115,12 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     with work_lock(run.drop.parent / "aggregator"):
         assert re.search(r"\n      trouble: .*[^.] \(since 2001-09-09T01:46:40Z\)", aggregator_says(run))
     run.stop.set()
-    run.courier.join()
+    run.folder_sync.join()
     launched = daemon_of(run, store)
     assert launched.final_model is None  # so `launch` says that it was interrupted
     in_the_way.unlink()
     run.stop.clear()
-    assert run.courier._work()
+    assert run.folder_sync._work()
     assert launched.final_model == store.final_model
     said = aggregator_says(run)
     assert "run octa-1: ended" in said and "  north: finished" in said and "reason: as the test says" in said
@@ -179,9 +179,9 @@ def test_a_damaged_heartbeat_is_none(damaged: bytes, run: Played, store: RunStor
 
 def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
     run.offer_and_consent()
-    path = run.drop.parent / "north" / "mirror" / Place("offer", RUN).manifest
+    path = run.drop.parent / "north" / "mirror" / MessageRef("offer", RUN).manifest
     path.write_bytes(b"")
-    with pytest.raises(StandingError, match=f"{path} is empty: .* from the folder or a backup"):
+    with pytest.raises(ActionRequiredError, match=f"{path} is empty: .* from the folder or a backup"):
         site_says(run)
 
 
@@ -189,13 +189,13 @@ def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (Place("consent", RUN), names.CONSENT),
-        (Place("update", RUN, 1), names.METRICS),
-        (Place("withdrawal", RUN), names.WITHDRAWAL),
+        (MessageRef("consent", RUN), names.CONSENT),
+        (MessageRef("update", RUN, 1), names.METRICS),
+        (MessageRef("withdrawal", RUN), names.WITHDRAWAL),
     ],
 )
 def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
-    place: Place, name: str, content: bytes | None, run: Played, store: RunStore
+    ref: MessageRef, name: str, content: bytes | None, run: Played, store: RunStore
 ) -> None:
     run.offer_and_consent()
     store.ask(1, ("north",), ("north",))
@@ -203,49 +203,49 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
     withdrawal = Withdrawal(run=RUN, reason="a holiday")
     run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(withdrawal.model_dump())}, "offer")
     work = run.drop.parent / "aggregator"
-    path = work / "sites" / "north" / "mirror" / place.path / name
+    path = work / "sites" / "north" / "mirror" / ref.path / name
     path.unlink()
     if content is not None:
         path.write_bytes(content)
     problem = f"{path}.*: it is not as it was left here; put it back from the folder or a backup"
     for told in TOLD:
         result = CliRunner().invoke(aggregator_command, [*told, "--work", str(work)])
-        if place.kind == "update" and told[0] == "status":
+        if ref.kind == "update" and told[0] == "status":
             assert result.exit_code == 0  # it does not read tables
             continue
         assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
         assert re.fullmatch(problem, " ".join(result.output.split()).replace("- ", "-"))
     assert re.search(problem, page_state(work)["problem"])
-    with pytest.raises(StandingError, match=problem):
-        daemon_of(run, store).run() if place.kind != "update" else best_so_far(store, {"north": run.aggregator}, "loss")
+    with pytest.raises(ActionRequiredError, match=problem):
+        daemon_of(run, store).run() if ref.kind != "update" else best_so_far(store, {"north": run.aggregator}, "loss")
 
 
 @pytest.mark.parametrize(
     ("place", "name", "read"),
     [
-        (Place("consent", RUN), names.CONSENT, lambda channel, work: site_store.consent(channel, RUN)),
+        (MessageRef("consent", RUN), names.CONSENT, lambda channel, work: site_store.consent(channel, RUN)),
         (
-            Place("round", RUN, 1),
+            MessageRef("round", RUN, 1),
             names.ROUND_CONFIGURATION,
-            lambda channel, work: site_store.round_configuration(channel, Place("round", RUN, 1)),
+            lambda channel, work: site_store.round_configuration(channel, MessageRef("round", RUN, 1)),
         ),
         (
-            Place("verdict", RUN, 1),
+            MessageRef("verdict", RUN, 1),
             names.VERDICT,
             lambda channel, work: site_store.newest_accepted(work, channel, RUN, before=2),
         ),
     ],
 )
 def test_nor_does_a_site_take_its_damaged_copies_as_what_was_said(
-    place: Place, name: str, read: Callable[[Channel, Path], object], run: Played
+    ref: MessageRef, name: str, read: Callable[[Channel, Path], object], run: Played
 ) -> None:
     run.offer_and_consent()
     run.round(1, trains=True)
     work = run.drop.parent / "north"
     read(run.site, work)
-    path = work / "mirror" / place.path / name
+    path = work / "mirror" / ref.path / name
     path.write_bytes(b"xx")
-    with pytest.raises(StandingError, match=f"{path}.* from the folder or a backup"):
+    with pytest.raises(ActionRequiredError, match=f"{path}.* from the folder or a backup"):
         read(run.site, work)
 
 
@@ -318,7 +318,7 @@ def test_a_command_that_is_told_names_a_path_with_a_space_as_one_word(tmp_path: 
     run.beat()
     assert f"--work '{site}'" in CliRunner().invoke(site_command, ["status", "--work", str(site)]).output
     (site / "signing.key").chmod(0o644)
-    with pytest.raises(StandingError, match=f"chmod 600 '{site}/signing.key'"):
+    with pytest.raises(ActionRequiredError, match=f"chmod 600 '{site}/signing.key'"):
         SigningKey.at(site / "signing.key")
 
 
@@ -326,19 +326,19 @@ def test_trouble_is_told_when_it_begins_and_breaks_nothing(run: Played) -> None:
     run.offer_and_consent()
     heart, here, there = run.heartbeat, run.drop.parent / "north" / names.STATUS, run.drop / names.STATUS
     heart.beat("sending", run.site, now=True)
-    heart.note_trouble(StandingError("the folder /data/x is full: free some"))
+    heart.note_trouble(ActionRequiredError("the folder /data/x is full: free some"))
     assert "trouble: the folder /data/x is full" in site_says(run)
     assert b"needs attention" in there.read_bytes() and b"full" not in there.read_bytes()
     os.utime(here, (0, 0))
-    heart.note_trouble(StandingError("the folder /data/x is full: free some"))
+    heart.note_trouble(ActionRequiredError("the folder /data/x is full: free some"))
     assert here.stat().st_mtime == 0  # nothing new is nothing to write
     before = there.read_bytes()
-    heart.note_trouble(PassingError("no answer"))
+    heart.note_trouble(TransientError("no answer"))
     assert "trouble: no answer" in site_says(run)
     assert there.read_bytes() == before  # who does not answer is not asked to take anything
     there.unlink()
     there.mkdir()
-    heart.note_trouble(StandingError("wrong password"))
+    heart.note_trouble(ActionRequiredError("wrong password"))
     assert "trouble: wrong password" in site_says(run)
     heart.note_trouble(None)
     assert "\ntrouble: " not in site_says(run)

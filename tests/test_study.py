@@ -28,7 +28,7 @@ from aggregator.studies.running import finished_of
 from deploy.local.cell import main as play_cell
 from deploy.local.cell import with_as_many_images
 from deploy.local.rounds import open_sites, run_rounds
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.lock import work_lock
 from shared.learning import methods
 from shared.learning.data import synthetic_fundus
@@ -392,7 +392,7 @@ def test_rounds_in_which_no_model_counted_are_told(data, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
 def test_a_device_that_is_not_there_is_told_before_any_cell(data, tmp_path):
-    with pytest.raises(StandingError, match="device: cuda is not on this machine"):
+    with pytest.raises(ActionRequiredError, match="device: cuda is not on this machine"):
         play_study(written(data, device="cuda"), tmp_path / "home", "local", 2)
     assert not [*(tmp_path / "home").glob("cells/*")]
 

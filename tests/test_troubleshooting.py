@@ -17,11 +17,11 @@ from shared.folder.answers import RangeError
 
 ROOT = Path(__file__).parent.parent
 ERRORS = {
-    "StandingError",
-    "PassingError",
+    "ActionRequiredError",
+    "TransientError",
     "NotFoundError",
     "AlreadyExistsError",
-    "PoisonError",
+    "RejectedError",
     "RangeError",
     "_refuse",
     "Refusal",
@@ -30,7 +30,7 @@ ERRORS = {
     "door",
     "_refused",
 }
-WITH_A_FILE = {"PoisonError", "_refuse"}
+WITH_A_FILE = {"RejectedError", "_refuse"}
 FINDINGS = {"find", "_find"}
 LOCAL = ROOT / "shared" / "folder" / "local.py"  # of folders on this machine, which only the auditor opens
 SHORTEST = 10  # letters that can be looked for; a sentence made of less is put together from others
@@ -96,7 +96,7 @@ def test_every_kind_of_error_is_there() -> None:
         for name, kind in inspect.getmembers(errors, inspect.isclass)
         if issubclass(kind, errors.DropfedError) and not name.startswith("_")
     }
-    assert "PoisonError" in kinds
+    assert "RejectedError" in kinds
     assert not {kind for kind in kinds | {RangeError.__name__} if f"| {kind.lower()} |" not in PAGE}
 
 

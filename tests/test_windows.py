@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.exchange.names import Place, is_name, place_at, state_file
+from shared.exchange.names import MessageRef, is_name, ref_at, state_file
 from shared.exchange.reading import check_record, dump_yaml, parse_yaml
 from shared.folder import durable
 from site_client.configuration import SiteConfiguration
@@ -26,7 +26,7 @@ LONGEST_WORK = 70  # what docs/service.md leaves for the work directory
 @pytest.mark.parametrize("name", [*DEVICES, "nul.txt", "com1.v2", "con.", "run.", "run..", "a."])
 def test_no_name_is_one_that_windows_takes_otherwise(name: str) -> None:
     assert not is_name(name)
-    assert place_at(f"runs/{name}/offer") is None
+    assert ref_at(f"runs/{name}/offer") is None
 
 
 @pytest.mark.parametrize("name", ["a", "9", "console", "null", "com10", "run.con", "aux-2", "north_", "a" * 64, "v1.2"])
@@ -45,9 +45,9 @@ def test_a_name_is_one_part_of_a_path_of_windows(name: str) -> None:
 
 
 def test_the_longest_path_below_a_work_directory_fits() -> None:
-    place = Place("update", "r" * 64, 9999)
+    ref = MessageRef("update", "r" * 64, 9999)
     arriving = f".{state_file('g' * 32)}.{'0' * 16}.arriving"
-    longest = PureWindowsPath("W" * LONGEST_WORK) / "quarantine" / place.path / arriving
+    longest = PureWindowsPath("W" * LONGEST_WORK) / "quarantine" / ref.path / arriving
     assert len(str(longest)) <= LONGEST_PATH
 
 

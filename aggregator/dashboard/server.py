@@ -28,9 +28,9 @@ from cheroot import wsgi
 
 from aggregator.configuration import MADE_BY
 from aggregator.dashboard.state import page_state
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.durable import read_private, write_file
-from shared.folder.lock import demand_work
+from shared.folder.lock import require_work
 from shared.pages.render import render
 
 logger = logging.getLogger(__name__)
@@ -161,9 +161,9 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
 
     Raises:
         ConfigurationError: there is no such work directory.
-        StandingError: the address cannot be listened at, or the token's file is unusable.
+        ActionRequiredError: the address cannot be listened at, or the token's file is unusable.
     """
-    demand_work(work, MADE_BY)
+    require_work(work, MADE_BY)
     if is_loopback(host):
         app = Dashboard(work, token=None)
     else:
@@ -177,7 +177,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
         server.prepare()
     except OSError as error:
         why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or error
-        raise StandingError(
+        raise ActionRequiredError(
             f"{host}, port {port}, cannot be listened at ({why}): choose another --port or --host"
         ) from None
     thread = threading.Thread(target=server.serve, name="dashboard", daemon=True)
@@ -202,14 +202,14 @@ def kept_token(work: Path) -> str:
     """The token of a work directory, made when it is first asked for.
 
     Raises:
-        StandingError: its file can be read by others, or holds no token.
+        ActionRequiredError: its file can be read by others, or holds no token.
     """
     path = work / TOKEN_FILE
     if not path.exists():
         write_file(path, f"{secrets.token_urlsafe(32)}\n".encode(), private=True)
     token = read_private(path).decode("ascii", errors="replace").strip()
     if not re.fullmatch(r"[A-Za-z0-9_-]{32,}", token):
-        raise StandingError(f"{path} holds no token: remove it, and the next start makes one")
+        raise ActionRequiredError(f"{path} holds no token: remove it, and the next start makes one")
     return token
 
 

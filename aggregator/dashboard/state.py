@@ -13,7 +13,7 @@ from aggregator.overview import Reading, overview_of, told_of_newest
 from aggregator.results import received_model_rows
 from shared.durations import duration_text
 from shared.errors import DropfedError
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Verdict, now_text, round_name, status_text, time_text
 from shared.exchange.tables import MetricsRow
 from shared.folder.durable import disk_trouble
@@ -121,17 +121,17 @@ def _rounds(reading: Reading) -> list[Document]:
 
 
 def _settled(reading: Reading, round_no: int) -> float | None:
-    """When the last verdict of a round was sealed, in seconds since 1970."""
-    place = Place("verdict", reading.run.run, round_no)
-    sealed = [message.manifest.created for channel in reading.channels.values() if (message := channel.message(place))]
-    return max((datetime.fromisoformat(each).timestamp() for each in sealed), default=None)
+    """When the last verdict of a round was signed, in seconds since 1970."""
+    ref = MessageRef("verdict", reading.run.run, round_no)
+    signed = [message.manifest.created for channel in reading.channels.values() if (message := channel.message(ref))]
+    return max((datetime.fromisoformat(each).timestamp() for each in signed), default=None)
 
 
 def _part(reading: Reading, round_no: int, site: str, verdict: Verdict | None) -> Document:
     """What came of a site's part in a round; the verdict, or how far the round is."""
     if verdict is None:
         channel = reading.channels.get(site)
-        has_answered = channel is not None and channel.is_settled(Place("update", reading.run.run, round_no))
+        has_answered = channel is not None and channel.is_settled(MessageRef("update", reading.run.run, round_no))
         return {"status": "answered" if has_answered else "asked", "score": None, "weight": None, "reason": None}
     return {
         "status": verdict.status,

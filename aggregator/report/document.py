@@ -20,7 +20,7 @@ from aggregator.results import received_model_rows, run_outcome
 from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.channel import Channel
-from shared.exchange.names import MANIFEST, Place
+from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records import FinalCard, RunConfiguration, Verdict
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.cost import model_cost
@@ -39,7 +39,7 @@ def run_report(work: Path, store: RunStore) -> Document:
 
     Raises:
         ConfigurationError: this software does not know the run's task, or what is kept of the run is damaged.
-        StandingError: what is kept of the run is damaged.
+        ActionRequiredError: what is kept of the run is damaged.
     """
     run = store.configuration()
     channels = read_channels(work, run.sites)
@@ -157,12 +157,10 @@ def _means(rows: Mapping[str, MetricsRow]) -> Document:
 def _exchanged(channel: Channel, run: str, round_no: int) -> Document:
     """Bytes of a round's messages, manifests included, and what its manifests say of the time.
 
-    ``answered`` is by the site's clock, all else by the aggregator's: from sealing the round to sealing its verdict.
+    ``answered`` is by the site's clock, all else by the aggregator's: from signing the round to signing its verdict.
     """
-    to_site, from_site, verdict = places = _places(run, round_no)
-    asked, answered, settled = (
-        message.manifest.created if (message := channel.message(place)) else None for place in places
-    )
+    to_site, from_site, verdict = refs = _refs(run, round_no)
+    asked, answered, settled = (message.manifest.created if (message := channel.message(ref)) else None for ref in refs)
     seconds = None
     if asked and settled:
         seconds = int((datetime.fromisoformat(settled) - datetime.fromisoformat(asked)).total_seconds())
@@ -175,16 +173,16 @@ def _exchanged(channel: Channel, run: str, round_no: int) -> Document:
     }
 
 
-def _places(run: str, round_no: int) -> tuple[Place, Place, Place]:
+def _refs(run: str, round_no: int) -> tuple[MessageRef, MessageRef, MessageRef]:
     """Where the messages of a round lie: to the site, from it, and the verdict."""
-    return Place("round", run, round_no), Place("update", run, round_no), Place("verdict", run, round_no)
+    return MessageRef("round", run, round_no), MessageRef("update", run, round_no), MessageRef("verdict", run, round_no)
 
 
-def _bytes(channel: Channel, *places: Place) -> int | None:
+def _bytes(channel: Channel, *refs: MessageRef) -> int | None:
     """What the messages at these places weigh, files that were let go since included; None if there is none."""
-    there = [message for place in places if (message := channel.message(place))]
+    there = [message for ref in refs if (message := channel.message(ref))]
     sizes = [
-        channel.path(message.place, MANIFEST).stat().st_size
+        channel.path(message.ref, MANIFEST).stat().st_size
         + sum(entry.size for entry in message.manifest.files.values())
         for message in there
     ]
@@ -192,15 +190,15 @@ def _bytes(channel: Channel, *places: Place) -> int | None:
 
 
 def _cost(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> Document:
-    rounds = [_places(run.run, round_no) for round_no in range(1, store.round_no + 1)]
-    down = [Place("offer", run.run), *(place for to, _, verdict in rounds for place in (to, verdict))]
-    up = [Place("consent", run.run), *(answer for _, answer, _ in rounds), Place("withdrawal", run.run)]
+    rounds = [_refs(run.run, round_no) for round_no in range(1, store.round_no + 1)]
+    down = [MessageRef("offer", run.run), *(ref for to, _, verdict in rounds for ref in (to, verdict))]
+    up = [MessageRef("consent", run.run), *(answer for _, answer, _ in rounds), MessageRef("withdrawal", run.run)]
     model, why_none = _model(work, run)
     return {
         "model": model,
         "why_no_model": why_none,
         "bytes": {
-            site: {"down": _bytes(channel, *down, Place("final", run.run)), "up": _bytes(channel, *up)}
+            site: {"down": _bytes(channel, *down, MessageRef("final", run.run)), "up": _bytes(channel, *up)}
             for site, channel in channels.items()
         },
     }

@@ -142,7 +142,7 @@ def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:
 
     Raises:
         DataError: it is not kept any more, is of another network, has diverged, or the images are too few for a probe.
-        PoisonError: its file is damaged.
+        RejectedError: its file is damaged.
     """
     path = store.aggregate_path(aggregate)
     if not path.exists():

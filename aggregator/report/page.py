@@ -37,7 +37,7 @@ from aggregator.report.tables import (
 from aggregator.report.timeline import timeline
 from aggregator.results import best_so_far
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, DataError, PoisonError
+from shared.errors import ConfigurationError, DataError, RejectedError
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import now_text
 from shared.folder.durable import write_file
@@ -70,7 +70,7 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
     What an earlier call wrote there is replaced; a figure that can no longer be drawn is removed.
 
     Raises:
-        ConfigurationError, StandingError: as for ``run_report``.
+        ConfigurationError, ActionRequiredError: as for ``run_report``.
     """
     document = run_report(work, store)
     run = store.configuration()
@@ -139,7 +139,7 @@ def _measured(work: Path, store: RunStore, aggregate: int) -> Measured | str:
     try:
         prepare_compute(EXACT, read_configuration(work).threads)
         return measure(open_heldout(work, store.configuration()), store, aggregate)
-    except (ConfigurationError, DataError, PoisonError) as error:
+    except (ConfigurationError, DataError, RejectedError) as error:
         return str(error)
 
 

@@ -32,7 +32,7 @@ _MOST_SHAPES = 2000
 _TIMES = ("asked", "answered", "settled")
 
 Bars = dict[tuple[str, str], list[tuple[float, float]]]
-"""By site and kind: where each bar begins, in seconds since the first round was sealed, and how long it is."""
+"""By site and kind: where each bar begins, in seconds since the first round was signed, and how long it is."""
 
 
 def timeline(document: Document) -> Figure:
@@ -75,7 +75,7 @@ def _draw(
         line = sites.index(site) - 0.31, 0.62
         shape = axes.broken_barh(places, line, facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
         shape.set_rasterized(are_many)
-    axes.set(xlabel=f"since the first round was sealed ({unit_name})", ylim=(len(sites) - 0.5, -0.5), xlim=(0, None))
+    axes.set(xlabel=f"since the first round was signed ({unit_name})", ylim=(len(sites) - 0.5, -0.5), xlim=(0, None))
     axes.set_yticks(range(len(sites)), [label(site) for site in sites])
     axes.grid(visible=False)
     marks = [

@@ -19,7 +19,7 @@ _SHOWN = 10
 """So many problems of a folder are told, and how many more there are."""
 
 
-def demand_readable(cells: Iterable[Cell]) -> None:
+def require_readable(cells: Iterable[Cell]) -> None:
     """Demand that every folder can be read, and divided as the cells will: in each of their ways, by the first seed.
 
     Raises:

@@ -34,12 +34,12 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
 
     Raises:
         ConfigurationError: every problem of the study.
-        StandingError, PassingError: the disk is full, or lets nothing be written there.
+        ActionRequiredError, TransientError: the disk is full, or lets nothing be written there.
     """
     study = read_study(path)
     home = output or path.with_suffix("")
     try:
-        _demand_place(home, path, study)
+        _require_place(home, path, study)
         cells = expand(study, path.parent)
     except ConfigurationError as error:
         raise ConfigurationError([f"{path}: {problem}" for problem in error.problems]) from None
@@ -76,7 +76,7 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
     return not told.failed and not stopped
 
 
-def _demand_place(home: Path, path: Path, study: StudyConfiguration) -> None:
+def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
     """Demand that results get no other place than their own.
 
     Raises:

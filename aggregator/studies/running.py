@@ -21,13 +21,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from aggregator.studies.data import demand_readable
+from aggregator.studies.data import require_readable
 from aggregator.studies.matrix import Cell
 from aggregator.studies.results import CONFIGURATION, folder_of, result_of, rounds_without_a_model
 from shared.errors import ConfigurationError
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
-from shared.learning.compute import Computing, demand_computing
+from shared.learning.compute import Computing, require_computing
 from shared.visible import visible
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def run_cells(
 
     Raises:
         ConfigurationError: ``engine`` is not installed, or has no cluster; or folders that cannot be read.
-        StandingError: another process plays this study, or this machine lacks the device that it wants.
+        ActionRequiredError: another process plays this study, or this machine lacks the device that it wants.
     """
     with work_lock(home, "another process plays this study; wait for it, or stop it first"):
         missing = {cell.name: cell for cell in cells if result_of(home, cell) is None}
         if missing and engine == "local":  # Ray's machines may have another
             for device in sorted({cell.configuration.device for cell in missing.values()}):
-                demand_computing(Computing(device=device))
-        demand_readable(missing.values())
+                require_computing(Computing(device=device))
+        require_readable(missing.values())
         for cell in missing.values():
             settings = cell.configuration.model_dump(mode="json")
             write_file(folder_of(home, cell) / CONFIGURATION, json.dumps(settings, indent=1).encode())

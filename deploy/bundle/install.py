@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         made_for = check_signature(bundle, options.key)
         wheels = check_files(bundle)
-        demand_platform(made_for)
+        require_platform(made_for)
         install(wheels, options.folder)
     except BundleError as problem:
         print(f"not installed: {problem}", file=sys.stderr)
@@ -96,7 +96,7 @@ def check_files(bundle: Path) -> list[Path]:
     return [bundle / name for name in listed if name.endswith(".whl")]
 
 
-def demand_platform(made_for: dict[str, Any]) -> None:
+def require_platform(made_for: dict[str, Any]) -> None:
     """Demand the Python and the machine that the bundle was made for.
 
     Raises:

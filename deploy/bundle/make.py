@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deploy.bundle.install import SIGNED, SUMS, WHEELS, this_python
 from deploy.bundle.wheels import collect
-from shared.errors import ConfigurationError, DropfedError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.exchange.records import now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import disk_trouble, hash_file, write_file
@@ -70,7 +70,7 @@ def make(out: Path, key_file: Path) -> None:
     try:
         collect(unfinished / WHEELS)
     except subprocess.CalledProcessError:
-        raise StandingError(
+        raise ActionRequiredError(
             "pip could not collect all wheels (its reason is above): put it right and try again"
         ) from None
     size = seal(unfinished, key)

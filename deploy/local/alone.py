@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aggregator.report.before_after import Alone
 from deploy.local.rounds import open_public, run_rounds
-from shared.errors import DropfedError, StandingError
+from shared.errors import ActionRequiredError, DropfedError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import write_file
@@ -47,10 +47,10 @@ class TrainedAlone:
         """Wait for its end, and return this score.
 
         Raises:
-            StandingError: it has failed.
+            ActionRequiredError: it has failed.
         """
         if self.process.wait() != 0:
-            raise StandingError(f"{self.site} could not be trained alone; {self.home / _OUTPUT} says why")
+            raise ActionRequiredError(f"{self.site} could not be trained alone; {self.home / _OUTPUT} says why")
         scores = json.loads((self.home / _RESULT).read_bytes())
         return Alone(self.site, self.run.rounds, {tested: of_site.get(score) for tested, of_site in scores.items()})
 

@@ -38,7 +38,7 @@ from deploy.local.rounds import open_public
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Commands
 from shared.counted import counted
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration
@@ -232,7 +232,7 @@ def _server(sites: Sequence[SiteData]) -> Iterator[str]:
         line = process.stdout.readline() if process.stdout else ""
         found = re.search(r"http://\S+:\d+", line)
         if found is None:
-            raise StandingError(f"the WebDAV server did not start; {HOME / 'server.log'} says why")
+            raise ActionRequiredError(f"the WebDAV server did not start; {HOME / 'server.log'} says why")
         yield found[0]
     finally:
         process.terminate()
@@ -253,11 +253,13 @@ def _federate(sites: Sequence[SiteData], run: str) -> None:
         while aggregator.poll() is None:
             for name, process in daemons.items():
                 if process.poll() is not None:
-                    raise StandingError(f"site {name} ended early; {HOME / 'sites' / name / 'output.txt'} says why")
+                    raise ActionRequiredError(
+                        f"site {name} ended early; {HOME / 'sites' / name / 'output.txt'} says why"
+                    )
             progress.show()
             time.sleep(0.5)
         if aggregator.returncode != 0:
-            raise StandingError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
+            raise ActionRequiredError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
         while not all(_has_final(site, run) for site in sites):
             progress.show()
             time.sleep(0.5)

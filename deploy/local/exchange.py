@@ -27,9 +27,9 @@ from aggregator.site import open_channel
 from aggregator.store import RunStore, metrics_of
 from deploy.local.federation import RUN_FILE, aggregator_work, set_up, site_work
 from deploy.local.rounds import EVERYONE, Final, Outcome
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange.channel import Channel
-from shared.exchange.names import MANIFEST, Place
+from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, epsilon_in
@@ -73,7 +73,7 @@ def run_exchange(
     Raises:
         ConfigurationError: settings that do not fit together, images that cannot be read, or published weights that are
             not there.
-        StandingError: a site does not agree to the run, or it cannot start.
+        ActionRequiredError: a site does not agree to the run, or it cannot start.
         DropfedError: what else stands in a site's way.
     """
     check_together(run)
@@ -132,7 +132,7 @@ def _federate(home: Path, run: RunConfiguration, computing: Computing) -> dict[s
             stop.set()
     running.result()
     if (outcome := aggregator.outcome) is not None and outcome.name == "aborted":
-        raise StandingError(f"the run was {outcome.text}")
+        raise ActionRequiredError(f"the run was {outcome.text}")
     return sites
 
 
@@ -152,7 +152,7 @@ def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapp
             aggregator.look_soon(name)
             consent = sites[name].consent(run)
             if consent is not None and not consent.agrees:
-                raise StandingError(f"{name} does not take part: {consent.reason}")
+                raise ActionRequiredError(f"{name} does not take part: {consent.reason}")
         if not acted:
             wait([running], timeout=PAUSE_S)
         goes_on = not is_last or bool(acted)
@@ -168,7 +168,7 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
     work, store = aggregator_work(home), RunStore(aggregator_work(home), run.run)
     card, key = store.card(), SigningKey.at(work / KEY_FILE)
     if card is None:
-        raise StandingError("no model was chosen: the run was stopped")
+        raise ActionRequiredError("no model was chosen: the run was stopped")
     channels = {site: _channel(work / "sites" / site, key) for site in run.sites}
     rows: dict[int, dict[str, list[MetricsRow]]] = {}
     thetas: dict[int, dict[str, float]] = {}
@@ -185,8 +185,8 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
             if round_no <= run.rounds:
                 spent[site] = epsilon_in(table)
                 given.setdefault(round_no, {})[site] = float(verdict.weight or 0)
-                received.append(_bytes(channel, Place("round", run.run, round_no)))
-                sent.append(_bytes(channel, Place("update", run.run, round_no)))
+                received.append(_bytes(channel, MessageRef("round", run.run, round_no)))
+                sent.append(_bytes(channel, MessageRef("update", run.run, round_no)))
     return Outcome(
         chosen=dict.fromkeys(run.sites, card.chosen_round),
         rows=rows,
@@ -203,16 +203,16 @@ def _channel(home: Path, key: SigningKey) -> Channel:
     """The exchange with a site, to be read."""
     channel = open_channel(home, LocalFolder(home / "mirror"), key)
     if channel is None:
-        raise StandingError(f"{home} has no card of its site")
+        raise ActionRequiredError(f"{home} has no card of its site")
     return channel
 
 
-def _bytes(channel: Channel, place: Place) -> int:
+def _bytes(channel: Channel, ref: MessageRef) -> int:
     """Of a message as it lay in the folder, its manifest too; 0 of one that never came."""
-    message = channel.message(place)
+    message = channel.message(ref)
     if message is None:
         return 0
-    manifest = channel.path(place, MANIFEST).stat().st_size
+    manifest = channel.path(ref, MANIFEST).stat().st_size
     return manifest + sum(file.size for file in message.manifest.files.values())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.folder.contract import Entry, Folder
@@ -92,7 +92,7 @@ def open_archive(
 
     Raises:
         ConfigurationError: a place is none of these, or two are mixed that do not go together.
-        StandingError: the key can be read by others, or is none; an address cannot be reached.
+        ActionRequiredError: the key can be read by others, or is none; an address cannot be reached.
     """
     folders: dict[str, Folder] = {}
     local = [Path(place) for place in places if not is_address(place)]
@@ -136,7 +136,7 @@ def _folder_at_address(address: str, user: str, password: str, ca_file: Path | N
     folder = WebDavFolder(address, user, password, ca_file=ca_file)
     try:
         found = {entry.name for entry in folder.list("")}
-    except PoisonError:  # too long a listing: a finding
+    except RejectedError:  # too long a listing: a finding
         return folder
     if not found & _CARDS:
         remedy = "name the address in the hospital's site.yaml, or in aggregator.yaml"

@@ -24,9 +24,9 @@ from itertools import chain
 from shared.audit.reading import HiddenError, Reading
 from shared.audit.show import metrics_of
 from shared.doors.numbers import finite, whole
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import (
     PLAIN,
     BelowLast,
@@ -40,7 +40,7 @@ from shared.exchange.records import (
     fewest,
     most,
 )
-from shared.exchange.tables import MetricsRow, demand_learning_rate, epsilon_in
+from shared.exchange.tables import MetricsRow, epsilon_in, require_learning_rate
 from shared.exchange.trust import Message
 from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limit_below
 from shared.learning.choice import received_rows, validation_means
@@ -62,49 +62,49 @@ class Loose:
 def loose_records(reading: Reading) -> Iterator[Loose]:
     """Every record of a folder that does not follow from the others."""
     for message in reading.messages.values():
-        run = reading.configuration(message.place.run)
+        run = reading.configuration(message.ref.run)
         if run is None:
             continue
-        check = _CHECKS.get(message.place.kind)
-        with reading.looking_at(message.place.path, message.manifest.created):
+        check = _CHECKS.get(message.ref.kind)
+        with reading.looking_at(message.ref.path, message.manifest.created):
             for name, what in check(reading, message, run) if check else ():
-                yield Loose(f"{message.place.path}/{name}", what, message.manifest.created)
+                yield Loose(f"{message.ref.path}/{name}", what, message.manifest.created)
 
 
 def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    if run.run != message.place.run:
+    if run.run != message.ref.run:
         yield names.RUN_CONFIGURATION, "is of another run than its path"
     if reading.opened.site not in run.sites:
         yield names.RUN_CONFIGURATION, f"offers {reading.opened.site} a run that it has no part in"
 
 
 def _consent(reading: Reading, message: Message, _run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    consent = reading.record_or_none(message.place, names.CONSENT, Consent)
+    consent = reading.record_or_none(message.ref, names.CONSENT, Consent)
     if consent is not None and not consent.agrees and consent.images:
         yield names.CONSENT, "tells of images though it says no"
 
 
 def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    place = message.place
-    if place.round_no > run.rounds + 1:
+    ref = message.ref
+    if ref.round_no > run.rounds + 1:
         yield names.MANIFEST, f"is of a round after the closing one, {run.rounds + 1}"
-    consent = reading.record_or_none(Place("consent", place.run), names.CONSENT, Consent)
+    consent = reading.record_or_none(MessageRef("consent", ref.run), names.CONSENT, Consent)
     if consent is not None and not consent.agrees:
         yield names.MANIFEST, "asks a site that has declined"
 
 
 def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    table = _table(reading, message.place)
-    asked = Place("round", message.place.run, message.place.round_no)
+    table = _table(reading, message.ref)
+    asked = MessageRef("round", message.ref.run, message.ref.round_no)
     configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
     if configuration is not None:
         try:
-            demand_learning_rate(table, names.METRICS, configuration.learning_rate)
-        except PoisonError as error:
+            require_learning_rate(table, names.METRICS, configuration.learning_rate)
+        except RejectedError as error:
             yield names.METRICS, error.reason
     if table and not any((row.epoch, row.split) == (0, "validation") for row in table):
         yield names.METRICS, "does not tell how the received model did on the validation images"
-    consent = reading.record_or_none(Place("consent", run.run), names.CONSENT, Consent)
+    consent = reading.record_or_none(MessageRef("consent", run.run), names.CONSENT, Consent)
     if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on
         for split, told in sorted({(row.split, row.images) for row in table}):
             agreed = consent.images.get(split, "0")
@@ -112,11 +112,11 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
                 yield names.METRICS, f"tells of {told} {split} images, and the consent of {agreed}"
 
 
-def _table(reading: Reading, place: Place) -> list[MetricsRow]:
+def _table(reading: Reading, ref: MessageRef) -> list[MetricsRow]:
     """The table of a site's answer; empty where there is none that holds."""
     try:
-        return metrics_of(reading, place.run, place.round_no)
-    except PoisonError:
+        return metrics_of(reading, ref.run, ref.round_no)
+    except RejectedError:
         return []
 
 
@@ -124,10 +124,10 @@ def _table(reading: Reading, place: Place) -> list[MetricsRow]:
 
 
 def _verdict(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    verdict = reading.record_or_none(message.place, names.VERDICT, Verdict)
+    verdict = reading.record_or_none(message.ref, names.VERDICT, Verdict)
     if verdict is None:
         return
-    answer = reading.messages.get(Place("update", run.run, message.place.round_no))
+    answer = reading.messages.get(MessageRef("update", run.run, message.ref.round_no))
     by_itself = (*_by_tolerance(verdict, run), *_by_score(verdict, run), *_by_weight(verdict, run))
     by_words = _by_reason(verdict, run) if reading.opened.protocol > 1 else ()  # which early versions chose otherwise
     for what in (*_by_status(reading, message, verdict, answer, run), *by_itself, *by_words):
@@ -145,7 +145,7 @@ def _by_status(
         yield f"says {status}, and names no answer that is here"
     if status in UNANSWERED and reply is not None:
         yield f"says {status}, and names an answer"
-    if status == "withdrawn" and not reading.by_place.get(Place("withdrawal", run.run)):
+    if status == "withdrawn" and not reading.by_ref.get(MessageRef("withdrawal", run.run)):
         yield "says withdrawn, and there is no withdrawal"
     if status in SOUND and status != ("accepted" if trains else "validated"):
         yield f"says {status} in {'a round that trains' if trains else 'the closing round'}"
@@ -214,7 +214,7 @@ def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
     """θ and ε are what the answer tells, where nothing was wrong with it, and else not told."""
     is_sound = verdict.status in SOUND or verdict.score is not None
-    reliability = reading.record_or_none(answer.place, names.RELIABILITY, Reliability)
+    reliability = reading.record_or_none(answer.ref, names.RELIABILITY, Reliability)
     if not is_sound:
         theta = None
     elif reliability is not None:
@@ -223,7 +223,7 @@ def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConf
         theta = verdict.theta if names.RELIABILITY in answer.manifest.files else None
     if verdict.theta != theta:
         yield f"tells the θ {verdict.theta}, the answer {theta}"
-    table = _table(reading, answer.place)
+    table = _table(reading, answer.ref)
     spent = epsilon_in(table) if is_sound and run.privacy is not None else None
     if table and verdict.epsilon != (told := None if spent is None else decimal_text(spent)):
         yield f"tells the ε {verdict.epsilon}, the answer {told}"
@@ -233,14 +233,14 @@ def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConf
 
 
 def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    card = reading.record_or_none(message.place, names.CARD, FinalCard)
+    card = reading.record_or_none(message.ref, names.CARD, FinalCard)
     if card is None:
         return
     by_itself = chain(_of_its_run(card, run), _of_its_choice(card, run))
     by_this_site = chain(_of_this_site(reading, card, run), _of_its_validation(reading, card, run))
     for what in chain(by_itself, by_this_site):
         yield names.CARD, what
-    after = reading.messages.get(Place("round", run.run, card.chosen_round + 1))
+    after = reading.messages.get(MessageRef("round", run.run, card.chosen_round + 1))
     if after is not None and _differ(reading, message, after):
         yield names.FINAL_MODEL, f"is not the aggregate {card.chosen_round} that round {card.chosen_round + 1} brought"
 
@@ -288,13 +288,13 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
     site, numbers = reading.opened.site, range(1, run.rounds + 2)
     spent: list[str] = []
     for number in numbers:
-        place = Place("verdict", run.run, number)
-        verdict = reading.record_or_none(place, names.VERDICT, Verdict)
-        if verdict is not None or place not in reading.messages:
+        ref = MessageRef("verdict", run.run, number)
+        verdict = reading.record_or_none(ref, names.VERDICT, Verdict)
+        if verdict is not None or ref not in reading.messages:
             had_share = verdict is not None and finite(verdict.weight or "0.0") > 0
             if had_share != (site in card.took_part.get(str(number), ())):
                 yield f"says of {site} that it {'took no' if had_share else 'took'} part in round {number}"
-        told = epsilon_in(_table(reading, Place("update", run.run, number)))
+        told = epsilon_in(_table(reading, MessageRef("update", run.run, number)))
         spent += [] if told is None else [decimal_text(told)]
     if run.privacy is not None and spent and card.epsilon.get(site) not in spent:
         yield f"tells the ε {card.epsilon.get(site)} of {site}, whose answers tell {', '.join(spent)}"
@@ -303,17 +303,17 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
 def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
     """What this site told of an aggregate is there; where no other site is in the run, it is all that is there."""
     site = reading.opened.site
-    places = {number: Place("update", run.run, number) for number in range(1, run.rounds + 2)}
-    tables = {number: _table(reading, place) for number, place in places.items()}
+    refs = {number: MessageRef("update", run.run, number) for number in range(1, run.rounds + 2)}
+    tables = {number: _table(reading, ref) for number, ref in refs.items()}
     rows = received_rows({number: {site: table} for number, table in tables.items()}, "validation")
     told = validation_means(rows, card.score_name)
     for aggregate, own in told.items():
-        verdict = reading.record_or_none(Place("verdict", run.run, aggregate + 1), names.VERDICT, Verdict)
+        verdict = reading.record_or_none(MessageRef("verdict", run.run, aggregate + 1), names.VERDICT, Verdict)
         if verdict is not None and verdict.status in SOUND and str(aggregate) not in card.validation:
             yield f"tells no validation of aggregate {aggregate}, of which {site} told {own}"
     for number, mean in card.validation.items() if run.sites == [site] else ():
         after = whole(number) + 1
-        does_not_hold = places.get(after) in reading.messages and not tables[after]
+        does_not_hold = refs.get(after) in reading.messages and not tables[after]
         if not does_not_hold and told.get(whole(number)) != finite(mean):
             own_text = told.get(whole(number), "none")
             yield f"tells the validation {mean} of aggregate {number}, of which {site}, the only site, told {own_text}"
@@ -325,7 +325,7 @@ def _differ(reading: Reading, final: Message, after: Message) -> bool:
         return False
     try:
         return reading.digest(final, names.FINAL_MODEL) != reading.digest(after, names.GLOBAL_MODEL)
-    except (HiddenError, PoisonError):
+    except (HiddenError, RejectedError):
         return False
 
 

@@ -13,7 +13,7 @@ import click
 
 from shared.commands import Commands, ask_password, say
 from shared.counted import counted
-from shared.errors import ConfigurationError, DropfedError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, RejectedError
 from shared.visible import visible
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class _Audit(Commands):
     """Exit codes: 0 all holds, 1 something does not, 2 wrong usage or input, or what hinders that it is looked at."""
 
     def code_of(self, trouble: DropfedError) -> int:
-        return 1 if isinstance(trouble, PoisonError) else 2
+        return 1 if isinstance(trouble, RejectedError) else 2
 
 
 @click.group(cls=_Audit)
@@ -333,7 +333,7 @@ def _key_at(file: Path) -> SigningKey:
     except OSError:
         is_key = False
     if not is_key:
-        raise StandingError(f"{file}: is no key; make one with `make-key`")
+        raise ActionRequiredError(f"{file}: is no key; make one with `make-key`")
     return SigningKey.at(file)
 
 

@@ -22,7 +22,7 @@ from shared.audit.reading import Reading
 from shared.counted import counted
 from shared.doors import Refusal
 from shared.doors.schema import Faults, fill
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import Name
 from shared.exchange.records import PROTOCOL, Digest, Protocol, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
@@ -115,15 +115,15 @@ def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as
         Who signed it, and when; and what differs, one sentence each.
 
     Raises:
-        PoisonError: it is not a signed closing digest.
+        RejectedError: it is not a signed closing digest.
     """
     try:
         body, key = open_signed(content)
         said = fill(Closing, body)
     except Faults:
-        raise PoisonError(shown_as, "is not a well-formed closing digest") from None
+        raise RejectedError(shown_as, "is not a well-formed closing digest") from None
     except Refusal as refusal:
-        raise PoisonError(shown_as, str(refusal)) from None
+        raise RejectedError(shown_as, str(refusal)) from None
     whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
     if signer is None:
         whose += "; nobody vouches for that key: compare it with what the auditor gave you, or name that with --signer"

@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 
 from shared.audit import protocol_1
 from shared.audit.reading import Reading
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import check_encoded
-from shared.exchange.names import MAX_RECORD_BYTES, Place
+from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.reading import check_record
 from shared.exchange.records import (
     PLAIN,
@@ -41,7 +41,7 @@ from shared.exchange.records import (
     Verdict,
     Withdrawal,
 )
-from shared.exchange.tables import demand_of_round, read_metrics
+from shared.exchange.tables import read_metrics, require_of_round
 from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
 from shared.learning.answers import epochs_of
@@ -102,23 +102,23 @@ def check_contents(reading: Reading, message: Message, name: str, path: Path) ->
     """Demand that one file of a message, on this disk at ``path``, is what its name says.
 
     Raises:
-        PoisonError: saying what is wrong with it.
+        RejectedError: saying what is wrong with it.
     """
-    shown_as = f"{message.place.path}/{name}"
+    shown_as = f"{message.ref.path}/{name}"
     try:
         if not names.is_weights(name) and (size := path.stat().st_size) > MAX_RECORD_BYTES:
-            raise PoisonError(shown_as, f"has {size} bytes, more than {MAX_RECORD_BYTES}")
+            raise RejectedError(shown_as, f"has {size} bytes, more than {MAX_RECORD_BYTES}")
         if names.is_weights(name):
             _check_arrays(reading, message, name, path)
         elif name == names.METRICS:
-            _check_metrics(reading, message.place, path.read_bytes(), shown_as)
+            _check_metrics(reading, message.ref, path.read_bytes(), shown_as)
         else:
-            _check_record(reading, message.place, name, path.read_bytes(), shown_as)
-    except PoisonError as error:
+            _check_record(reading, message.ref, name, path.read_bytes(), shown_as)
+    except RejectedError as error:
         kind = looks_like(path)
-        raise PoisonError(error.file, f"{error.reason}; it looks like {kind}" if kind else error.reason) from None
+        raise RejectedError(error.file, f"{error.reason}; it looks like {kind}" if kind else error.reason) from None
     if (kind := _hidden_kind(path)) is not None:
-        raise PoisonError(shown_as, f"can be read as {kind} as well")
+        raise RejectedError(shown_as, f"can be read as {kind} as well")
 
 
 def looks_like(path: Path) -> str | None:
@@ -168,24 +168,24 @@ def _bytes_at(file: BinaryIO, place: int, number: int) -> bytes:
 # --- records -----------------------------------------------------------------------------------------------
 
 
-def _check_record(reading: Reading, place: Place, name: str, content: bytes, shown_as: str) -> None:
+def _check_record(reading: Reading, ref: MessageRef, name: str, content: bytes, shown_as: str) -> None:
     record = reading.opened_record(content, form_of(reading, name), shown_as)
-    if getattr(record, "run", place.run) != place.run or getattr(record, "round", place.round_no) != place.round_no:
-        raise PoisonError(shown_as, "speaks of another run or round")
+    if getattr(record, "run", ref.run) != ref.run or getattr(record, "round", ref.round_no) != ref.round_no:
+        raise RejectedError(shown_as, "speaks of another run or round")
     if getattr(record, "site", reading.opened.site) != reading.opened.site:
-        raise PoisonError(shown_as, "speaks of another site")
+        raise RejectedError(shown_as, "speaks of another site")
     is_old = reading.opened.protocol == 1
     if isinstance(record, RunConfiguration):
         _check_options(record, shown_as, is_old=is_old)
-    run = reading.configuration(place.run)
+    run = reading.configuration(ref.run)
     if run is None:
         return
     if name == names.ROUND_CONFIGURATION:
         due = protocol_1.round_configuration if is_old else round_configuration
-        if record != due(run, place.round_no, reading.opened.site):
-            raise PoisonError(shown_as, "asks for something else than the run that was offered")
+        if record != due(run, ref.round_no, reading.opened.site):
+            raise RejectedError(shown_as, "asks for something else than the run that was offered")
     if isinstance(record, Reliability) and not _method_of(run, shown_as).sends_reliability:
-        raise PoisonError(shown_as, f"was not asked for: {run.method} has no use for it")
+        raise RejectedError(shown_as, f"was not asked for: {run.method} has no use for it")
 
 
 def form_of(reading: Reading, name: str) -> type[Record]:
@@ -197,7 +197,7 @@ def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> Non
     """Demand that what the schema leaves to task and method holds nothing but what these know."""
     free = (run.task_options, run.method_options, run.augmentation, run.split)
     if any(_is_unbounded(value) for value in free):
-        raise PoisonError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")
+        raise RejectedError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")
     try:
         task = task_named(run.task)
         task.options((protocol_1.as_today(run) if is_old else run).task_options)
@@ -205,14 +205,14 @@ def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> Non
         open_method(run.method, run.method_options)
         check_record(run.split, SplitPlan, "split")
     except ConfigurationError as error:
-        raise PoisonError(shown_as, "; ".join(error.problems)) from None
+        raise RejectedError(shown_as, "; ".join(error.problems)) from None
 
 
 def _method_of(run: RunConfiguration, shown_as: str) -> Any:
     try:
         return open_method(run.method, run.method_options)
     except ConfigurationError as error:
-        raise PoisonError(shown_as, "; ".join(error.problems)) from None
+        raise RejectedError(shown_as, "; ".join(error.problems)) from None
 
 
 def _is_unbounded(value: Any, depth: int = 0) -> bool:
@@ -228,29 +228,29 @@ def _is_unbounded(value: Any, depth: int = 0) -> bool:
 # --- tables ------------------------------------------------------------------------------------------------
 
 
-def _check_metrics(reading: Reading, place: Place, content: bytes, shown_as: str) -> None:
+def _check_metrics(reading: Reading, ref: MessageRef, content: bytes, shown_as: str) -> None:
     rows = read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
-    run = reading.configuration(place.run)
-    epochs = None if run is None else epochs_of(run, place.round_no, _method_of(run, shown_as))
-    demand_of_round(rows, shown_as, round_no=place.round_no, epochs=epochs)
+    run = reading.configuration(ref.run)
+    epochs = None if run is None else epochs_of(run, ref.round_no, _method_of(run, shown_as))
+    require_of_round(rows, shown_as, round_no=ref.round_no, epochs=epochs)
 
 
 # --- tensors -----------------------------------------------------------------------------------------------
 
 
 def _check_arrays(reading: Reading, message: Message, name: str, path: Path) -> None:
-    place, shown_as = message.place, f"{message.place.path}/{name}"
-    run, sharing = reading.configuration(place.run), reading.sharing(place.run)
+    ref, shown_as = message.ref, f"{message.ref.path}/{name}"
+    run, sharing = reading.configuration(ref.run), reading.sharing(ref.run)
     if run is None or sharing is None:
         layout_of(path, shown_as)  # what it should hold is not known: that is found at the offer
         return
-    trains = place.round_no <= run.rounds
-    groups = {names.state_file(group): listed for group, listed in sharing.groups(place.kind, trains=trains).items()}
-    if place.kind == "update" and name == names.SITE_MODEL and not trains:
-        raise PoisonError(shown_as, "was not asked for: the closing round trains nothing")
+    trains = ref.round_no <= run.rounds
+    groups = {names.state_file(group): listed for group, listed in sharing.groups(ref.kind, trains=trains).items()}
+    if ref.kind == "update" and name == names.SITE_MODEL and not trains:
+        raise RejectedError(shown_as, "was not asked for: the closing round trains nothing")
     if names.is_state(name):
         if name not in groups:
-            raise PoisonError(shown_as, "is not in the run's offer")
+            raise RejectedError(shown_as, "is not in the run's offer")
         check_encoded(path, TensorList(tensors=groups[name]), PLAIN, shown_as=shown_as)
     elif name == names.START:
         check_encoded(path, sharing.beginning, PLAIN, shown_as=shown_as)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shared.audit.reading import NOT_OPENED, HiddenError, Reading
-from shared.audit.sites import demand_opened, rounds_of, settings_of
-from shared.errors import PoisonError
+from shared.audit.sites import require_opened, rounds_of, settings_of
+from shared.errors import RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Consent, FinalCard, Verdict
 from shared.visible import visible
 
@@ -23,20 +23,20 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
         facts |= dict(flat("configuration", settings.model_dump(mode="json", exclude={"run"})))
     cards = []
     for site, reading in readings.items():
-        if Place("offer", run) not in reading.messages:
+        if MessageRef("offer", run) not in reading.messages:
             continue
-        consent = reading.record_or_none(Place("consent", run), names.CONSENT, Consent)
+        consent = reading.record_or_none(MessageRef("consent", run), names.CONSENT, Consent)
         said = "no answer" if consent is None else "agreed" if consent.agrees else "declined"
         facts[f"participants.{site}"] = f"{said}, withdrew" if reading.ending(run) == "withdrawn" else said
         for split, count in sorted(consent.images.items()) if consent else ():
             facts[f"images.{site}.{split}"] = count
         for round_no in rounds_of({site: reading}, run):
-            verdict = reading.record_or_none(Place("verdict", run, round_no), names.VERDICT, Verdict)
+            verdict = reading.record_or_none(MessageRef("verdict", run, round_no), names.VERDICT, Verdict)
             if verdict is not None:
                 for name in ("status", "score", "theta", "weight", "epsilon"):
                     if (value := getattr(verdict, name)) is not None:
                         facts[f"outcome.round {round_no}.{site}.{name}"] = value
-        final = Place("final", run)
+        final = MessageRef("final", run)
         if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None:
             cards.append(card)
             facts[f"outcome.final model.{site}"] = final_model(reading, run)
@@ -52,10 +52,10 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
 def final_model(reading: Reading, run: str) -> str:
     """SHA-256 of the final model itself, also where its file is encrypted; or why nobody can tell."""
     try:
-        return reading.digest(reading.messages[Place("final", run)], names.FINAL_MODEL)
+        return reading.digest(reading.messages[MessageRef("final", run)], names.FINAL_MODEL)
     except HiddenError:
         return NOT_OPENED
-    except PoisonError as error:
+    except RejectedError as error:
         return error.reason
 
 
@@ -68,7 +68,7 @@ def difference(readings: Mapping[str, Reading], first: str, second: str) -> dict
         ConfigurationError: a run is encrypted, and no key opens it.
     """
     for run in (first, second):
-        demand_opened(readings, run)
+        require_opened(readings, run)
     one, other = run_facts(readings, first), run_facts(readings, second)
     keys = [*one, *(key for key in other if key not in one)]
     return {

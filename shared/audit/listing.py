@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from shared.audit import protocol_1
 from shared.audit.archive import Mirror
-from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, NotFoundError, RejectedError, TransientError
 from shared.exchange import names
-from shared.exchange.names import Place, place_at
+from shared.exchange.names import MessageRef, ref_at
 from shared.folder.capabilities import BELOW, FILES, TEXTS
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
@@ -25,18 +25,18 @@ def blamed(folder: Folder, path: str) -> Iterator[None]:
     What no code expected is its fault, too.
 
     Raises:
-        PoisonError: it cannot be read.
-        PassingError, StandingError: nothing can.
+        RejectedError: it cannot be read.
+        TransientError, ActionRequiredError: nothing can.
     """
     try:
         with held_against(path or "."):
             yield
-    except (PassingError, StandingError) as error:
+    except (TransientError, ActionRequiredError) as error:
         folder.check()
-        raise PoisonError(path or ".", f"cannot be read: {_words_of(error, folder)}") from None
+        raise RejectedError(path or ".", f"cannot be read: {_words_of(error, folder)}") from None
 
 
-def _words_of(error: PassingError | StandingError, folder: Folder) -> str:
+def _words_of(error: TransientError | ActionRequiredError, folder: Folder) -> str:
     """Of a copy the system's own words: a daemon would be told to change a file's rights, which no evidence bears."""
     system = error.__cause__
     words = system.strerror if isinstance(folder, LocalFolder) and isinstance(system, OSError) else None
@@ -52,8 +52,8 @@ class Listing:
         """What is wrong with everything that is no file of the protocol's, and with folders that cannot be listed."""
         self.sizes: dict[str, int] = {}
         """Of every file, by path."""
-        self.by_place: dict[Place, set[str]] = defaultdict(set)
-        """The names of the files at each place, sealed or not; none where only the folder was made."""
+        self.by_ref: dict[MessageRef, set[str]] = defaultdict(set)
+        """The names of the files at each place, signed or not; none where only the folder was made."""
         self.strangers: set[str] = set()
         """Files where the protocol has none, some of which may be unfinished."""
         self.scratch: list[str] = []
@@ -66,7 +66,7 @@ class Listing:
     def _walk(self, path: str) -> None:
         entries = self._entries(path)
         if entries == [] and (due := _due_in(path)) and not isinstance(self._folder, Mirror):
-            self.by_place[due] = set()  # in the aggregator's copy it is where an answer lay that was refused
+            self.by_ref[due] = set()  # in the aggregator's copy it is where an answer lay that was refused
         for entry in entries or ():
             inside = f"{path}/{entry.name}" if path else entry.name
             if entry.is_folder:
@@ -75,9 +75,9 @@ class Listing:
                 self._find(inside, "is no plain file, but a link, a pipe or the like")
             else:
                 self.sizes[inside] = entry.size
-                place = place_at(path)
-                if place is not None:
-                    self.by_place[place].add(entry.name)
+                ref = ref_at(path)
+                if ref is not None:
+                    self.by_ref[ref].add(entry.name)
                 elif inside not in names.ROOT_FILES and not names.is_handover(inside):
                     self.strangers.add(inside)
 
@@ -104,7 +104,7 @@ class Listing:
         try:
             with blamed(self._folder, path):
                 return self._folder.list(path)
-        except PoisonError as error:
+        except RejectedError as error:
             self._find(error.file, error.reason)
         except NotFoundError:
             pass
@@ -117,7 +117,7 @@ class Listing:
                 content = self._folder.read(path, max_bytes=max(map(len, texts)))
         except NotFoundError:  # the check that made it has just ended
             return True
-        except PoisonError:
+        except RejectedError:
             return False
         return any(text.startswith(content) for text in texts)
 
@@ -132,17 +132,17 @@ def _may_hold_files(path: str) -> bool:
         case [names.RUNS, run, "rounds"]:
             return names.is_name(run)
         case [names.RUNS, _, "rounds", _]:
-            return place_at(f"{path}/to_site") is not None
-    return place_at(path) is not None
+            return ref_at(f"{path}/to_site") is not None
+    return ref_at(path) is not None
 
 
-def _due_in(path: str) -> Place | None:
+def _due_in(path: str) -> MessageRef | None:
     """The message that comes first into an empty folder of the protocol's tree; None where nothing need come."""
     match path.split("/"):
         case [names.RUNS, run]:
-            return Place("offer", run)
+            return MessageRef("offer", run)
         case [names.RUNS, run, "rounds"]:
-            return Place("round", run, 1)
+            return MessageRef("round", run, 1)
         case [names.RUNS, run, "rounds", number]:
-            return place_at(f"{names.RUNS}/{run}/rounds/{number}/to_site")
-    return place_at(path)
+            return ref_at(f"{names.RUNS}/{run}/rounds/{number}/to_site")
+    return ref_at(path)

@@ -10,10 +10,10 @@ from pydantic import Field
 from shared.doors import Refusal, patterns
 from shared.doors.json_text import parse_canonical
 from shared.doors.schema import AnyRecord, Faults, fill
-from shared.doors.yaml_text import places
-from shared.errors import ConfigurationError, PoisonError
+from shared.doors.yaml_text import refs
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names, order, records
-from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND, Kind, Place
+from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND, Kind, MessageRef
 from shared.exchange.reading import fault_in, parse_yaml
 from shared.exchange.records import Count, Record, RunConfiguration, Share
 from shared.learning.schedules import learning_rate
@@ -97,31 +97,31 @@ def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     """Read an unsigned JSON payload whose hash was checked. What it has nothing to say of it may leave out, or not.
 
     Raises:
-        PoisonError: not canonical JSON, or not this record.
+        RejectedError: not canonical JSON, or not this record.
     """
     try:
         return fill(kind, parse_canonical(content, MAX_RECORD_BYTES))
     except Refusal as refusal:
         reason = fault_in(refusal, kind)
         what = f"is not a well-formed {kind.__name__} record: " if isinstance(refusal, Faults) else ""
-        raise PoisonError(path, f"{what}{reason}") from None
+        raise RejectedError(path, f"{what}{reason}") from None
 
 
 def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     """Read a YAML payload whose hash was checked. It has no one text, but holds nothing beside keys and values.
 
     Raises:
-        PoisonError: not plain YAML, not this record, or something is beside its values.
+        RejectedError: not plain YAML, not this record, or something is beside its values.
     """
     try:
         if (beside := _beside_values(content)) is not None:
-            raise PoisonError(path, f"holds {beside}, which no record may")
+            raise RejectedError(path, f"holds {beside}, which no record may")
         return parse_yaml(content, kind, path)
     except Refusal as refusal:
-        raise PoisonError(path, str(refusal)) from None
+        raise RejectedError(path, str(refusal)) from None
     except ConfigurationError as error:
         reason = "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems)
-        raise PoisonError(path, reason) from None
+        raise RejectedError(path, reason) from None
 
 
 def _beside_values(content: bytes) -> str | None:
@@ -131,7 +131,7 @@ def _beside_values(content: bytes) -> str | None:
         Refusal: it cannot be read at all.
     """
     end, text = 0, content.decode(errors="replace")
-    for begin, behind, is_block in places(content, MAX_RECORD_BYTES):
+    for begin, behind, is_block in refs(content, MAX_RECORD_BYTES):
         if _BETWEEN_VALUES.fullmatch(text, end, begin) is None:
             return "a comment"
         if is_block:
@@ -143,13 +143,13 @@ def _beside_values(content: bytes) -> str | None:
 class Replies(order.Replies):
     """What the messages of one folder answered: a round and the final model the consent, whatever was read since."""
 
-    def answers(self, place: Place) -> frozenset[str | None]:
+    def answers(self, ref: MessageRef) -> frozenset[str | None]:
         """As for any folder."""
-        if place.kind in order.ANSWERS_NEWEST:
-            consent = self.sealed(Place("consent", place.run))
+        if ref.kind in order.ANSWERS_NEWEST:
+            consent = self.signed(MessageRef("consent", ref.run))
             return frozenset({consent.digest} if consent else ())
-        return super().answers(place)
+        return super().answers(ref)
 
-    def fault(self, place: Place, in_reply_to: str | None) -> str | None:
+    def fault(self, ref: MessageRef, in_reply_to: str | None) -> str | None:
         """As for any folder."""
-        return None if in_reply_to in self.answers(place) else order.ANSWERS_ANOTHER
+        return None if in_reply_to in self.answers(ref) else order.ANSWERS_ANOTHER

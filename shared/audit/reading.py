@@ -20,7 +20,7 @@ from shared.audit import protocol_1
 from shared.audit.archive import Mirror
 from shared.audit.listing import Listing, blamed
 from shared.doors.schema import AnyRecord
-from shared.errors import ConfigurationError, NotFoundError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import (
     ENCRYPTION_KEY_FILE,
@@ -31,7 +31,7 @@ from shared.exchange.encryption import (
     max_ciphertext_bytes,
     run_key,
 )
-from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Place
+from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, MessageRef
 from shared.exchange.order import Ending, ending
 from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records import (
@@ -47,8 +47,8 @@ from shared.exchange.records import (
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import (
-    Correspondent,
     Message,
+    Peer,
     check_file,
     open_federation,
     open_record,
@@ -84,7 +84,7 @@ class Reading:
         secret_key: the site's or the aggregator's private encryption key, which opens what is encrypted.
 
     Raises:
-        StandingError: the folder cannot be read.
+        ActionRequiredError: the folder cannot be read.
     """
 
     def __init__(
@@ -94,18 +94,18 @@ class Reading:
         self._secret_key = secret_key
         self.findings: list[Finding] = []
         listing = Listing(folder)
-        self.sizes, self.by_place, self.scratch = listing.sizes, listing.by_place, listing.scratch
+        self.sizes, self.by_ref, self.scratch = listing.sizes, listing.by_ref, listing.scratch
         self.odd = listing.odd
         for path, what in self.odd.items():
             self.find(path, what)
-        self.messages: dict[Place, Message] = {}
+        self.messages: dict[MessageRef, Message] = {}
         """Every message whose manifest holds."""
         self.card: bytes | None = None
         self.site_card: SiteCard | None = None
         self.status: Status | None = None
         self.handovers: list[str] = []
         """Records by which the site changed its key."""
-        self._records: dict[tuple[Place, str], BaseModel | None] = {}
+        self._records: dict[tuple[MessageRef, str], BaseModel | None] = {}
         self.federation = self._read_federation(aggregator_key)
         self._check_names_of_scratch()
         if self.federation is not None:
@@ -136,16 +136,16 @@ class Reading:
         try:
             with held_against(path):
                 yield
-        except PoisonError as error:
+        except RejectedError as error:
             self.find(error.file, error.reason, since)
 
     @cached_property
     def runs(self) -> dict[str, str]:
-        """The runs that there are messages of, and when the first of each was sealed, which only informs."""
+        """The runs that there are messages of, and when the first of each was signed, which only informs."""
         first: dict[str, str] = {}
         for message in self.messages.values():
             created = message.manifest.created
-            first[message.place.run] = min(created, first.get(message.place.run, created))
+            first[message.ref.run] = min(created, first.get(message.ref.run, created))
         return first
 
     def sent_by(self, sender: str) -> list[Message]:
@@ -155,7 +155,7 @@ class Reading:
 
     def key_of(self, message: Message) -> str:
         """The public key that signed a message."""
-        return self.site.key_of(message.manifest.seq) if message.place.is_from_site else self.opened.aggregator_key
+        return self.site.key_of(message.manifest.seq) if message.ref.is_from_site else self.opened.aggregator_key
 
     def told_heads(self) -> Iterator[tuple[str, str, Head]]:
         """The messages that records of the site speak of as the newest: where that is said, and their sender."""
@@ -170,25 +170,25 @@ class Reading:
         """Who takes part here.
 
         Raises:
-            PoisonError: ``federation.json`` does not hold.
+            RejectedError: ``federation.json`` does not hold.
         """
         if self.federation is None:
             found = next(finding for finding in self.findings if finding.file == names.FEDERATION)
-            raise PoisonError(found.file, found.what)
+            raise RejectedError(found.file, found.what)
         return self.federation
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def refs(self) -> dict[str, MessageRef]:
         """Where each message lies, by its digest."""
-        return {message.digest: place for place, message in self.messages.items()}
+        return {message.digest: ref for ref, message in self.messages.items()}
 
     @cached_property
-    def answers(self) -> dict[str, list[Place]]:
+    def answers(self) -> dict[str, list[MessageRef]]:
         """Where the messages lie that answer a message, by its digest."""
-        found: dict[str, list[Place]] = defaultdict(list)
-        for place, message in self.messages.items():
+        found: dict[str, list[MessageRef]] = defaultdict(list)
+        for ref, message in self.messages.items():
             if message.manifest.in_reply_to is not None:
-                found[message.manifest.in_reply_to].append(place)
+                found[message.manifest.in_reply_to].append(ref)
         return found
 
     def read(self, path: str, *, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
@@ -196,24 +196,24 @@ class Reading:
 
         Raises:
             NotFoundError: there is no such file.
-            PoisonError: it is larger, or cannot be read though the folder can.
+            RejectedError: it is larger, or cannot be read though the folder can.
         """
         with blamed(self.folder, path):
             return self.folder.read(path, max_bytes=max_bytes)
 
-    def has(self, place: Place, name: str) -> bool:
+    def has(self, ref: MessageRef, name: str) -> bool:
         """Whether a file that a message names is there."""
-        return f"{place.path}/{name}" in self.sizes
+        return f"{ref.path}/{name}" in self.sizes
 
-    def content(self, place: Place, name: str) -> bytes:
+    def content(self, ref: MessageRef, name: str) -> bytes:
         """What a small file of a message says, decrypted if it is encrypted.
 
         Raises:
             NotFoundError: there is no such message or file.
             HiddenError: it is encrypted, and no key opens it.
-            PoisonError: it is another than its manifest says, too large, or cannot be read.
+            RejectedError: it is another than its manifest says, too large, or cannot be read.
         """
-        path, message = f"{place.path}/{name}", self.messages.get(place)
+        path, message = f"{ref.path}/{name}", self.messages.get(ref)
         if message is None or name not in message.manifest.files:
             raise NotFoundError(f"{path} is not there")
         said = self._said(message, name)
@@ -227,32 +227,32 @@ class Reading:
         check_file(message, name, len(content), digest_of(content))
         return b"".join(decrypted(BytesIO(content), said, path))
 
-    def record(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord:
+    def record(self, ref: MessageRef, name: str, kind: type[AnyRecord]) -> AnyRecord:
         """A record of a message.
 
         Raises:
             NotFoundError: there is no such message or file.
-            PoisonError: it is another, or not well-formed.
+            RejectedError: it is another, or not well-formed.
         """
-        return self.opened_record(self.content(place, name), kind, f"{place.path}/{name}")
+        return self.opened_record(self.content(ref, name), kind, f"{ref.path}/{name}")
 
     def opened_record(self, content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
         """A record by what its file says, in the protocol of the folder.
 
         Raises:
-            PoisonError: it is not well-formed.
+            RejectedError: it is not well-formed.
         """
         in_json, in_yaml = open_record, open_yaml
         if self.opened.protocol == 1:
             in_json, in_yaml = protocol_1.open_record, protocol_1.open_yaml
         return (in_yaml if path.endswith(".yaml") else in_json)(content, kind, path)
 
-    def record_or_none(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
+    def record_or_none(self, ref: MessageRef, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
         """A record of a message; None where there is none that holds, which ``verify`` finds."""
         try:
-            with held_against(f"{place.path}/{name}"):
-                return self.record(place, name, kind)
-        except (NotFoundError, PoisonError):
+            with held_against(f"{ref.path}/{name}"):
+                return self.record(ref, name, kind)
+        except (NotFoundError, RejectedError):
             return None
 
     @contextmanager
@@ -262,9 +262,9 @@ class Reading:
         Raises:
             NotFoundError: it is not there.
             HiddenError: it is encrypted, and no key opens it.
-            PoisonError: it is another than its manifest says, or cannot be read.
+            RejectedError: it is another than its manifest says, or cannot be read.
         """
-        path = f"{message.place.path}/{name}"
+        path = f"{message.ref.path}/{name}"
         if path not in self.sizes:
             raise NotFoundError(f"{path} is not there")
         said = self._said(message, name)
@@ -289,11 +289,11 @@ class Reading:
 
         Raises:
             NotFoundError: it is not there.
-            PoisonError: it is another, or cannot be read; or it is encrypted, and this copy has only what it says.
+            RejectedError: it is another, or cannot be read; or it is encrypted, and this copy has only what it says.
         """
-        path = f"{message.place.path}/{name}"
+        path = f"{message.ref.path}/{name}"
         if message.manifest.files[name].encrypted is not None and isinstance(self.folder, Mirror):
-            raise PoisonError(path, f"was encrypted, and without {ENCRYPTION_KEY_FILE} nobody can compare it")
+            raise RejectedError(path, f"was encrypted, and without {ENCRYPTION_KEY_FILE} nobody can compare it")
         size = self.sizes.get(path)
         if size is None:
             raise NotFoundError(f"{path} is not there")
@@ -315,68 +315,68 @@ class Reading:
 
         Raises:
             HiddenError: it is, and no key opens it.
-            PoisonError: it is encrypted under another key than its run's.
+            RejectedError: it is encrypted under another key than its run's.
         """
-        wrapped, place = message.manifest.files[name].encrypted, message.place
+        wrapped, ref = message.manifest.files[name].encrypted, message.ref
         if wrapped is None:
             return None
         try:
             if self._secret_key is not None and self.site_card is not None:
-                return run_key(self._secret_key, self.opened, self.site_card, place.run).unwrap(wrapped, place, name)
-        except (ConfigurationError, StandingError):
+                return run_key(self._secret_key, self.opened, self.site_card, ref.run).unwrap(wrapped, ref, name)
+        except (ConfigurationError, ActionRequiredError):
             pass  # it is the key of another folder, or none was shown here
-        raise HiddenError(f"{place.path}/{name} is encrypted: name the key that opens it with --secret-key")
+        raise HiddenError(f"{ref.path}/{name} is encrypted: name the key that opens it with --secret-key")
 
     def digest(self, message: Message, name: str) -> str:
         """SHA-256 of what a file of a message says, by its manifest alone: the file may have gone.
 
         Raises:
             HiddenError: it is encrypted, and no key opens it.
-            PoisonError: it is encrypted under another key than its run's.
+            RejectedError: it is encrypted under another key than its run's.
         """
         said = self._said(message, name)
         return message.manifest.files[name].sha256 if said is None else said.sha256
 
-    def is_hidden(self, place: Place, name: str) -> bool:
+    def is_hidden(self, ref: MessageRef, name: str) -> bool:
         """Whether a file that a message names is encrypted, and no key opens it."""
-        message = self.messages.get(place)
+        message = self.messages.get(ref)
         if message is None or name not in message.manifest.files:
             return False
         try:
             self._said(message, name)
         except HiddenError:
             return True
-        except PoisonError:
+        except RejectedError:
             return False  # which is found where the file is read
         return False
 
     def ending(self, run: str) -> Ending | None:
         """How a run ended in this folder; None while it goes on, as far as can be read."""
-        consent = self.record_or_none(Place("consent", run), names.CONSENT, Consent)
+        consent = self.record_or_none(MessageRef("consent", run), names.CONSENT, Consent)
         return ending(run, self.messages.values(), agreed=consent.agrees if consent else None)
 
     def hides(self, run: str) -> bool:
         """Whether some file of a run is encrypted, and no key opens it."""
         return any(
-            self.is_hidden(place, name)
-            for place, message in self.messages.items()
-            if place.run == run
+            self.is_hidden(ref, name)
+            for ref, message in self.messages.items()
+            if ref.run == run
             for name in message.manifest.files
         )
 
     def hides_settings(self, run: str) -> bool:
         """Whether the run's configuration is, and with it all that is said in the run."""
-        return self.is_hidden(Place("offer", run), names.RUN_CONFIGURATION)
+        return self.is_hidden(MessageRef("offer", run), names.RUN_CONFIGURATION)
 
     def hides_rules(self, run: str) -> bool:
         """Whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
-        offer = self.messages.get(Place("offer", run))
+        offer = self.messages.get(MessageRef("offer", run))
         is_encrypted = offer is not None and offer.manifest.files[names.RUN_CONFIGURATION].encrypted is not None
         return is_encrypted and self.configuration(run) is None
 
     def configuration(self, run: str) -> RunConfiguration | None:
         """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
-        found = self._once(Place("offer", run), names.RUN_CONFIGURATION, RunConfiguration)
+        found = self._once(MessageRef("offer", run), names.RUN_CONFIGURATION, RunConfiguration)
         if found is None or self.opened.protocol > 1:
             return found
         try:
@@ -386,35 +386,35 @@ class Reading:
 
     def sharing(self, run: str) -> Sharing | None:
         """What travels in the run, likewise."""
-        return self._once(Place("offer", run), names.TENSORS, Sharing)
+        return self._once(MessageRef("offer", run), names.TENSORS, Sharing)
 
-    def was_let_go(self, place: Place, name: str) -> bool:
+    def was_let_go(self, ref: MessageRef, name: str) -> bool:
         """Whether a file that is not there may have been removed, by the rule of the run as signed with the offer."""
-        run, final = self.configuration(place.run), Place("final", place.run)
-        if run is None or not names.is_weights(name) or self.has(place, name):
+        run, final = self.configuration(ref.run), MessageRef("final", ref.run)
+        if run is None or not names.is_weights(name) or self.has(ref, name):
             return False
         card = self._once(final, names.CARD, FinalCard)
         if card is None and final in self.messages:
             return False  # what is wrong with it is found where it is checked itself
         chosen = card.chosen_round if card else None
         return may_be_removed(
-            run.keep, place, settled=self._settled[place.run], chosen=chosen, difference=run.wire.difference
+            run.keep, ref, settled=self._settled[ref.run], chosen=chosen, difference=run.wire.difference
         )
 
     @cached_property
     def _settled(self) -> dict[str, set[int]]:
         """The rounds that there are verdicts of, by run."""
         found: dict[str, set[int]] = defaultdict(set)
-        for place in self.messages:
-            if place.kind == "verdict":
-                found[place.run].add(place.round_no)
+        for ref in self.messages:
+            if ref.kind == "verdict":
+                found[ref.run].add(ref.round_no)
         return found
 
-    def _once(self, place: Place, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
+    def _once(self, ref: MessageRef, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
         """As ``record_or_none``, of what is asked for again and again."""
-        if (place, name) not in self._records:
-            self._records[place, name] = self.record_or_none(place, name, kind)
-        found = self._records[place, name]
+        if (ref, name) not in self._records:
+            self._records[ref, name] = self.record_or_none(ref, name, kind)
+        found = self._records[ref, name]
         return found if isinstance(found, kind) else None
 
     # --- keys ----------------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class Reading:
         try:
             with held_against(names.FEDERATION):
                 federation = open_federation(content, aggregator_key=None, protocol=None)
-        except PoisonError as error:
+        except RejectedError as error:
             self.find(error.file, f"{error.reason}; without it nothing else can be checked")
             return None
         if aggregator_key is not None and federation.aggregator_key != aggregator_key:
@@ -460,9 +460,9 @@ class Reading:
                     self.find(names.SITE_CARD, "shows another key than federation.json", federation.created)
         return content
 
-    def _read_handovers(self, federation: Federation) -> Correspondent:
+    def _read_handovers(self, federation: Federation) -> Peer:
         """The site with all its keys."""
-        site = Correspondent(
+        site = Peer(
             federation.federation,
             federation.site,
             federation.site,
@@ -494,17 +494,17 @@ class Reading:
         That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
         """
         found = set()
-        places = {place.manifest: place for place in self.by_place}
+        refs = {ref.manifest: ref for ref in self.by_ref}
         for path in sorted(self.sizes):
             name = finished_name(path)
             is_record = name in names.ROOT_FILES or names.is_handover(name)
-            if name == path or (name not in places and not is_record):
+            if name == path or (name not in refs and not is_record):
                 continue
             if not self._is_being_written(path, name):
                 continue
             found.add(path)
-            if name in places:
-                self.by_place[places[name]].discard(f"{MANIFEST}{path.removeprefix(name)}")
+            if name in refs:
+                self.by_ref[refs[name]].discard(f"{MANIFEST}{path.removeprefix(name)}")
         return found
 
     def _is_being_written(self, path: str, name: str) -> bool:
@@ -512,44 +512,44 @@ class Reading:
             content = self.read(path)
         except NotFoundError:  # it was moved to its own name just now
             return True
-        except PoisonError:
+        except RejectedError:
             return False
         try:
             if name != names.STATUS:
                 return content == self.read(name)
             self.site.open_status(content)
-        except (NotFoundError, PoisonError):
+        except (NotFoundError, RejectedError):
             return False
         return True
 
     # --- messages ------------------------------------------------------------------------------------------
 
     def _read_messages(self, federation: Federation) -> None:
-        aggregator = Correspondent(
+        aggregator = Peer(
             federation.federation,
             federation.site,
             AGGREGATOR,
             federation.aggregator_key,
             protocol=federation.protocol,
         )
-        for place, found in sorted(self.by_place.items(), key=lambda item: item[0].path):
+        for ref, found in sorted(self.by_ref.items(), key=lambda item: item[0].path):
             if MANIFEST not in found:
                 continue
-            if (content := self._read(place.manifest)) is None:
+            if (content := self._read(ref.manifest)) is None:
                 continue
-            with self.looking_at(place.manifest):
-                sender = self.site if place.is_from_site else aggregator
-                message = sender.open_out_of_order(content, place)
-                self.messages[place] = message
+            with self.looking_at(ref.manifest):
+                sender = self.site if ref.is_from_site else aggregator
+                message = sender.open_out_of_order(content, ref)
+                self.messages[ref] = message
                 for name in found - message.manifest.files.keys() - {MANIFEST}:
-                    self.find(f"{place.path}/{name}", "is not named by its manifest")
+                    self.find(f"{ref.path}/{name}", "is not named by its manifest")
 
     def _leave_out_later_kinds(self, federation: Federation) -> None:
         """Take what the folder's protocol has no message for as what it is there: a stranger."""
-        for place in [*self.by_place] if federation.protocol == 1 else ():
-            if place.kind in protocol_1.WITHOUT:
-                del self.by_place[place]
-                self.find(place.path, "is a folder that does not belong here")
+        for ref in [*self.by_ref] if federation.protocol == 1 else ():
+            if ref.kind in protocol_1.WITHOUT:
+                del self.by_ref[ref]
+                self.find(ref.path, "is a folder that does not belong here")
 
     def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
         """A record's bytes; one that is missing, oversized or unreadable becomes a finding, if it is none yet."""
@@ -559,11 +559,11 @@ class Reading:
             return self.read(path)
         except NotFoundError:
             self.find(path, "is missing", since)
-        except PoisonError as error:
+        except RejectedError as error:
             self.find(path, error.reason, since)
         return None
 
 
 def _check_said(said: Content, sha256: str, path: str) -> None:
     if sha256 != said.sha256:
-        raise PoisonError(path, "is not what its sender encrypted (SHA-256 differs)")
+        raise RejectedError(path, "is not what its sender encrypted (SHA-256 differs)")

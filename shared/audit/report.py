@@ -28,7 +28,7 @@ from shared.audit.sites import (
 from shared.audit.verify import Audit
 from shared.doors.numbers import finite
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records import Abort, Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
 from shared.exchange.signing import fingerprint, in_groups
@@ -97,7 +97,7 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
         is_key_compared: whether the aggregator's key is one that was known from elsewhere.
 
     Raises:
-        PoisonError: no folder says whose it is.
+        RejectedError: no folder says whose it is.
     """
     readings, called = by_site(folders), titles(folders)
     audits = {
@@ -146,7 +146,7 @@ def page(document: Document) -> str:
 
 
 def _began(readings: Mapping[str, Reading], run: str) -> str:
-    """When a run's first message was sealed."""
+    """When a run's first message was signed."""
     return min(reading.runs[run] for reading in readings.values() if run in reading.runs)
 
 
@@ -169,7 +169,7 @@ def _site(reading: Reading, audit: Audit) -> Document:
 
 
 def _run(readings: Mapping[str, Reading], run: str) -> Document:
-    offered = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
+    offered = {site: reading for site, reading in readings.items() if MessageRef("offer", run) in reading.messages}
     settings = settings_of(offered, run)
     listed = sharing_of(offered, run)
     sites = {site: _participant(reading, run) for site, reading in offered.items()}
@@ -211,20 +211,20 @@ def _stays(listed: Sharing | None) -> Document | None:
 
 
 def _participant(reading: Reading, run: str) -> Document:
-    place, left = Place("consent", run), Place("withdrawal", run)
-    consent = reading.record_or_none(place, names.CONSENT, Consent)
+    ref, left = MessageRef("consent", run), MessageRef("withdrawal", run)
+    consent = reading.record_or_none(ref, names.CONSENT, Consent)
     withdrawal = reading.record_or_none(left, names.WITHDRAWAL, Withdrawal)
     verdicts = [
         verdict
         for number in rounds_of({"": reading}, run)
-        if (verdict := reading.record_or_none(Place("verdict", run, number), names.VERDICT, Verdict))
+        if (verdict := reading.record_or_none(MessageRef("verdict", run, number), names.VERDICT, Verdict))
     ]
     hidden = NOT_OPENED if reading.is_hidden(left, names.WITHDRAWAL) else None
     spent = [finite(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
     return {
-        "offered": reading.messages[Place("offer", run)].manifest.created,
-        "answered": reading.messages[place].manifest.created if place in reading.messages else None,
-        "hides_answer": reading.is_hidden(place, names.CONSENT),
+        "offered": reading.messages[MessageRef("offer", run)].manifest.created,
+        "answered": reading.messages[ref].manifest.created if ref in reading.messages else None,
+        "hides_answer": reading.is_hidden(ref, names.CONSENT),
         "agrees": consent.agrees if consent else None,
         "reason": consent.reason if consent else None,
         "images": {split: consent.images[split] for split in SPLITS if split in consent.images} if consent else {},
@@ -239,9 +239,9 @@ def _participant(reading: Reading, run: str) -> Document:
 
 
 def _why_aborted(reading: Reading, run: str) -> str | None:
-    place = Place("abort", run)
-    abort = reading.record_or_none(place, names.ABORT, Abort)
-    return abort.reason if abort else NOT_OPENED if reading.is_hidden(place, names.ABORT) else None
+    ref = MessageRef("abort", run)
+    abort = reading.record_or_none(ref, names.ABORT, Abort)
+    return abort.reason if abort else NOT_OPENED if reading.is_hidden(ref, names.ABORT) else None
 
 
 def _sent(reading: Reading, run: str) -> list[Document]:
@@ -249,7 +249,7 @@ def _sent(reading: Reading, run: str) -> list[Document]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for message in reading.sent_by(reading.opened.site):
-        if message.place.run == run:
+        if message.ref.run == run:
             for name, entry in message.manifest.files.items():
                 counts[name] += 1
                 sizes[name] += entry.size
@@ -259,13 +259,13 @@ def _sent(reading: Reading, run: str) -> list[Document]:
 def _round(readings: Mapping[str, Reading], run: str, number: int, settings: RunConfiguration | None) -> Document:
     sites = {}
     for site, reading in readings.items():
-        asked, answered, settled = (Place(kind, run, number) for kind in ("round", "update", "verdict"))
+        asked, answered, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
         if asked not in reading.messages and settled not in reading.messages:
             continue
         verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
         created: Document = {
-            name: reading.messages[place].manifest.created if place in reading.messages else None
-            for name, place in (("asked", asked), ("answered", answered), ("settled", settled))
+            name: reading.messages[ref].manifest.created if ref in reading.messages else None
+            for name, ref in (("asked", asked), ("answered", answered), ("settled", settled))
         }
         sites[site] = created | {
             "hides_verdict": reading.is_hidden(settled, names.VERDICT),
@@ -292,13 +292,13 @@ def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfigurati
 
 def _card(readings: Mapping[str, Reading], run: str) -> FinalCard | None:
     """What the first folder that tells it says of the final model."""
-    cards = (reading.record_or_none(Place("final", run), names.CARD, FinalCard) for reading in readings.values())
+    cards = (reading.record_or_none(MessageRef("final", run), names.CARD, FinalCard) for reading in readings.values())
     return next(filter(None, cards), None)
 
 
 def _outcome(readings: Mapping[str, Reading], run: str) -> Document | None:
     """What is said of the final model; None if none was sent."""
-    final = Place("final", run)
+    final = MessageRef("final", run)
     sent = {site: reading for site, reading in readings.items() if final in reading.messages}
     if not sent:
         return None

@@ -10,7 +10,7 @@ from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
 from shared.counted import counted
 from shared.doors import Refusal
-from shared.errors import NotFoundError, PoisonError
+from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
@@ -70,7 +70,7 @@ def sent(reading: Reading) -> list[Sent]:
     found = [
         (
             message.manifest.seq,
-            Sent(message.place.path, event.created, event.run, event.answers, event.key, event.digest, files),
+            Sent(message.ref.path, event.created, event.run, event.answers, event.key, event.digest, files),
         )
         for message in reading.sent_by(reading.opened.site)
         for event, files in [(event_of(reading, message), tuple(files_of(reading, message)))]
@@ -109,15 +109,15 @@ def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:
         try:
             with reading.file(message, name) as path:
                 if names.is_weights(name):
-                    tensors = layout_of(path, f"{message.place.path}/{name}")
+                    tensors = layout_of(path, f"{message.ref.path}/{name}")
         except HiddenError:
             state = "encrypted"
         except NotFoundError:
-            state = "removed" if reading.was_let_go(message.place, name) else "missing"
-        except PoisonError as error:
+            state = "removed" if reading.was_let_go(message.ref, name) else "missing"
+        except RejectedError as error:
             state = error.reason
         yield SentFile(name, entry.size, entry.sha256, state, tensors)
-    manifest = message.place.manifest
+    manifest = message.ref.manifest
     yield SentFile(names.MANIFEST, reading.sizes[manifest], message.digest, "there")
 
 
@@ -127,7 +127,7 @@ def _record(reading: Reading, path: str, created: str) -> Iterator[Sent]:
         return
     try:
         content = reading.read(path)
-    except (NotFoundError, PoisonError):  # a finding already
+    except (NotFoundError, RejectedError):  # a finding already
         return
     digest = digest_of(content)
     try:

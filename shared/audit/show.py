@@ -10,9 +10,9 @@ from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.sent import files_of
 from shared.audit.sites import rounds_of
 from shared.audit.timeline import verdict_text
-from shared.errors import ConfigurationError, NotFoundError, PoisonError
+from shared.errors import ConfigurationError, NotFoundError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Kind, Place
+from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records import Verdict
 from shared.exchange.tables import MetricsRow, read_metrics
 from shared.visible import visible
@@ -76,11 +76,11 @@ def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
     """The table of a site's answer; empty where there is none.
 
     Raises:
-        PoisonError: it is not a metrics table, or another than its manifest says.
+        RejectedError: it is not a metrics table, or another than its manifest says.
     """
-    place = Place("update", run, round_no)
+    ref = MessageRef("update", run, round_no)
     try:
-        content, shown_as = reading.content(place, names.METRICS), f"{place.path}/{names.METRICS}"
+        content, shown_as = reading.content(ref, names.METRICS), f"{ref.path}/{names.METRICS}"
         return read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
     except NotFoundError:
         return []
@@ -95,36 +95,36 @@ def readable_tables(
         for site, reading in readings.items():
             try:
                 tables.setdefault(round_no, {})[site] = metrics_of(reading, run, round_no)
-            except PoisonError:
+            except RejectedError:
                 continue
     return tables
 
 
 def _of_site(reading: Reading, run: str, round_no: int) -> Document:
-    asked, answered, settled = (Place(kind, run, round_no) for kind, _ in _PARTS)
+    asked, answered, settled = (MessageRef(kind, run, round_no) for kind, _ in _PARTS)
     problems: list[str] = []
     try:
         rows = metrics_of(reading, run, round_no)
-    except PoisonError as error:
+    except RejectedError as error:
         rows = []
         problems.append(str(error))
     verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
     configuration, reliability = (
-        reading.record_or_none(place, name, form_of(reading, name))
-        for place, name in ((asked, names.ROUND_CONFIGURATION), (answered, names.RELIABILITY))
+        reading.record_or_none(ref, name, form_of(reading, name))
+        for ref, name in ((asked, names.ROUND_CONFIGURATION), (answered, names.RELIABILITY))
     )
     unopened = [f"{answered.path}/{names.METRICS}"] if reading.is_hidden(answered, names.METRICS) else []
-    for place, name, record in (
+    for ref, name, record in (
         (asked, names.ROUND_CONFIGURATION, configuration),
         (answered, names.RELIABILITY, reliability),
         (settled, names.VERDICT, verdict),
     ):
-        if reading.is_hidden(place, name):
-            unopened.append(f"{place.path}/{name}")
-        elif record is None and reading.has(place, name):
-            problems.append(f"{place.path}/{name} is not a record of this kind")
+        if reading.is_hidden(ref, name):
+            unopened.append(f"{ref.path}/{name}")
+        elif record is None and reading.has(ref, name):
+            problems.append(f"{ref.path}/{name} is not a record of this kind")
     return {
-        **{part: _message(reading, Place(kind, run, round_no)) for kind, part in _PARTS},
+        **{part: _message(reading, MessageRef(kind, run, round_no)) for kind, part in _PARTS},
         "configuration": configuration.model_dump() if configuration else None,
         "reliability": reliability.model_dump() if reliability else None,
         "metrics": [_row(row) for row in rows],
@@ -135,8 +135,8 @@ def _of_site(reading: Reading, run: str, round_no: int) -> Document:
     }
 
 
-def _message(reading: Reading, place: Place) -> Document | None:
-    message = reading.messages.get(place)
+def _message(reading: Reading, ref: MessageRef) -> Document | None:
+    message = reading.messages.get(ref)
     if message is None:
         return None
     files = {

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from shared.audit.archive import MIRROR, Archive, is_address
 from shared.audit.reading import Reading
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records import RunConfiguration, Sharing, time_text
 
 _DAY_S = 24 * 60 * 60
@@ -23,7 +23,7 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
 
     Raises:
         ConfigurationError: two folders are of one site, or of two federations.
-        StandingError: a folder cannot be read.
+        ActionRequiredError: a folder cannot be read.
     """
     readings = {name: Reading(folder, aggregator_key, archive.secret_key) for name, folder in archive.folders.items()}
     whose: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -47,9 +47,9 @@ def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str,
     """Every folder of an archive, by its site, as for ``by_site``.
 
     Raises:
-        PoisonError: no folder's ``federation.json`` holds.
+        RejectedError: no folder's ``federation.json`` holds.
         ConfigurationError: two folders are of one site, or of two federations.
-        StandingError: a folder cannot be read.
+        ActionRequiredError: a folder cannot be read.
     """
     return by_site(read_folders(archive, aggregator_key))
 
@@ -58,14 +58,14 @@ def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
     """The folders that say whose they are, by the site of their signed record.
 
     Raises:
-        PoisonError: none does.
+        RejectedError: none does.
     """
     readings = {reading.federation.site: reading for reading in folders.values() if reading.federation is not None}
     for name, reading in folders.items() if not readings else ():
         try:
             reading.opened  # noqa: B018  (raises)
-        except PoisonError as error:
-            raise PoisonError(
+        except RejectedError as error:
+            raise RejectedError(
                 f"{name}/{error.file}",
                 f"{error.reason}; nothing of this folder can be told: see what `dropfed-audit verify` says of it, or "
                 "have it copied anew, whole",
@@ -117,7 +117,7 @@ def _odd_times(site: str, reading: Reading) -> Iterator[str]:
     """Of either side the first time that runs back, or that this machine's clock is more than a day behind."""
     tomorrow = time_text(time.time() + _DAY_S)
     for sender in (AGGREGATOR, site):
-        told = [(message.place.path, message.manifest.created) for message in reading.sent_by(sender)]
+        told = [(message.ref.path, message.manifest.created) for message in reading.sent_by(sender)]
         for (before, earlier), (path, created) in pairwise(told):
             if created < earlier:
                 yield f"{site}: {path} tells the time {created}, and {before}, sent before it by {sender}, {earlier}"
@@ -158,7 +158,7 @@ def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
 
 
 def _is_open(reading: Reading, run: str) -> bool:
-    return Place("offer", run) in reading.messages and reading.ending(run) is None
+    return MessageRef("offer", run) in reading.messages and reading.ending(run) is None
 
 
 def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
@@ -178,7 +178,7 @@ def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
     return run
 
 
-def demand_opened(readings: Mapping[str, Reading], run: str) -> None:
+def require_opened(readings: Mapping[str, Reading], run: str) -> None:
     """Demand that what the messages of a run say can be read in every folder.
 
     Raises:
@@ -196,5 +196,5 @@ def not_opened(run: str) -> ConfigurationError:
 
 def rounds_of(readings: Mapping[str, Reading], run: str) -> list[int]:
     """The numbers of the rounds that some folder has a message of."""
-    places = {place for reading in readings.values() for place in reading.messages}
-    return sorted({place.round_no for place in places if place.run == run and place.round_no})
+    refs = {ref for reading in readings.values() for ref in reading.messages}
+    return sorted({ref.round_no for ref in refs if ref.run == run and ref.round_no})

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.doors.numbers import finite
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, MANIFEST, Place
+from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.records import Abort, Consent, FinalCard, Handover, Verdict, Withdrawal
 from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message
@@ -139,25 +139,25 @@ def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
 
 def event_of(reading: Reading, message: Message) -> Event:
     """One message of a folder as an event."""
-    manifest, place = message.manifest, message.place
-    answered = reading.places.get(manifest.in_reply_to or "")
+    manifest, ref = message.manifest, message.ref
+    answered = reading.refs.get(manifest.in_reply_to or "")
     return Event(
         created=manifest.created,
         site=manifest.site,
         sender=manifest.sender,
-        kind=place.kind,
-        run=place.run,
-        round_no=place.round_no,
+        kind=ref.kind,
+        run=ref.run,
+        round_no=ref.round_no,
         seq=manifest.seq,
-        path=place.path,
+        path=ref.path,
         files=tuple(sorted(manifest.files)),
-        size_bytes=sum(entry.size for entry in manifest.files.values()) + reading.sizes[f"{place.path}/{MANIFEST}"],
+        size_bytes=sum(entry.size for entry in manifest.files.values()) + reading.sizes[f"{ref.path}/{MANIFEST}"],
         key=reading.key_of(message),
         digest=message.digest,
         in_reply_to=manifest.in_reply_to,
         answers=answered.path if answered else _card_if(reading, manifest.in_reply_to),
         answered_by=tuple(sorted(other.path for other in reading.answers.get(message.digest, []))),
-        outcome=_outcome(reading, place),
+        outcome=_outcome(reading, ref),
     )
 
 
@@ -229,29 +229,29 @@ def _replies_to(found: Message | Handover) -> str | None:
     return None if isinstance(found, Handover) else found.manifest.in_reply_to
 
 
-def _outcome(reading: Reading, place: Place) -> str:
+def _outcome(reading: Reading, ref: MessageRef) -> str:
     """What a message says, or what was decided about it."""
-    told = Place("verdict", place.run, place.round_no) if place.kind == "update" else place
+    told = MessageRef("verdict", ref.run, ref.round_no) if ref.kind == "update" else ref
     if any(reading.is_hidden(told, name) for name in _SAYING):
         return NOT_OPENED
-    match place.kind:
+    match ref.kind:
         case "consent":
-            consent = reading.record_or_none(place, names.CONSENT, Consent)
+            consent = reading.record_or_none(ref, names.CONSENT, Consent)
             return "" if consent is None else _with_reason("yes" if consent.agrees else "no", consent.reason)
         case "withdrawal":
-            withdrawal = reading.record_or_none(place, names.WITHDRAWAL, Withdrawal)
+            withdrawal = reading.record_or_none(ref, names.WITHDRAWAL, Withdrawal)
             return "" if withdrawal is None else _with_reason("withdrawn", withdrawal.reason)
         case "verdict":
-            verdict = reading.record_or_none(place, names.VERDICT, Verdict)
+            verdict = reading.record_or_none(ref, names.VERDICT, Verdict)
             return "" if verdict is None else verdict_text(verdict)
         case "update":
             verdict = reading.record_or_none(told, names.VERDICT, Verdict)
             return "no verdict yet" if verdict is None else verdict.status
         case "final":
-            card = reading.record_or_none(place, names.CARD, FinalCard)
+            card = reading.record_or_none(ref, names.CARD, FinalCard)
             return "" if card is None else _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
         case "abort":
-            abort = reading.record_or_none(place, names.ABORT, Abort)
+            abort = reading.record_or_none(ref, names.ABORT, Abort)
             return "" if abort is None else _with_reason("the run is over", abort.reason)
     return ""
 

@@ -12,7 +12,7 @@ What is checked, in this order:
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     records     each says nothing but what follows from those before it (``bindings.py``)
     replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run,
-                and none that the aggregator sealed when it had read that
+                and none that the aggregator signed when it had read that
     order       the aggregator's messages of a run come in their order, and no run is offered before the end of another
     heads       the newest messages that status.json speaks of are there
 
@@ -32,7 +32,7 @@ from shared.counted import counted
 from shared.errors import NotFoundError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.names import AGGREGATOR, MANIFEST, Place
+from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.order import Replies, may_follow
 from shared.exchange.records import Federation, Head, Status
 from shared.exchange.signing import digest_of
@@ -91,7 +91,7 @@ def verify(folder: Folder, *, aggregator_key: str | None = None, secret_key: Enc
             the folder are checked, and not what they say.
 
     Raises:
-        StandingError: the folder cannot be read.
+        ActionRequiredError: the folder cannot be read.
     """
     return verified(Reading(folder, aggregator_key, secret_key))
 
@@ -131,20 +131,20 @@ class _Verification:
             self._check_withdrawals()
             for path, sender, head in reading.told_heads():
                 self._check_head(sender, head, path)
-            self._check_unsealed(reading.status)
+            self._check_unsigned(reading.status)
         self._audit.findings = sorted(set(reading.findings))
         return self._audit
 
     # --- messages ------------------------------------------------------------------------------------------
 
     def _check_payload(self, message: Message, name: str) -> None:
-        path, created = f"{message.place.path}/{name}", message.manifest.created
+        path, created = f"{message.ref.path}/{name}", message.manifest.created
         if path in self._reading.odd:
             return
         if path not in self._reading.sizes:
-            if self._reading.was_let_go(message.place, name):
+            if self._reading.was_let_go(message.ref, name):
                 self._audit.removed.append(path)
-            elif names.is_weights(name) and self._reading.hides_rules(message.place.run):
+            elif names.is_weights(name) and self._reading.hides_rules(message.ref.run):
                 self._find(path, "is missing, or was removed by the run's rule, which only a key shows", created)
             else:
                 self._find(path, "is missing", created)
@@ -159,7 +159,7 @@ class _Verification:
     def _check_as_it_lies(self, message: Message, name: str) -> None:
         is_encrypted = message.manifest.files[name].encrypted is not None
         try:
-            with self._reading.file(message, name) as local, self._reading.looking_at(f"{message.place.path}/{name}"):
+            with self._reading.file(message, name) as local, self._reading.looking_at(f"{message.ref.path}/{name}"):
                 check_contents(self._reading, message, name, local)  # what was signed and is not right never was
             self._audit.opened += is_encrypted
         except HiddenError:
@@ -167,9 +167,9 @@ class _Verification:
                 pass
 
     def _check_form(self, message: Message) -> None:
-        run = self._reading.configuration(message.place.run)
-        if run is not None or self._reading.hides_rules(message.place.run):
-            with self._reading.looking_at(message.place.manifest, message.manifest.created):
+        run = self._reading.configuration(message.ref.run)
+        if run is not None or self._reading.hides_rules(message.ref.run):
+            with self._reading.looking_at(message.ref.manifest, message.manifest.created):
                 check_encrypted(message, run.encrypt if run else "all")
                 if run is not None:
                     check_form(message, run.wire)
@@ -181,24 +181,24 @@ class _Verification:
         for message in self._reading.sent_by(sender):
             manifest = message.manifest
             if manifest.seq == before.seq:
-                self._find(message.place.manifest, f"is a second number {manifest.seq} of {sender}", manifest.created)
+                self._find(message.ref.manifest, f"is a second number {manifest.seq} of {sender}", manifest.created)
             elif manifest.seq > before.seq + 1:
                 after = f"{before.seq} ({last.path})" if last else "0"
-                due = self._due_between(last, message.place)
+                due = self._due_between(last, message.ref)
                 what = f"is number {manifest.seq} of {sender}, after {after}: those between are missing or broken{due}"
-                self._find(message.place.manifest, what, manifest.created)
+                self._find(message.ref.manifest, what, manifest.created)
             elif manifest.previous != before.digest:
                 what = f"does not name {sender}'s message before it"
-                self._find(message.place.manifest, what, manifest.created)
-            before, last = message.head, message.place
+                self._find(message.ref.manifest, what, manifest.created)
+            before, last = message.head, message.ref
 
-    def _due_between(self, before: Place | None, after: Place) -> str:
+    def _due_between(self, before: MessageRef | None, after: MessageRef) -> str:
         """Of a gap in a sender's chain, one message that was in it, where the order of messages tells."""
         due = None
         if before is not None and before.kind == "round" and before.run == after.run:
-            due = Place("verdict", before.run, before.round_no)
+            due = MessageRef("verdict", before.run, before.round_no)
         elif after.kind == "verdict":
-            due = Place("round", after.run, after.round_no)
+            due = MessageRef("round", after.run, after.round_no)
         return f"; {due.path} must be one of them" if due and due not in self._messages else ""
 
     def _check_replies(self) -> None:
@@ -213,39 +213,39 @@ class _Verification:
             self._check_reply(replies, message)
 
     def _check_reply(self, replies: Replies, message: Message) -> None:
-        if (fault := replies.fault(message.place, message.manifest.in_reply_to)) is not None:
-            self._find(message.place.manifest, fault, message.manifest.created)
+        if (fault := replies.fault(message.ref, message.manifest.in_reply_to)) is not None:
+            self._find(message.ref.manifest, fault, message.manifest.created)
 
     def _check_order(self) -> None:
         """The aggregator's messages of a run come in one order, and each run has an end before the next is offered."""
         before: Message | None = None
         for message in self._reading.sent_by(AGGREGATOR):
-            place, manifest = message.place, message.manifest
+            ref, manifest = message.ref, message.manifest
             if before is not None and manifest.seq == before.manifest.seq + 1:
-                if place.kind == "offer":
-                    self._check_ended(before.place.run, message)
-                elif place.run != before.place.run or not may_follow(before.place, place):
-                    what = f"may not follow {before.place.path}, the aggregator's message before it"
-                    self._find(place.manifest, what, manifest.created)
-            elif before is None and place.kind != "offer":
-                self._find(place.manifest, "is the aggregator's first message here, and no offer", manifest.created)
+                if ref.kind == "offer":
+                    self._check_ended(before.ref.run, message)
+                elif ref.run != before.ref.run or not may_follow(before.ref, ref):
+                    what = f"may not follow {before.ref.path}, the aggregator's message before it"
+                    self._find(ref.manifest, what, manifest.created)
+            elif before is None and ref.kind != "offer":
+                self._find(ref.manifest, "is the aggregator's first message here, and no offer", manifest.created)
             before = message
 
     def _check_ended(self, run: str, offer: Message) -> None:
         reading = self._reading
-        is_told = reading.opened.protocol != 1 and not reading.is_hidden(Place("consent", run), names.CONSENT)
+        is_told = reading.opened.protocol != 1 and not reading.is_hidden(MessageRef("consent", run), names.CONSENT)
         if is_told and reading.ending(run) is None:
             what = f"was offered before run {run} had ended here"
-            self._find(offer.place.manifest, what, offer.manifest.created)
+            self._find(offer.ref.manifest, what, offer.manifest.created)
 
     def _check_withdrawals(self) -> None:
-        for place, withdrawal in self._messages.items():
-            if place.kind != "withdrawal":
+        for ref, withdrawal in self._messages.items():
+            if ref.kind != "withdrawal":
                 continue
             for message in self._reading.sent_by(withdrawal.manifest.sender):
-                if message.place.run == place.run and message.manifest.seq > withdrawal.manifest.seq:
+                if message.ref.run == ref.run and message.manifest.seq > withdrawal.manifest.seq:
                     what = "was sent after the site had withdrawn from the run"
-                    self._find(message.place.manifest, what, message.manifest.created)
+                    self._find(message.ref.manifest, what, message.manifest.created)
 
     def _check_head(self, sender: str, head: Head, told_in: str) -> None:
         if head.seq == 0:
@@ -255,54 +255,49 @@ class _Verification:
             if message.manifest.seq == head.seq:
                 if message.digest != head.digest:
                     what = f"is not the number {head.seq} of {sender} that {told_in} speaks of"
-                    self._find(message.place.manifest, what, message.manifest.created)
+                    self._find(message.ref.manifest, what, message.manifest.created)
                 return
         what = f"speaks of message {head.seq} of {sender}, which is not there"
         if sent and sent[-1].manifest.seq < head.seq:
             newest = sent[-1]
-            what += f"; the newest here is number {newest.manifest.seq}, {newest.place.path}: "
+            what += f"; the newest here is number {newest.manifest.seq}, {newest.ref.path}: "
             what += f"all after it, up to {head.seq}, are missing, removed or not right"
         self._find(told_in, what)
 
-    def _check_unsealed(self, status: Status | None) -> None:
+    def _check_unsigned(self, status: Status | None) -> None:
         """A message without a manifest is on its way, or its manifest was taken away."""
-        by_place = self._reading.by_place
+        by_ref = self._reading.by_ref
         for is_from_site in (True, False):
-            unsealed = [
-                place
-                for place, found in by_place.items()
-                if MANIFEST not in found
-                and place.manifest not in self._reading.odd
-                and place.is_from_site == is_from_site
+            unsigned = [
+                ref
+                for ref, found in by_ref.items()
+                if MANIFEST not in found and ref.manifest not in self._reading.odd and ref.is_from_site == is_from_site
             ]
             sender = "site" if is_from_site else AGGREGATOR
-            known = [message for message in self._messages.values() if message.place.is_from_site == is_from_site]
+            known = [message for message in self._messages.values() if message.ref.is_from_site == is_from_site]
             newest = max((message.manifest.seq for message in known), default=0)
             head = (status.own_head if is_from_site else status.aggregator_head) if status else Head()
-            may_be_on_its_way = len(unsealed) == 1 and newest == len(known) and head.seq <= newest
-            for place in unsealed:
-                if may_be_on_its_way and not self._must_be_whole(place):
-                    self._audit.in_progress.append(place.path)
+            may_be_on_its_way = len(unsigned) == 1 and newest == len(known) and head.seq <= newest
+            for ref in unsigned:
+                if may_be_on_its_way and not self._must_be_whole(ref):
+                    self._audit.in_progress.append(ref.path)
                 else:
-                    beside = (
-                        f"the {sender}'s files beside it are not sealed" if by_place[place] else "its folder is empty"
-                    )
-                    self._find(place.manifest, f"is missing: {beside}")
+                    beside = f"the {sender}'s files beside it are not signed" if by_ref[ref] else "its folder is empty"
+                    self._find(ref.manifest, f"is missing: {beside}")
 
-    def _must_be_whole(self, place: Place) -> bool:
-        """Whether a message of the aggregator's says that the one at ``place`` was whole.
+    def _must_be_whole(self, ref: MessageRef) -> bool:
+        """Whether a message of the aggregator's says that the one at ``ref`` was whole.
 
-        What a site sealed before it read the end of a run may still be on its way.
+        What a site signed before it read the end of a run may still be on its way.
         """
-        ends = {Place("final", place.run), Place("abort", place.run)} & self._messages.keys()
-        if not place.is_from_site:
-            return bool(ends - {place})
-        if place.kind == "update":
-            verdict = self._messages.get(Place("verdict", place.run, place.round_no))
+        ends = {MessageRef("final", ref.run), MessageRef("abort", ref.run)} & self._messages.keys()
+        if not ref.is_from_site:
+            return bool(ends - {ref})
+        if ref.kind == "update":
+            verdict = self._messages.get(MessageRef("verdict", ref.run, ref.round_no))
             return verdict is not None and verdict.manifest.in_reply_to is not None
-        return place.kind == "consent" and any(
-            message.place.run == place.run and message.place.kind in ("round", "final")
-            for message in self._messages.values()
+        return ref.kind == "consent" and any(
+            message.ref.run == ref.run and message.ref.kind in ("round", "final") for message in self._messages.values()
         )
 
 

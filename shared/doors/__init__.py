@@ -52,7 +52,7 @@ def door(otherwise: str) -> Iterator[None]:
         raise Refusal(otherwise) from error
 
 
-def demand_size(content: bytes, max_bytes: int) -> None:
+def require_size(content: bytes, max_bytes: int) -> None:
     """Demand that there is not too much to be read.
 
     Raises:

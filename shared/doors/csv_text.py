@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shared.doors import Refusal, demand_size, door
+from shared.doors import Refusal, door, require_size
 
 MOST_LINES = 10_000
 MOST_CELLS = 200_000
@@ -18,7 +18,7 @@ def parse(content: bytes, max_bytes: int) -> list[list[str]]:
         Refusal: too large, too many lines or cells, a byte that is no printable ASCII, a quoted cell, or no line feed
             at its end.
     """
-    demand_size(content, max_bytes)
+    require_size(content, max_bytes)
     if content.count(b"\n") > MOST_LINES or content.count(b",") + content.count(b"\n") > MOST_CELLS:
         raise Refusal(f"it has more than {MOST_LINES} lines, or {MOST_CELLS} cells")
     text = content.decode("ascii")

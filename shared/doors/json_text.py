@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import rfc8785
 
-from shared.doors import Refusal, demand_size, door
+from shared.doors import Refusal, door, require_size
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ def parse_integers(content: bytes, max_bytes: int) -> Any:
 
 
 def _parsed(content: bytes, max_bytes: int) -> Any:
-    demand_size(content, max_bytes)
+    require_size(content, max_bytes)
     if not content:
         raise Refusal("is empty")
     if sum(map(content.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:

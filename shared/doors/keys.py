@@ -12,7 +12,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 @door("must be a public key that Ed25519 makes")
-def demand_public(key: str) -> None:
+def require_public(key: str) -> None:
     """Demand that ``key``, 64 hex digits, is a public key of Ed25519 in the form of RFC 8032.
 
     Under a key of small order anybody can sign; one that is written otherwise has a second text.
@@ -25,7 +25,7 @@ def demand_public(key: str) -> None:
 
 
 @door("its signature does not hold")
-def demand_signed(content: bytes, key: object, signature: object) -> None:
+def require_signed(content: bytes, key: object, signature: object) -> None:
     """Demand that ``signature``, 128 hex digits, is Ed25519 over ``content`` by ``key``, 64 hex digits.
 
     Raises:
@@ -33,7 +33,7 @@ def demand_signed(content: bytes, key: object, signature: object) -> None:
     """
     if not isinstance(key, str) or not isinstance(signature, str) or not (_is_hex(key, 64) and _is_hex(signature, 128)):
         raise Refusal("has no well-formed key and signature")
-    demand_public(key)
+    require_public(key)
     Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), content)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from shared.doors import Refusal, demand_size, door
+from shared.doors import Refusal, door, require_size
 
 AnyRecord = TypeVar("AnyRecord", bound=BaseModel)
 Kind = TypeVar("Kind")
@@ -54,7 +54,7 @@ def fill_json(kind: type[AnyRecord], content: bytes, max_bytes: int) -> AnyRecor
     Raises:
         Faults, Refusal: it is none, too large, or not of the record's form.
     """
-    demand_size(content, max_bytes)
+    require_size(content, max_bytes)
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:

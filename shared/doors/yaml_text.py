@@ -26,7 +26,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from shared.doors import Refusal, demand_size, door
+from shared.doors import Refusal, door, require_size
 
 MOST_EVENTS = 200_000  # beginnings and ends of lists and mappings, and what stands in them
 DEEPEST = 20  # levels, of which records have five
@@ -55,7 +55,7 @@ def parse(content: bytes, max_bytes: int) -> Any:
     return _Values(_events(content, max_bytes)).document()
 
 
-def places(content: bytes, max_bytes: int) -> Iterator[tuple[int, int, bool]]:
+def refs(content: bytes, max_bytes: int) -> Iterator[tuple[int, int, bool]]:
     """Yield where in a YAML text each value, and each beginning and end of a list or mapping, begins and ends; and
     whether it is a text block.
 
@@ -71,14 +71,14 @@ def places(content: bytes, max_bytes: int) -> Iterator[tuple[int, int, bool]]:
 def _events(content: bytes, max_bytes: int) -> Iterator[yaml.Event]:
     """What a text consists of, one after another, as PyYAML calls it."""
     with door("is not plain YAML"):
-        demand_size(content, max_bytes)
+        require_size(content, max_bytes)
         text = _decoded(content)
         if text.startswith("%") or "\n%" in text:
             raise _refused("holds a directive (%); remove it", None)
         depth = 0
         for count, event in enumerate(_parsed(text)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            _demand_plain(event, count, depth)
+            _require_plain(event, count, depth)
             yield event
 
 
@@ -98,7 +98,7 @@ def _parsed(text: str) -> Iterator[yaml.Event]:
         raise _refused(str(error).partition("\n")[0][:300], None) from None
 
 
-def _demand_plain(event: yaml.Event, count: int, depth: int) -> None:
+def _require_plain(event: yaml.Event, count: int, depth: int) -> None:
     if isinstance(event, yaml.AliasEvent):
         raise _refused("uses an alias (*name); write the value out", event.start_mark)
     if getattr(event, "tag", None) is not None:

@@ -45,7 +45,7 @@ def expand(file: BinaryIO, length: int, size: int) -> Iterator[bytes]:
     """
     with door("is damaged"):
         start = file.tell()
-        _demand_one_frame(file, length, size)
+        _require_one_frame(file, length, size)
         file.seek(start)
         decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
         left = size
@@ -74,7 +74,7 @@ class _Section:
         return block
 
 
-def _demand_one_frame(file: BinaryIO, length: int, size: int) -> None:
+def _require_one_frame(file: BinaryIO, length: int, size: int) -> None:
     """Demand that one frame, which says that it holds so many bytes, fills its place to the last byte."""
     head = file.read(min(length, _LONGEST_HEADER))
     if not head.startswith(_MAGIC):

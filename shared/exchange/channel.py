@@ -1,7 +1,7 @@
-"""One end of one drop folder: seal and publish one way, fetch and verify the other.
+"""One end of one drop folder: sign and publish one way, fetch and verify the other.
 
 Both daemons keep a **mirror**, a local directory of the folder's shape. A message directory in it that has a
-``manifest.json`` is done: sealed by us, or fetched and verified from the other side. One without is work in
+``manifest.json`` is done: signed by us, or fetched and verified from the other side. One without is work in
 progress and may be written again. So the mirror is the memory of the exchange: after any crash the heads of
 both chains are read from it.
 
@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import DoubtfulError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import Ciphertext, EncryptionKey, content_bytes
 from shared.exchange.handovers import followed, learn, not_as_it_was_left, publish
@@ -32,10 +32,10 @@ from shared.exchange.names import (
     REQUIRED,
     RUN_CONFIGURATION,
     RUNS,
-    Place,
+    MessageRef,
     is_weights,
     may_hold,
-    place_at,
+    ref_at,
 )
 from shared.exchange.records import (
     PLAIN,
@@ -52,8 +52,8 @@ from shared.exchange.records import (
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import (
-    Correspondent,
     Message,
+    Peer,
     check_encrypted,
     check_file,
     open_record,
@@ -75,7 +75,7 @@ class Channel:
     Args:
         home: local directory for ``mirror/``, ``ciphertext/`` and ``quarantine/``.
         me: ``aggregator`` or the site's name.
-        key: its signing key; where nothing is sealed, the public half is enough.
+        key: its signing key; where nothing is signed, the public half is enough.
         peer: the other side and its pinned key.
         encryption_key: ours; None where there is none, or nothing is sent or fetched.
     """
@@ -87,7 +87,7 @@ class Channel:
         *,
         me: str,
         key: SigningKey | str,
-        peer: Correspondent,
+        peer: Peer,
         encryption_key: EncryptionKey | None = None,
     ) -> None:
         self.mirror = home / "mirror"
@@ -97,10 +97,10 @@ class Channel:
         self._key = key if isinstance(key, SigningKey) else None
         self._public_key = key.public if isinstance(key, SigningKey) else key
         self._configurations: dict[str, RunConfiguration] = {}
-        own = Correspondent(peer.federation, peer.site, me, self._public_key)
+        own = Peer(peer.federation, peer.site, me, self._public_key)
         self._peer = followed(peer, self.mirror) if me == AGGREGATOR else peer
         self._me = own if me == AGGREGATOR else followed(own, self.mirror)
-        self._sealed = {message.place: message for message in self._read_mirror()}
+        self._signed = {message.ref: message for message in self._read_mirror()}
         self._refused = {digest_of(path.read_bytes()) for path in self._quarantine.rglob(MANIFEST)}
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._is_nearly_full = False
@@ -108,9 +108,9 @@ class Channel:
 
     # --- what is known -------------------------------------------------------------------------------------
 
-    def message(self, place: Place) -> Message | None:
-        """The message at ``place`` if it is sealed by us, or fetched and verified."""
-        return self._sealed.get(place)
+    def message(self, ref: MessageRef) -> Message | None:
+        """The message at ``ref`` if it is signed by us, or fetched and verified."""
+        return self._signed.get(ref)
 
     @property
     def own_head(self) -> Head:
@@ -133,66 +133,66 @@ class Channel:
         return max(self._from(self._peer), key=lambda message: message.manifest.seq, default=None)
 
     def own_messages(self) -> list[Message]:
-        """What we sealed, in order."""
+        """What we signed, in order."""
         return sorted(self._from(self._me), key=lambda message: message.manifest.seq)
 
     def peer_messages(self) -> list[Message]:
         """What we accepted of the other side, in no order."""
         return self._from(self._peer)
 
-    def path(self, place: Place, name: str) -> Path:
+    def path(self, ref: MessageRef, name: str) -> Path:
         """Local path of one file of a message."""
-        return self.mirror / place.path / name
+        return self.mirror / ref.path / name
 
-    def content(self, place: Place, name: str) -> bytes:
-        """What one small file of a message says; of an accepted or sealed one, only if it is as its manifest says.
+    def content(self, ref: MessageRef, name: str) -> bytes:
+        """What one small file of a message says; of an accepted or signed one, only if it is as its manifest says.
 
         Raises:
-            StandingError: it is missing here, or another.
+            ActionRequiredError: it is missing here, or another.
         """
-        path = self.path(place, name)
+        path = self.path(ref, name)
         try:
             content = path.read_bytes()
-            if (message := self.message(place)) is not None:
+            if (message := self.message(ref)) is not None:
                 self._check_said(message, name, len(content), digest_of(content))
         except FileNotFoundError:
-            raise not_as_it_was_left(path, PoisonError(name, "is missing")) from None
-        except PoisonError as error:
+            raise not_as_it_was_left(path, RejectedError(name, "is missing")) from None
+        except RejectedError as error:
             raise not_as_it_was_left(path, error) from None
         return content
 
-    def says(self, place: Place, name: str, size: int, sha256: str) -> bool:
-        """Whether a file of an accepted or sealed message says what has this size and SHA-256, which are in clear.
+    def says(self, ref: MessageRef, name: str, size: int, sha256: str) -> bool:
+        """Whether a file of an accepted or signed message says what has this size and SHA-256, which are in clear.
 
         Of one that is encrypted nobody can tell without our key: then it counts as what it says.
         """
         try:
-            self._check_said(self._sealed[place], name, size, sha256)
-        except PoisonError:
+            self._check_said(self._signed[ref], name, size, sha256)
+        except RejectedError:
             return False
         return True
 
-    def is_settled(self, place: Place) -> bool:
-        """Whether the message at ``place`` was accepted or refused; neither is ever undone."""
-        return self.message(place) is not None or self.refusal(place) is not None
+    def is_settled(self, ref: MessageRef) -> bool:
+        """Whether the message at ``ref`` was accepted or refused; neither is ever undone."""
+        return self.message(ref) is not None or self.refusal(ref) is not None
 
-    def refusal(self, place: Place) -> str | None:
-        """Why the message at ``place`` was refused for good, or None."""
+    def refusal(self, ref: MessageRef) -> str | None:
+        """Why the message at ``ref`` was refused for good, or None."""
         try:
-            return (self._quarantine / place.path / "reason.txt").read_text("utf-8").strip()
+            return (self._quarantine / ref.path / "reason.txt").read_text("utf-8").strip()
         except FileNotFoundError:
             return None
 
     @property
-    def peer(self) -> Correspondent:
+    def peer(self) -> Peer:
         """The other side, with all its keys that are known here."""
         return self._peer
 
-    # --- prepare, seal, publish ----------------------------------------------------------------------------
+    # --- prepare, sign, publish ----------------------------------------------------------------------------
 
-    def seal(
+    def sign(
         self,
-        place: Place,
+        ref: MessageRef,
         files: Mapping[str, bytes | Path],
         *,
         in_reply_to: str | None,
@@ -200,7 +200,7 @@ class Channel:
         encrypted: Mapping[str, Ciphertext] = MappingProxyType({}),
         wire: Wire = PLAIN,
     ) -> Message:
-        """Write a message into the mirror, manifest last. A message that is sealed stays as it is.
+        """Write a message into the mirror, manifest last. A message that is signed stays as it is.
 
         What the run wants encrypted is.
 
@@ -211,58 +211,56 @@ class Channel:
             wire: the form that the run wants its rounds' weights in, and in which they are given here.
 
         Raises:
-            ConfigurationError, StandingError: it is to be encrypted, and we have not the keys (``demand_keys``); or
-                nobody can tell, for the run's offer is not in the mirror as it was accepted.
+            ConfigurationError, ActionRequiredError: it is to be encrypted, and we have not the keys (``require_keys``);
+                or nobody can tell, for the run's offer is not in the mirror as it was accepted.
         """
-        if (sealed := self.message(place)) is not None:
-            return sealed
-        required = REQUIRED[place.kind]
-        if not required <= set(files) or not all(may_hold(place.kind, name) for name in files):
-            raise ValueError(f"{sorted(files)} is not what belongs into {place.path}")
+        if (signed := self.message(ref)) is not None:
+            return signed
+        required = REQUIRED[ref.kind]
+        if not required <= set(files) or not all(may_hold(ref.kind, name) for name in files):
+            raise ValueError(f"{sorted(files)} is not what belongs into {ref.path}")
         for name, content in files.items():
-            _place_file(self.path(place, name), content)
-        configuration = self._configuration(place.run)
-        if configuration is None and place.kind != "offer":
-            raise self._unknown_encryption(place.run)
+            _place_file(self.path(ref, name), content)
+        configuration = self._configuration(ref.run)
+        if configuration is None and ref.kind != "offer":
+            raise self._unknown_encryption(ref.run)
         if self._key is None:
             raise ValueError("this end was opened to be read alone")
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
-            path = self.path(place, name)
+            path = self.path(ref, name)
             if configuration is not None and encrypts(configuration.encrypt, name):
-                entries[name] = self._ciphertexts.encrypt(place, name, path, encrypted.get(name))
+                entries[name] = self._ciphertexts.encrypt(ref, name, path, encrypted.get(name))
             else:
                 entries[name] = known.get(name) or entry_of(path)
         manifest = Manifest(
-            kind=place.kind,
+            kind=ref.kind,
             federation=self._me.federation,
             site=self._me.site,
             sender=self._me.sender,
-            run=place.run,
-            round=place.round_no,
+            run=ref.run,
+            round=ref.round_no,
             seq=self.own_head.seq + 1,
             previous=self.own_head.digest,
             in_reply_to=in_reply_to,
             created=now_text(),
-            files={
-                name: entry.model_copy(update={"wire": wire.of(place.kind, name)}) for name, entry in entries.items()
-            },
+            files={name: entry.model_copy(update={"wire": wire.of(ref.kind, name)}) for name, entry in entries.items()},
         )
         content = self._key.sign(manifest.model_dump())
-        write_file(self.path(place, MANIFEST), content)
-        message = self._sealed[place] = Message(place, manifest, digest_of(content))
+        write_file(self.path(ref, MANIFEST), content)
+        message = self._signed[ref] = Message(ref, manifest, digest_of(content))
         return message
 
     @property
     def has_unpublished(self) -> bool:
-        """Whether a sealed message is not known to be in the folder yet."""
+        """Whether a signed message is not known to be in the folder yet."""
         return self._published is None or self._published < self.own_head.seq
 
     def publish(self) -> None:
-        """Bring every sealed message into the folder, in order, payloads first and the manifest last.
+        """Bring every signed message into the folder, in order, payloads first and the manifest last.
 
         Raises:
-            StandingError: there is no room for the next message; nothing of it was sent.
+            ActionRequiredError: there is no room for the next message; nothing of it was sent.
         """
         own = self.own_messages()
         was_cut = is_first = self._published is None
@@ -270,14 +268,14 @@ class Channel:
             self._published = self._last_in_folder(own)
         for message in own:
             if message.manifest.seq > self._published:
-                there = self._sizes_in_folder(message.place) if was_cut else {}
+                there = self._sizes_in_folder(message.ref) if was_cut else {}
                 was_cut = False
                 self._send(message, there)
                 self._published = message.manifest.seq
-                logger.info("%s: published %s", self._me.site, message.place.path)
+                logger.info("%s: published %s", self._me.site, message.ref.path)
             elif not is_first:
                 continue
-            self._ciphertexts.forget(message.place)
+            self._ciphertexts.forget(message.ref)
 
     def _send(self, message: Message, there: Mapping[str, int | None]) -> None:
         """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted."""
@@ -286,13 +284,13 @@ class Channel:
             for name, entry in sorted(message.manifest.files.items())
             if not is_weights(name) or there.get(name) != entry.size
         }
-        self._demand_room(message.place, sum(entry.size for entry in due.values()))
+        self._require_room(message.ref, sum(entry.size for entry in due.values()))
         for name, entry in due.items():
-            path = f"{message.place.path}/{name}"
+            path = f"{message.ref.path}/{name}"
             self._folder.upload(path, self._as_in_folder(message, name), sha256=entry.sha256)
-        self._folder.create(message.place.manifest, self.path(message.place, MANIFEST).read_bytes())
+        self._folder.create(message.ref.manifest, self.path(message.ref, MANIFEST).read_bytes())
 
-    def _demand_room(self, place: Place, size: int) -> None:
+    def _require_room(self, ref: MessageRef, size: int) -> None:
         """Never begin what cannot be ended; say in time when the folder is getting full."""
         if size <= SMALL_BYTES:
             return
@@ -301,7 +299,9 @@ class Channel:
             return
         where = f"{self._me.site}: the folder has room for {size_text(room)}"
         if room < size:
-            raise StandingError(f"{where}, {place.path} needs {size_text(size)}: free some, or have the quota raised")
+            raise ActionRequiredError(
+                f"{where}, {ref.path} needs {size_text(size)}: free some, or have the quota raised"
+            )
         if room < ROOM_FOR_MESSAGES * size and not self._is_nearly_full:
             logger.warning("%s, enough for %d of the size of the present message", where, room // size)
         self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
@@ -311,24 +311,20 @@ class Channel:
 
         Nothing is removed on the word of an offer or a card that is not well-formed.
         """
-        final, rule = Place("final", run), self._configuration(run)
-        if self.message(Place("offer", run)) is None or rule is None:
+        final, rule = MessageRef("final", run), self._configuration(run)
+        if self.message(MessageRef("offer", run)) is None or rule is None:
             return
         try:
             card = self.path(final, CARD).read_bytes() if self.message(final) else None
             chosen = open_record(card, FinalCard, f"{final.path}/{CARD}").chosen_round if card else None
-        except PoisonError:
+        except RejectedError:
             return
-        known = [message for message in list(self._sealed.values()) if message.place.run == run]
+        known = [message for message in list(self._signed.values()) if message.ref.run == run]
         settled = {
-            message.place.round_no
-            for message in known
-            if message.place.kind == "verdict" and self._is_in_folder(message)
+            message.ref.round_no for message in known if message.ref.kind == "verdict" and self._is_in_folder(message)
         }
         for message in known:
-            if may_be_removed(
-                rule.keep, message.place, settled=settled, chosen=chosen, difference=rule.wire.difference
-            ):
+            if may_be_removed(rule.keep, message.ref, settled=settled, chosen=chosen, difference=rule.wire.difference):
                 for name in sorted(filter(is_weights, message.manifest.files)):
                     self._remove(message, name)
 
@@ -336,24 +332,24 @@ class Channel:
         return message.manifest.sender != self._me.sender or message.manifest.seq <= (self._published or 0)
 
     def _remove(self, message: Message, name: str) -> None:
-        path = self.path(message.place, name)
+        path = self.path(message.ref, name)
         if path.exists():
             if message.manifest.sender == self._me.sender:
-                self._folder.remove(f"{message.place.path}/{name}")
+                self._folder.remove(f"{message.ref.path}/{name}")
             path.unlink()
-            logger.info("%s: removed %s/%s, as the run's rule says", self._me.site, message.place.path, name)
+            logger.info("%s: removed %s/%s, as the run's rule says", self._me.site, message.ref.path, name)
 
-    def adopt(self, places: Iterable[Place]) -> None:
-        """Take back what we sealed and published at ``places`` but no longer have: a lost mirror never forks the chain.
+    def adopt(self, refs: Iterable[MessageRef]) -> None:
+        """Take back what we signed and published at ``refs`` but no longer have: a lost mirror never forks the chain.
 
         Raises:
-            PoisonError: what lies there is not ours, or not whole.
+            RejectedError: what lies there is not ours, or not whole.
         """
         found = []
-        for place in places:
-            manifest = self.notice(place) if self.message(place) is None else None
+        for ref in refs:
+            manifest = self.notice(ref) if self.message(ref) is None else None
             if manifest is not None:
-                found.append((self._me.open_out_of_order(manifest, place), manifest))
+                found.append((self._me.open_out_of_order(manifest, ref), manifest))
         for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
             for name in message.manifest.files:
                 try:
@@ -363,22 +359,22 @@ class Channel:
                         continue
                     raise
                 self._check_brought(message, name, sha256)
-            write_file(self.path(message.place, MANIFEST), manifest)
-            self._sealed[message.place] = message
-            logger.warning("%s: took %s back from the folder", self._me.site, message.place.path)
+            write_file(self.path(message.ref, MANIFEST), manifest)
+            self._signed[message.ref] = message
+            logger.warning("%s: took %s back from the folder", self._me.site, message.ref.path)
 
     # --- notice, fetch, verify -----------------------------------------------------------------------------
 
-    def notice(self, place: Place) -> bytes | None:
-        """The manifest's bytes if the other side has published a message at ``place``; one small request."""
+    def notice(self, ref: MessageRef) -> bytes | None:
+        """The manifest's bytes if the other side has published a message at ``ref``; one small request."""
         try:
-            return self._folder.read(place.manifest, max_bytes=MAX_RECORD_BYTES)
+            return self._folder.read(ref.manifest, max_bytes=MAX_RECORD_BYTES)
         except NotFoundError:
             return None
 
     def fetch(
         self,
-        place: Place,
+        ref: MessageRef,
         manifest: bytes,
         *,
         answers: Collection[str | None],
@@ -397,77 +393,77 @@ class Channel:
             The message, or None when something failed that a second look may cure (a torn read).
 
         Raises:
-            PoisonError: the sender has signed what no such message may be; it will never be accepted.
+            RejectedError: the sender has signed what no such message may be; it will never be accepted.
             DoubtfulError: manifest or payloads failed twice, which may not be the sender's doing.
-            PassingError: they did, but the folder lists the file otherwise.
+            TransientError: they did, but the folder lists the file otherwise.
         """
-        if (accepted := self.message(place)) is not None:
+        if (accepted := self.message(ref)) is not None:
             return accepted
         try:
-            message = self._peer.open(manifest, place, head=self.peer_head, answers=answers, refused=self._refused)
-            if place.kind != "offer":
+            message = self._peer.open(manifest, ref, head=self.peer_head, answers=answers, refused=self._refused)
+            if ref.kind != "offer":
                 self._check_encrypted(message)
         except DoubtfulError:
-            if not self._learn_keys() and self._fails_again(place.path):
-                self._demand_listed(place.manifest, len(manifest))
+            if not self._learn_keys() and self._fails_again(ref.path):
+                self._require_listed(ref.manifest, len(manifest))
                 raise
             return None
         room = max_weights_bytes
         for name, entry in sorted(message.manifest.files.items()):
             if without_weights and is_weights(name):
                 continue
-            path = f"{place.path}/{name}"
+            path = f"{ref.path}/{name}"
             most = room if is_weights(name) else MAX_RECORD_BYTES
             if content_bytes(entry) > most:
-                raise PoisonError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
+                raise RejectedError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
             room -= content_bytes(entry) if is_weights(name) else 0
             try:
                 self._check_brought(message, name, self._bring(message, name))
             except DoubtfulError:
-                if self._fails_again(place.path):
+                if self._fails_again(ref.path):
                     raise
                 return None
             except NotFoundError:
-                if self._fails_again(place.path):
-                    self._demand_listed(path, None)
+                if self._fails_again(ref.path):
+                    self._require_listed(path, None)
                     raise DoubtfulError(path, "is named by its manifest but is not there") from None
                 return None
-        if place.kind == "offer":
+        if ref.kind == "offer":
             self._check_encrypted(message)
-        write_file(self.path(place, MANIFEST), manifest)
-        self._sealed[place] = message
-        logger.info("%s: received %s", self._me.site, place.path)
+        write_file(self.path(ref, MANIFEST), manifest)
+        self._signed[ref] = message
+        logger.info("%s: received %s", self._me.site, ref.path)
         return message
 
-    def is_signed(self, place: Place, manifest: bytes) -> bool:
+    def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
         """Whether the other side has signed a noticed manifest for this place."""
-        return self._number_of(place, manifest) is not None
+        return self._number_of(ref, manifest) is not None
 
-    def skips_messages(self, place: Place, manifest: bytes) -> bool:
+    def skips_messages(self, ref: MessageRef, manifest: bytes) -> bool:
         """Whether a noticed manifest is well signed but others of its sender come before it."""
-        number = self._number_of(place, manifest)
+        number = self._number_of(ref, manifest)
         return number is not None and number > self.peer_head.seq + 1
 
-    def _number_of(self, place: Place, manifest: bytes) -> int | None:
+    def _number_of(self, ref: MessageRef, manifest: bytes) -> int | None:
         """The number of a noticed manifest among its sender's; None of one that is not well signed."""
         try:
-            return self._peer.open_out_of_order(manifest, place).manifest.seq
-        except PoisonError:
+            return self._peer.open_out_of_order(manifest, ref).manifest.seq
+        except RejectedError:
             return None
 
-    def refuse(self, place: Place, error: PoisonError, manifest: bytes) -> None:
+    def refuse(self, ref: MessageRef, error: RejectedError, manifest: bytes) -> None:
         """Put a message that will never be accepted into quarantine, with the reason."""
-        if self.message(place) is not None:
-            raise ValueError(f"{place.path} was accepted")
-        home = self._quarantine / place.path
+        if self.message(ref) is not None:
+            raise ValueError(f"{ref.path} was accepted")
+        home = self._quarantine / ref.path
         home.mkdir(parents=True, exist_ok=True)
-        for fetched in (self.mirror / place.path, self._ciphertexts.folder(place)):
+        for fetched in (self.mirror / ref.path, self._ciphertexts.folder(ref)):
             for path in fetched.iterdir() if fetched.is_dir() else ():
                 put_in_place(path, home / path.name)
         write_file(home / MANIFEST, manifest)
         write_file(home / "reason.txt", str(error).encode())
         self._refused.add(digest_of(manifest))
-        logger.error("%s: refused %s: %s", self._me.site, place.path, error)
+        logger.error("%s: refused %s: %s", self._me.site, ref.path, error)
 
     def _fails_again(self, path: str) -> bool:
         """A first failure may be a torn read; a second one is told, whatever came.
@@ -478,11 +474,11 @@ class Channel:
         self._failed.add(path)
         return failed_before
 
-    def _demand_listed(self, path: str, size: int | None) -> None:
+    def _require_listed(self, path: str, size: int | None) -> None:
         """Demand that the folder lists a file with this size, or with None not at all: that nothing on the way lies.
 
         Raises:
-            PassingError: it lists it otherwise.
+            TransientError: it lists it otherwise.
         """
         folder, _, name = path.rpartition("/")
         try:
@@ -490,17 +486,17 @@ class Channel:
                 return
         except NotFoundError:
             pass  # though a manifest was read there
-        raise PassingError(f"{path} does not come as the folder lists it: something on the way changes it.")
+        raise TransientError(f"{path} does not come as the folder lists it: something on the way changes it.")
 
     def open_status(self, content: bytes) -> Status:
         """The heartbeat of the site that is the other side.
 
         Raises:
-            PoisonError: signature or names do not hold.
+            RejectedError: signature or names do not hold.
         """
         try:
             return self._peer.open_status(content)
-        except PoisonError:
+        except RejectedError:
             if not self._learn_keys():
                 raise
             return self._peer.open_status(content)
@@ -511,21 +507,21 @@ class Channel:
         """As the site: put our hand-overs into the folder, and learn those of it that a lost mirror does not have.
 
         Raises:
-            PoisonError: what is there is no hand-over by our key.
-            StandingError: our key was handed over to one that we do not have.
+            RejectedError: what is there is no hand-over by our key.
+            ActionRequiredError: our key was handed over to one that we do not have.
         """
         publish(self._folder, self.mirror)
         self._me = learn(followed(self._me, self.mirror), self._folder, self.mirror, accepted=self.own_head)
-        self.demand_newest_key()
+        self.require_newest_key()
 
-    def demand_newest_key(self) -> None:
+    def require_newest_key(self) -> None:
         """Demand that our key is the one that was handed over to last.
 
         Raises:
-            StandingError: it is another.
+            ActionRequiredError: it is another.
         """
         if self._public_key != self._me.newest_key:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{self._me.sender} signs with the key {self._me.newest_key[:16]}… by now, and another one is here: "
                 "put that very key back from a backup; if nobody here has run `dropfed-site rotate-key`, somebody else "
                 "has this site's key: tell the aggregator's people"
@@ -538,40 +534,40 @@ class Channel:
         before = self._peer
         try:
             self._peer = learn(before, self._folder, self.mirror, accepted=self.peer_head)
-        except PoisonError as error:
+        except RejectedError as error:
             if not self._fails_again(error.file):
                 logger.warning("%s: %s; it is not followed", self._me.site, error)
         return self._peer != before
 
     # --- encryption ----------------------------------------------------------------------------------------
 
-    def demand_keys(self, run: str) -> None:
+    def require_keys(self, run: str) -> None:
         """Demand what it takes to encrypt and decrypt a run in this folder.
 
         Raises:
             ConfigurationError: there is none, because a side has shown no key.
-            StandingError: our private key is not the one that we have shown.
+            ActionRequiredError: our private key is not the one that we have shown.
         """
         self._ciphertexts.key(run)
 
     def _check_encrypted(self, message: Message) -> None:
-        configuration = self._configuration(message.place.run)
+        configuration = self._configuration(message.ref.run)
         if configuration is not None:
             check_encrypted(message, configuration.encrypt)
-        elif message.place.kind != "offer":  # whose reader refuses it
-            raise self._unknown_encryption(message.place.run)
+        elif message.ref.kind != "offer":  # whose reader refuses it
+            raise self._unknown_encryption(message.ref.run)
 
-    def _unknown_encryption(self, run: str) -> StandingError:
-        return StandingError(
-            f"{self.path(Place('offer', run), RUN_CONFIGURATION)} says what is encrypted, and is missing or damaged; "
-            "nothing is sent or taken until it is back, from the folder or a backup"
+    def _unknown_encryption(self, run: str) -> ActionRequiredError:
+        return ActionRequiredError(
+            f"{self.path(MessageRef('offer', run), RUN_CONFIGURATION)} says what is encrypted, and is missing or "
+            "damaged; nothing is sent or taken until it is back, from the folder or a backup"
         )
 
     def _as_in_folder(self, message: Message, name: str) -> Path:
         """Where a payload lies, or is to lie, as it is in the folder."""
         if message.manifest.files[name].encrypted is None:
-            return self.path(message.place, name)
-        return self._ciphertexts.folder(message.place) / name
+            return self.path(message.ref, name)
+        return self._ciphertexts.folder(message.ref) / name
 
     def _bring(self, message: Message, name: str) -> str:
         """Bring a payload here as it is in the folder; return its SHA-256.
@@ -580,10 +576,10 @@ class Channel:
             DoubtfulError: it has another size than its manifest says.
             NotFoundError: it is not there.
         """
-        path, size = f"{message.place.path}/{name}", message.manifest.files[name].size
+        path, size = f"{message.ref.path}/{name}", message.manifest.files[name].size
         try:
             return self._folder.download(path, self._as_in_folder(message, name), size=size)
-        except PoisonError as error:
+        except RejectedError as error:
             raise DoubtfulError(error.file, error.reason) from None
 
     def _check_brought(self, message: Message, name: str, sha256: str) -> None:
@@ -591,18 +587,18 @@ class Channel:
 
         Raises:
             DoubtfulError: it is another.
-            PoisonError: it does not decrypt.
+            RejectedError: it does not decrypt.
         """
         entry = message.manifest.files[name]
         check_file(message, name, entry.size, sha256)
         if entry.encrypted is not None:
-            self._ciphertexts.decrypt(message, name, self.path(message.place, name))
+            self._ciphertexts.decrypt(message, name, self.path(message.ref, name))
 
     def _check_said(self, message: Message, name: str, size: int, sha256: str) -> None:
         """Compare what lies in the mirror with its manifest; of what is encrypted, where there is a key for that.
 
         Raises:
-            PoisonError: it is another.
+            RejectedError: it is another.
         """
         if message.manifest.files[name].encrypted is None:
             check_file(message, name, size, sha256)
@@ -613,7 +609,7 @@ class Channel:
 
     def _configuration(self, run: str) -> RunConfiguration | None:
         """The run's configuration as it was offered, or is being; None where it is not that, or not well-formed."""
-        offer = Place("offer", run)
+        offer = MessageRef("offer", run)
         if run not in self._configurations:
             try:
                 content = self.content(offer, RUN_CONFIGURATION)
@@ -621,40 +617,40 @@ class Channel:
                 if (accepted := self.message(offer)) is None:
                     return found
                 check_encrypted(accepted, found.encrypt)
-            except (StandingError, PoisonError):
+            except (ActionRequiredError, RejectedError):
                 return None
             self._configurations[run] = found
         return self._configurations[run]
 
-    def _from(self, sender: Correspondent) -> list[Message]:
-        known = list(self._sealed.values())  # a copy: at the aggregator, two threads share a channel
+    def _from(self, sender: Peer) -> list[Message]:
+        known = list(self._signed.values())  # a copy: at the aggregator, two threads share a channel
         return [message for message in known if message.manifest.sender == sender.sender]
 
-    def _head_of(self, sender: Correspondent) -> Head:
+    def _head_of(self, sender: Peer) -> Head:
         return max((message.head for message in self._from(sender)), key=lambda head: head.seq, default=Head())
 
     def _read_mirror(self) -> list[Message]:
         messages = []
         for path in sorted((self.mirror / RUNS).rglob(MANIFEST)):
-            place = place_at(path.parent.relative_to(self.mirror).as_posix())
-            if place is not None:
-                sender = self._peer if place.is_from_site != (self._me.sender != AGGREGATOR) else self._me
+            ref = ref_at(path.parent.relative_to(self.mirror).as_posix())
+            if ref is not None:
+                sender = self._peer if ref.is_from_site != (self._me.sender != AGGREGATOR) else self._me
                 try:
-                    messages.append(sender.open_out_of_order(path.read_bytes(), place))
-                except PoisonError as error:
+                    messages.append(sender.open_out_of_order(path.read_bytes(), ref))
+                except RejectedError as error:
                     raise not_as_it_was_left(path, error) from None
         return messages
 
-    def _sizes_in_folder(self, place: Place) -> dict[str, int | None]:
+    def _sizes_in_folder(self, ref: MessageRef) -> dict[str, int | None]:
         try:
-            return {entry.name: entry.size for entry in self._folder.list(place.path)}
+            return {entry.name: entry.size for entry in self._folder.list(ref.path)}
         except NotFoundError:
             return {}
 
     def _last_in_folder(self, own: list[Message]) -> int:
         """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
         for message in reversed(own):
-            if self.notice(message.place) is not None:
+            if self.notice(message.ref) is not None:
                 return message.manifest.seq
         return 0
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.encryption import Ciphertext, EncryptionKey, RunKey, decrypt, encrypt, run_key
-from shared.exchange.names import FEDERATION, SITE_CARD, Place
+from shared.exchange.names import FEDERATION, SITE_CARD, MessageRef
 from shared.exchange.records import FileEntry
 from shared.exchange.trust import Message, open_federation, open_site_card
 from shared.folder.durable import link_file
@@ -36,7 +36,7 @@ class Ciphertexts:
 
         Raises:
             ConfigurationError: there is none, because a side has shown no key.
-            StandingError: our private key is not the one that we have shown.
+            ActionRequiredError: our private key is not the one that we have shown.
         """
         if run not in self._keys:
             federation = open_federation((self._mirror / FEDERATION).read_bytes(), aggregator_key=None)
@@ -45,36 +45,36 @@ class Ciphertexts:
             self._keys[run] = run_key(self._own, federation, card, run)
         return self._keys[run]
 
-    def folder(self, place: Place) -> Path:
+    def folder(self, ref: MessageRef) -> Path:
         """Where a message's ciphertext lies while it is on its way."""
-        return self._home / place.path
+        return self._home / ref.path
 
-    def encrypt(self, place: Place, name: str, plain: Path, known: Ciphertext | None) -> FileEntry:
+    def encrypt(self, ref: MessageRef, name: str, plain: Path, known: Ciphertext | None) -> FileEntry:
         """Encrypt a payload, or take what is ``known`` of it; return what a manifest says of it.
 
         Raises:
-            ConfigurationError, StandingError: as ``key``.
+            ConfigurationError, ActionRequiredError: as ``key``.
         """
-        key, target = self.key(place.run), self.folder(place) / name
+        key, target = self.key(ref.run), self.folder(ref) / name
         if known is None:
             known = encrypt(plain, target)
         else:
             link_file(known.path, target)
-        return known.entry.model_copy(update={"encrypted": key.wrap(known.content, place, name)})
+        return known.entry.model_copy(update={"encrypted": key.wrap(known.content, ref, name)})
 
     def decrypt(self, message: Message, name: str, target: Path) -> None:
         """Write what a fetched payload says, all or nothing; its ciphertext is needed no more.
 
         Raises:
-            PoisonError: it was changed, or is encrypted under another key.
-            ConfigurationError, StandingError: as ``key``.
+            RejectedError: it was changed, or is encrypted under another key.
+            ConfigurationError, ActionRequiredError: as ``key``.
         """
-        place, wrapped = message.place, message.manifest.files[name].encrypted
+        ref, wrapped = message.ref, message.manifest.files[name].encrypted
         if wrapped is None:
             raise ValueError(f"{name} is not encrypted")
-        ciphertext = self.folder(place) / name
-        content = self.key(place.run).unwrap(wrapped, place, name)
-        decrypt(ciphertext, target, content, f"{place.path}/{name}")
+        ciphertext = self.folder(ref) / name
+        content = self.key(ref.run).unwrap(wrapped, ref, name)
+        decrypt(ciphertext, target, content, f"{ref.path}/{name}")
         ciphertext.unlink()
 
     def check(self, message: Message, name: str, sha256: str) -> None:
@@ -83,16 +83,16 @@ class Ciphertexts:
         Where there is none, nothing is compared, and nothing of the run can be read or sent.
 
         Raises:
-            PoisonError: it is another.
+            RejectedError: it is another.
         """
-        place, wrapped = message.place, message.manifest.files[name].encrypted
+        ref, wrapped = message.ref, message.manifest.files[name].encrypted
         try:
-            key = self.key(place.run)
-        except (ConfigurationError, StandingError, FileNotFoundError):
+            key = self.key(ref.run)
+        except (ConfigurationError, ActionRequiredError, FileNotFoundError):
             return
-        if wrapped is not None and key.unwrap(wrapped, place, name).sha256 != sha256:
-            raise PoisonError(f"{place.path}/{name}", "is not what its sender encrypted (SHA-256 differs)")
+        if wrapped is not None and key.unwrap(wrapped, ref, name).sha256 != sha256:
+            raise RejectedError(f"{ref.path}/{name}", "is not what its sender encrypted (SHA-256 differs)")
 
-    def forget(self, place: Place) -> None:
+    def forget(self, ref: MessageRef) -> None:
         """Remove what is in the folder by now."""
-        shutil.rmtree(self.folder(place), ignore_errors=True)
+        shutil.rmtree(self.folder(ref), ignore_errors=True)

@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 
 from shared.doors import Refusal, zstd_frame
 from shared.doors.tensor_file import MAX_HEADER_BYTES, Shape, count_of
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange.names import GLOBAL_MODEL, SITE_MODEL, Kind
 from shared.exchange.records import PLAIN, FileEntry, Numbers, Sharing, TensorList, Wire
 from shared.exchange.weights import (
     Array,
     TensorFile,
     check_arrays,
-    demand_bounded,
+    require_bounded,
     shapes_of,
     write_arrays,
     write_tensors,
@@ -77,7 +77,7 @@ def check_encoded(encoded: Path, tensors: TensorList, wire: Wire, *, shown_as: s
         shown_as: as for ``decode``.
 
     Raises:
-        PoisonError: saying what is different.
+        RejectedError: saying what is different.
     """
     is_compressed = wire.compression == "zstd"
     check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
@@ -98,7 +98,7 @@ def decode(
         shown_as: the encoded file's path inside the folder, for the error.
 
     Raises:
-        PoisonError: it does not hold exactly ``tensors`` in this form, all finite and none beyond ``LARGEST``.
+        RejectedError: it does not hold exactly ``tensors`` in this form, all finite and none beyond ``LARGEST``.
     """
     is_compressed = wire.compression == "zstd"
     check_arrays(encoded, _dtype(wire), _largest(tensors, wire), shown_as, are_largest=is_compressed)
@@ -115,8 +115,8 @@ def decode(
             bits = _after(bits, _bits_in(base, name, wire.numbers))
         array = _numbers_of(bits, wire.numbers).reshape(shape)
         if not np.isfinite(array).all():
-            raise PoisonError(shown_as, f"{name} holds a value that is not finite{_ENDS[wire.numbers]}")
-        demand_bounded(array, name, shown_as)
+            raise RejectedError(shown_as, f"{name} holds a value that is not finite{_ENDS[wire.numbers]}")
+        require_bounded(array, name, shown_as)
         return array
 
     write_tensors(target, tensors, tensor)
@@ -231,7 +231,7 @@ def _expanded(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as
     """The bit patterns of one tensor, one after another.
 
     Raises:
-        PoisonError: as ``_pieces``.
+        RejectedError: as ``_pieces``.
     """
     count, width = count_of(shape), _width(wire)
     shuffled, filled = np.empty(count * width, np.uint8), 0
@@ -246,7 +246,7 @@ def _pieces(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: 
     """The bytes of one tensor, shuffled, piece by piece.
 
     Raises:
-        PoisonError: they are no frame of as many bytes as it has, and nothing besides.
+        RejectedError: they are no frame of as many bytes as it has, and nothing besides.
     """
     path, start, length = encoded.place(name)
     try:
@@ -254,4 +254,4 @@ def _pieces(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: 
             file.seek(start)
             yield from zstd_frame.expand(file, length, count_of(shape) * _width(wire))
     except Refusal as refusal:
-        raise PoisonError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({refusal})") from None
+        raise RejectedError(shown_as, f"{name} is not one zstd frame of its {shape} numbers ({refusal})") from None

@@ -37,8 +37,8 @@ from nacl.utils import random
 
 from shared.doors import Refusal, ciphertext, keys
 from shared.doors.ciphertext import BLOCK_BYTES, HEADER_BYTES, MORE_BYTES, NONCE_BYTES
-from shared.errors import ConfigurationError, PoisonError, StandingError
-from shared.exchange.names import Place
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Federation, FileEntry, SiteCard
 from shared.exchange.signing import KeptKey, canonical
 from shared.folder.durable import writing
@@ -59,7 +59,7 @@ class EncryptionKey(KeptKey):
         """Load the key kept at ``path``; None if there is none.
 
         Raises:
-            StandingError: as ``at``, for a file that is there.
+            ActionRequiredError: as ``at``, for a file that is there.
         """
         return cls.at(path) if path.exists() else None
 
@@ -89,31 +89,31 @@ class RunKey:
     run: str
     key: bytes
 
-    def wrap(self, content: Content, place: Place, name: str) -> str:
+    def wrap(self, content: Content, ref: MessageRef, name: str) -> str:
         """What a manifest holds of it, 208 hex digits."""
         nonce, secret = random(NONCE_BYTES), content.key + bytes.fromhex(content.sha256)
-        bound = self._bound_to(place, name)
+        bound = self._bound_to(ref, name)
         return (nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self.key)).hex()
 
-    def unwrap(self, wrapped: str, place: Place, name: str) -> Content:
+    def unwrap(self, wrapped: str, ref: MessageRef, name: str) -> Content:
         """What a manifest holds of a payload.
 
         Raises:
-            PoisonError: it was wrapped by another key, or for another payload.
+            RejectedError: it was wrapped by another key, or for another payload.
         """
         try:
-            secret = ciphertext.unwrapped(bytes.fromhex(wrapped), self._bound_to(place, name), self.key)
+            secret = ciphertext.unwrapped(bytes.fromhex(wrapped), self._bound_to(ref, name), self.key)
         except Refusal as refusal:
-            raise PoisonError(f"{place.path}/{name}", str(refusal)) from None
+            raise RejectedError(f"{ref.path}/{name}", str(refusal)) from None
         return Content(secret[:_KEY], secret[_KEY:].hex())
 
-    def _bound_to(self, place: Place, name: str) -> bytes:
+    def _bound_to(self, ref: MessageRef, name: str) -> bytes:
         return canonical(
             {
                 "federation": self.federation,
                 "file": name,
-                "kind": place.kind,
-                "round": place.round_no,
+                "kind": ref.kind,
+                "round": ref.round_no,
                 "run": self.run,
                 "site": self.site,
             }
@@ -125,7 +125,7 @@ def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, r
 
     Raises:
         ConfigurationError: there is none, because a side has shown no key.
-        StandingError: ``own`` is neither of the two that were shown.
+        ActionRequiredError: ``own`` is neither of the two that were shown.
     """
     site, (aggregators, sites) = card.site, (federation.aggregator_encryption_key, card.encryption_key)
     if aggregators is None or sites is None:
@@ -136,7 +136,7 @@ def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, r
             ]
         )
     if own is None or own.public not in (aggregators, sites):
-        raise StandingError(
+        raise ActionRequiredError(
             f"run {run} is encrypted, and the private key here is not the one that {site} and the aggregator know: put "
             "the very encryption.key back from a backup, another will not do"
         )
@@ -184,7 +184,7 @@ def decrypted(encrypted: BinaryIO, content: Content, shown_as: str) -> Iterator[
         shown_as: the file's path inside the folder, for the error.
 
     Raises:
-        PoisonError: it is cut off, was changed, or is encrypted under another key.
+        RejectedError: it is cut off, was changed, or is encrypted under another key.
     """
     digest = hashlib.sha256()
     try:
@@ -192,16 +192,16 @@ def decrypted(encrypted: BinaryIO, content: Content, shown_as: str) -> Iterator[
             digest.update(block)
             yield block
     except Refusal as refusal:
-        raise PoisonError(shown_as, str(refusal)) from None
+        raise RejectedError(shown_as, str(refusal)) from None
     if digest.hexdigest() != content.sha256:
-        raise PoisonError(shown_as, "decrypts to something else than its sender says")
+        raise RejectedError(shown_as, "decrypts to something else than its sender says")
 
 
 def decrypt(encrypted: Path, target: Path, content: Content, shown_as: str) -> None:
     """Write what an encrypted file holds, all or nothing.
 
     Raises:
-        PoisonError: as ``decrypted``; then nothing is written.
+        RejectedError: as ``decrypted``; then nothing is written.
     """
     with encrypted.open("rb") as reader, writing(target) as writer:
         for block in decrypted(reader, content, shown_as):

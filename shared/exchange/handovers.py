@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, ProtocolError, StandingError
+from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, ProtocolError, RejectedError
 from shared.exchange.names import KEYS, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records import Head
-from shared.exchange.trust import Correspondent, open_site_card
+from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 
 logger = logging.getLogger(__name__)
 
 
-def followed(site: Correspondent, mirror: Path) -> Correspondent:
+def followed(site: Peer, mirror: Path) -> Peer:
     """A site with all its keys that the mirror knows of, from the one of its card on.
 
     Raises:
-        StandingError: what lies there is not as it was accepted.
+        ActionRequiredError: what lies there is not as it was accepted.
     """
     path = mirror / SITE_CARD
     try:
@@ -35,19 +35,19 @@ def followed(site: Correspondent, mirror: Path) -> Correspondent:
             site = replace(site, key=card.key, handovers=())
         while (path := mirror / handover_path(site.next_key_number)).exists():
             site = site.hand_over(path.read_bytes())
-    except PoisonError as error:
+    except RejectedError as error:
         raise not_as_it_was_left(path, error) from None
     return site
 
 
-def learn(site: Correspondent, folder: Folder, mirror: Path, *, accepted: Head) -> Correspondent:
+def learn(site: Peer, folder: Folder, mirror: Path, *, accepted: Head) -> Peer:
     """A site with all its keys, of which the mirror learns those that are new in the folder.
 
     Args:
         accepted: the site's last message here; what it signed so far cannot become another key's.
 
     Raises:
-        PoisonError: what lies in the folder is no hand-over by the site's key.
+        RejectedError: what lies in the folder is no hand-over by the site's key.
     """
     for known, content in _shown(site, folder, accepted):
         site, newest = known, known.handovers[-1]
@@ -63,18 +63,18 @@ def learn(site: Correspondent, folder: Folder, mirror: Path, *, accepted: Head) 
     return site
 
 
-def shown(site: Correspondent, folder: Folder) -> Correspondent:
+def shown(site: Peer, folder: Folder) -> Peer:
     """A site with all its keys that the folder shows, from the one that it has here on.
 
     Raises:
-        PoisonError: what lies in the folder is no hand-over by the site's key.
+        RejectedError: what lies in the folder is no hand-over by the site's key.
     """
     for known, _ in _shown(site, folder):
         site = known
     return site
 
 
-def _shown(site: Correspondent, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Correspondent, bytes]]:
+def _shown(site: Peer, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Peer, bytes]]:
     """The site with one key more at each step, and the record that hands over to that."""
     while True:
         try:
@@ -89,22 +89,22 @@ def publish(folder: Folder, mirror: Path) -> None:
     """Put the hand-overs of the mirror into the folder.
 
     Raises:
-        StandingError: there is another there.
+        ActionRequiredError: there is another there.
     """
     for path in sorted((mirror / KEYS).glob("*.json")):
         try:
             folder.create(f"{KEYS}/{path.name}", path.read_bytes())
         except AlreadyExistsError:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{KEYS}/{path.name} in the folder is not the hand-over that was made here: somebody else has this "
                 "site's key; tell the aggregator's people, who must invite this hospital under a new name"
             ) from None
 
 
-def not_as_it_was_left(path: Path, error: PoisonError) -> StandingError:
+def not_as_it_was_left(path: Path, error: RejectedError) -> ActionRequiredError:
     """What is said of a file of the mirror that does not hold."""
     if isinstance(error, ProtocolError):
-        return StandingError(f"{path} {error.reason}, and an empty work directory")
-    return StandingError(
+        return ActionRequiredError(f"{path} {error.reason}, and an empty work directory")
+    return ActionRequiredError(
         f"{path} {error.reason}: it is not as it was left here; put it back from the folder or a backup"
     )

@@ -103,7 +103,7 @@ _ANSWERED: dict[Kind, Kind] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class MessageRef:
     """Where one message lies: its kind, run, and round number (1-based; 0 for kinds outside rounds)."""
 
     kind: Kind
@@ -128,12 +128,12 @@ class Place:
         return self.kind in FROM_SITE
 
     @property
-    def answers(self) -> Place | None:
+    def answers(self) -> MessageRef | None:
         """Where the message lies that one here answers; None for what answers no fixed place (``order.py``)."""
         kind = _ANSWERED.get(self.kind)
         if kind is None:
             return None
-        return Place(kind, self.run, self.round_no if kind in _ROUND_FOLDERS.values() else 0)
+        return MessageRef(kind, self.run, self.round_no if kind in _ROUND_FOLDERS.values() else 0)
 
 
 def is_name(text: str) -> bool:
@@ -178,12 +178,12 @@ def is_scratch(path: str) -> bool:
     return path in SCRATCH
 
 
-def place_at(path: str) -> Place | None:
+def ref_at(path: str) -> MessageRef | None:
     """Return the message place that ``path`` names, or None if no message may lie there."""
     match path.split("/"):
         case [root, run, folder] if root == RUNS and is_name(run) and folder in _RUN_FOLDERS:
-            return Place(_RUN_FOLDERS[folder], run)
+            return MessageRef(_RUN_FOLDERS[folder], run)
         case [root, run, "rounds", number, folder] if root == RUNS and is_name(run) and folder in _ROUND_FOLDERS:
             if re.fullmatch(r"[0-9]{4}", number) and number != "0000":
-                return Place(_ROUND_FOLDERS[folder], run, whole(number.lstrip("0")))
+                return MessageRef(_ROUND_FOLDERS[folder], run, whole(number.lstrip("0")))
     return None

@@ -1,9 +1,9 @@
 """What follows what in one folder: which message an aggregator's message answers, and how a run ends there. Pure.
 
-A site's message answers the one that its kind names (``Place.answers``), and so does a verdict; an offer answers the
-site's card. A round, a final model and an abort answer **the site's newest message that the aggregator had accepted
-when it sealed them**, or the card before the first. So whoever holds the folder can tell, of two messages that crossed
-on their way, whether the aggregator knew the one when it sealed the other:
+A site's message answers the one that its kind names (``MessageRef.answers``), and so does a verdict; an offer answers
+the site's card. A round, a final model and an abort answer **the site's newest message that the aggregator had accepted
+when it signed them**, or the card before the first. So whoever holds the folder can tell, of two messages that crossed
+on their way, whether the aggregator knew the one when it signed the other:
 
     the end of a run that had not read the site's consent, decline or withdrawal    that one came too late
     a round that had not read the withdrawal                                        the site leaves it unanswered
@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from shared.exchange.names import Kind, Place
+from shared.exchange.names import Kind, MessageRef
 
 Ending = Literal["declined", "withdrawn", "finished", "aborted"]
 """How a run ended in one folder; ``finished``: the final model was sent there."""
@@ -48,7 +48,7 @@ class Linked(Protocol):
     """A message, as far as its place in the order goes."""
 
     @property
-    def place(self) -> Place:
+    def ref(self) -> MessageRef:
         """Where it lies."""
 
     @property
@@ -63,20 +63,20 @@ class Linked(Protocol):
 class Exchange(Protocol):
     """What one side knows of one folder; a ``Channel`` is one."""
 
-    def message(self, place: Place) -> Linked | None:
-        """The message at ``place`` if it is sealed here, or accepted."""
+    def message(self, ref: MessageRef) -> Linked | None:
+        """The message at ``ref`` if it is signed here, or accepted."""
 
-    def refusal(self, place: Place) -> str | None:
-        """Why the message at ``place`` was refused for good, or None."""
+    def refusal(self, ref: MessageRef) -> str | None:
+        """Why the message at ``ref`` was refused for good, or None."""
 
-    def is_settled(self, place: Place) -> bool:
-        """Whether the message at ``place`` was accepted or refused."""
+    def is_settled(self, ref: MessageRef) -> bool:
+        """Whether the message at ``ref`` was accepted or refused."""
 
-    def content(self, place: Place, name: str) -> bytes:
+    def content(self, ref: MessageRef, name: str) -> bytes:
         """What one small file of a message says."""
 
     def own_messages(self) -> Sequence[Linked]:
-        """What was sealed here, in order."""
+        """What was signed here, in order."""
 
     def peer_messages(self) -> Sequence[Linked]:
         """What was accepted of the other side, in no order."""
@@ -95,69 +95,69 @@ class Replies:
 
     def __init__(self, card: str | None, sent: Iterable[Linked]) -> None:
         self._card = card
-        self._by_place: dict[Place, Linked] = {}
+        self._by_ref: dict[MessageRef, Linked] = {}
         self._numbers = {card: 0} if card else {}
         self._read = 0  # number of the site's newest message that one of the aggregator's answers
         for message in sent:
-            self._by_place[message.place] = message
+            self._by_ref[message.ref] = message
             self._numbers[message.digest] = message.manifest.seq
 
     def take(self, message: Linked) -> None:
         """Go on to the aggregator's next message."""
-        self._by_place[message.place] = message
+        self._by_ref[message.ref] = message
         self._read = max(self._read, self._numbers.get(message.manifest.in_reply_to or "", 0))
 
-    def sealed(self, place: Place) -> Linked | None:
-        """The message at ``place``, if it was sent or taken."""
-        return self._by_place.get(place)
+    def signed(self, ref: MessageRef) -> Linked | None:
+        """The message at ``ref``, if it was sent or taken."""
+        return self._by_ref.get(ref)
 
-    def answers(self, place: Place) -> frozenset[str | None]:
-        """Digests of which the next message at ``place`` must answer one; None stands for no message."""
-        if place.kind in ANSWERS_NEWEST:
-            first, last = self._first(place), self._last(place)
+    def answers(self, ref: MessageRef) -> frozenset[str | None]:
+        """Digests of which the next message at ``ref`` must answer one; None stands for no message."""
+        if ref.kind in ANSWERS_NEWEST:
+            first, last = self._first(ref), self._last(ref)
             return frozenset(digest for digest, number in self._numbers.items() if first <= number <= last)
-        if place.answers is None:
+        if ref.answers is None:
             return frozenset({self._card} if self._card else ())
-        answered = self.sealed(place.answers)
+        answered = self.signed(ref.answers)
         digests: frozenset[str | None] = frozenset({answered.digest} if answered else ())
         # A verdict on an update that never came, came late or was refused answers nothing.
-        return digests | {None} if place.kind == "verdict" else digests
+        return digests | {None} if ref.kind == "verdict" else digests
 
-    def fault(self, place: Place, in_reply_to: str | None) -> str | None:
-        """What is wrong with what the next message at ``place`` answers; None if nothing is."""
+    def fault(self, ref: MessageRef, in_reply_to: str | None) -> str | None:
+        """What is wrong with what the next message at ``ref`` answers; None if nothing is."""
         number = self._numbers.get(in_reply_to or "")
-        if place.kind in ANSWERS_NEWEST and number is not None:
-            first, last = self._first(place), self._last(place)
+        if ref.kind in ANSWERS_NEWEST and number is not None:
+            first, last = self._first(ref), self._last(ref)
             if first <= number <= last:
                 return None
             if number > last:
-                return "was sealed although the site's withdrawal from the run was known"
+                return "was signed although the site's withdrawal from the run was known"
             if number < self._read:
                 return "answers an older message of the site's than a message before it"
-        elif in_reply_to in self.answers(place):
+        elif in_reply_to in self.answers(ref):
             return None
         return ANSWERS_ANOTHER
 
-    def _first(self, place: Place) -> float:
+    def _first(self, ref: MessageRef) -> float:
         """Number of the oldest message that the aggregator's newest can be said to have read."""
-        consent = self.sealed(Place("consent", place.run))
-        if place.kind == "abort":
+        consent = self.signed(MessageRef("consent", ref.run))
+        if ref.kind == "abort":
             return self._read
         return max(self._read, consent.manifest.seq) if consent else math.inf
 
-    def _last(self, place: Place) -> float:
+    def _last(self, ref: MessageRef) -> float:
         """Number of the newest: after a withdrawal that is known, nothing of the run follows."""
-        withdrawal = self.sealed(Place("withdrawal", place.run))
+        withdrawal = self.signed(MessageRef("withdrawal", ref.run))
         return withdrawal.manifest.seq - 1 if withdrawal else math.inf
 
 
-def may_follow(before: Place, place: Place) -> bool:
-    """Whether the aggregator's message at ``place`` may come next after its message ``before`` of the same run."""
-    match place.kind:
+def may_follow(before: MessageRef, ref: MessageRef) -> bool:
+    """Whether the aggregator's message at ``ref`` may come next after its message ``before`` of the same run."""
+    match ref.kind:
         case "verdict":
-            return before == Place("round", place.run, place.round_no)
+            return before == MessageRef("round", ref.run, ref.round_no)
         case "round":
-            return before.kind == "offer" or (before.kind == "verdict" and before.round_no < place.round_no)
+            return before.kind == "offer" or (before.kind == "verdict" and before.round_no < ref.round_no)
         case "final":
             return before.kind in ("offer", "verdict")
         case "abort":
@@ -175,10 +175,10 @@ def ending(run: str, messages: Iterable[Linked], *, agreed: bool | None) -> Endi
     numbers: dict[str | None, int] = {}
     of_run: dict[Kind, Linked] = {}
     for message in messages:
-        if message.place.is_from_site:
+        if message.ref.is_from_site:
             numbers[message.digest] = message.manifest.seq
-        if message.place.run == run and not message.place.round_no:
-            of_run[message.place.kind] = message
+        if message.ref.run == run and not message.ref.round_no:
+            of_run[message.ref.kind] = message
     end, consent, withdrawal = (
         of_run.get("final") or of_run.get("abort"),
         of_run.get("consent"),
@@ -192,4 +192,4 @@ def ending(run: str, messages: Iterable[Linked], *, agreed: bool | None) -> Endi
         return "declined"
     if end is None:
         return None
-    return "finished" if end.place.kind == "final" else "aborted"
+    return "finished" if end.ref.kind == "final" else "aborted"

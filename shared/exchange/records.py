@@ -30,7 +30,7 @@ from shared.counted import counted
 from shared.doors import keys
 from shared.doors.numbers import finite, whole
 from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS, count_of
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
 from shared.exchange.retention import KEEP_PATTERN
@@ -67,7 +67,7 @@ def _real_time(text: str) -> str:
 
 
 def _is_public_key(digits: str) -> str:
-    keys.demand_public(digits)
+    keys.require_public(digits)
     return digits
 
 
@@ -303,7 +303,7 @@ class Status(Record):
 def _is_on_a_server(url: str) -> str:
     try:
         checked_url(url)
-    except StandingError as error:
+    except ActionRequiredError as error:
         raise ValueError(str(error)) from None
     return url
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from shared.doors.numbers import whole
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 
 KEEP_PATTERN = r"^(all|best|last [1-9][0-9]{0,3})$"
 
 
 def may_be_removed(
-    keep: str, place: Place, *, settled: Collection[int], chosen: int | None, difference: bool = False
+    keep: str, ref: MessageRef, *, settled: Collection[int], chosen: int | None, difference: bool = False
 ) -> bool:
-    """Whether the tensor files of the message at ``place`` may go.
+    """Whether the tensor files of the message at ``ref`` may go.
 
     Args:
         keep: the rule, of ``KEEP_PATTERN``.
@@ -32,9 +32,9 @@ def may_be_removed(
         chosen: the round whose aggregate was chosen; None while the run is open.
         difference: the run has answers that are differences to the global model.
     """
-    if place.kind not in ("round", "update") or keep == "all":
+    if ref.kind not in ("round", "update") or keep == "all":
         return False
     if keep == "best":
         needed = ("update", "round") if difference else ("update",)
-        return chosen is not None and (place.round_no != chosen or place.kind not in needed)
-    return place.round_no in settled and place.round_no <= max(settled) - whole(keep.removeprefix("last "))
+        return chosen is not None and (ref.round_no != chosen or ref.kind not in needed)
+    return ref.round_no in settled and ref.round_no <= max(settled) - whole(keep.removeprefix("last "))

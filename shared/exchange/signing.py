@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.doors import Refusal
 from shared.doors.json_text import Json, canonical, parse_canonical
-from shared.doors.keys import demand_signed
-from shared.errors import StandingError
+from shared.doors.keys import require_signed
+from shared.errors import ActionRequiredError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.folder.durable import read_private, write_file
 
@@ -48,7 +48,7 @@ class KeptSecret(ABC):
         """Load what is kept at ``path``.
 
         Raises:
-            StandingError: it is missing, readable by others, or no such secret.
+            ActionRequiredError: it is missing, readable by others, or no such secret.
         """
 
     @classmethod
@@ -56,7 +56,7 @@ class KeptSecret(ABC):
         """Make a secret at ``path`` unless there is one; load it.
 
         Raises:
-            StandingError: as ``at``, for a file that is there.
+            ActionRequiredError: as ``at``, for a file that is there.
         """
         if not path.exists():
             write_file(path, secrets.token_hex(32).encode(), private=True)
@@ -72,11 +72,11 @@ class KeptKey(KeptSecret):
     def at(cls, path: Path) -> Self:
         """As for any secret that is kept."""
         if not path.exists():
-            raise StandingError(f"{path} is missing: put this very key back from a backup, another will not do")
+            raise ActionRequiredError(f"{path} is missing: put this very key back from a backup, another will not do")
         try:
             return cls(bytes.fromhex(read_private(path).decode().strip()))
         except ValueError:
-            raise StandingError(f"{path} does not hold a dropfed key: put the right file back") from None
+            raise ActionRequiredError(f"{path} does not hold a dropfed key: put the right file back") from None
 
 
 class SigningKey(KeptKey):
@@ -102,7 +102,7 @@ def open_signed(content: bytes) -> tuple[Json, str]:
     if set(record) != {"body", "key", "signature"} or not isinstance(record["body"], dict):
         raise Refusal("is not a signed record")
     body, key = record["body"], record["key"]
-    demand_signed(canonical(body), key, record["signature"])
+    require_signed(canonical(body), key, record["signature"])
     return body, key
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from shared.doors import Refusal, csv_text
 from shared.doors.numbers import finite, whole
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.records import COUNT_TEXT, decimal_text
 
@@ -67,17 +67,17 @@ def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[
         is_rounded: whether its losses and scores must be rounded and cut, as they are since protocol 2.
 
     Raises:
-        PoisonError: too large, another form, an unknown column, or a cell that is not a number where one must be, in
+        RejectedError: too large, another form, an unknown column, or a cell that is not a number where one must be, in
             the range of its column.
     """
     try:
         rows = _read(content)
         if is_rounded:
             for row in rows:
-                _demand_rounded(row)
+                _require_rounded(row)
         return rows
     except Refusal as refusal:
-        raise PoisonError(path, f"is not a metrics table ({refusal})") from None
+        raise RejectedError(path, f"is not a metrics table ({refusal})") from None
 
 
 def epsilon_in(table: list[MetricsRow]) -> float | None:
@@ -91,31 +91,31 @@ def is_declared(column: str) -> bool:
     return _DECLARED.fullmatch(column) is not None
 
 
-def demand_of_round(rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None) -> None:
+def require_of_round(rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None) -> None:
     """Demand that a table is of a round, and has no columns but those that the protocol describes.
 
     Args:
         epochs: how many epochs the round trains; None where nobody can tell.
 
     Raises:
-        PoisonError: it is not.
+        RejectedError: it is not.
     """
     if odd := sorted(name for name in (rows[0].scores if rows else ()) if not is_declared(name)):
-        raise PoisonError(path, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
+        raise RejectedError(path, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
     if any(row.round_no != round_no for row in rows):
-        raise PoisonError(path, "speaks of another round")
+        raise RejectedError(path, "speaks of another round")
     if epochs is not None and any(row.epoch > epochs for row in rows):
-        raise PoisonError(path, f"has rows of more epochs than the {epochs} of this round")
+        raise RejectedError(path, f"has rows of more epochs than the {epochs} of this round")
 
 
-def demand_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
+def require_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
     """Demand that a table tells the learning rate of its round.
 
     Raises:
-        PoisonError: it tells another.
+        RejectedError: it tells another.
     """
     if any(row.learning_rate != learning_rate for row in rows):
-        raise PoisonError(path, f"tells another learning rate than the round's, {learning_rate}")
+        raise RejectedError(path, f"tells another learning rate than the round's, {learning_rate}")
 
 
 def _read(content: bytes) -> list[MetricsRow]:
@@ -134,7 +134,7 @@ def _read(content: bytes) -> list[MetricsRow]:
     return rows
 
 
-def _demand_rounded(row: MetricsRow) -> None:
+def _require_rounded(row: MetricsRow) -> None:
     losses = {"loss": row.loss} | {name: value for name, value in row.scores.items() if name.startswith("loss_")}
     for name, value in {**row.scores, **losses}.items():
         if value is not None and decimal_text(round(value, DECIMALS) + 0.0) != decimal_text(value):

@@ -1,6 +1,6 @@
 """The only door: bytes from a folder become records by passing through here, in one stated order.
 
-For a message's manifest (``Correspondent.open``):
+For a message's manifest (``Peer.open``):
 
     1. size       at most 1 MiB, before anything is parsed
     2. hash       canonical bytes only (RFC 8785), so that one content has one hash
@@ -18,9 +18,9 @@ schema (``open_record``, ``open_yaml``; tensors by ``weights.py`` or, where the 
 (``check_form``), by ``encoding.py``; tables by ``tables.py``).
 
 Whoever can write in a folder can put anything there, but cannot sign it. So only what the sender's key has signed for
-this very place is held against the sender, and refused for good: ``PoisonError``. All else is ``DoubtfulError``: steps
-1 to 6 (also another's signed message carried here), a message that comes before one that is missing, and a payload that
-is not what its manifest names.
+this very place is held against the sender, and refused for good: ``RejectedError``. All else is ``DoubtfulError``:
+steps 1 to 6 (also another's signed message carried here), a message that comes before one that is missing, and a
+payload that is not what its manifest names.
 
 This module does no I/O.
 """
@@ -34,7 +34,7 @@ from typing import NoReturn
 from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
 from shared.doors.schema import AnyRecord, fill
-from shared.errors import ConfigurationError, DoubtfulError, PoisonError, ProtocolError
+from shared.errors import ConfigurationError, DoubtfulError, ProtocolError, RejectedError
 from shared.exchange.names import (
     AGGREGATOR,
     FEDERATION,
@@ -43,7 +43,7 @@ from shared.exchange.names import (
     REQUIRED,
     SITE_CARD,
     STATUS,
-    Place,
+    MessageRef,
     handover_path,
     may_hold,
 )
@@ -70,7 +70,7 @@ from shared.exchange.signing import digest_of, enrolment_code, open_signed
 class Message:
     """A manifest that passed, where it lies, and its SHA-256."""
 
-    place: Place
+    ref: MessageRef
     manifest: Manifest
     digest: str
 
@@ -81,7 +81,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Correspondent:
+class Peer:
     """Whom we read: a sender in one site's folder, under one pinned key (64 hex digits) and those it handed over to.
 
     Args:
@@ -109,7 +109,7 @@ class Correspondent:
         """The key that signs the sender's message of a number."""
         return next((each.key for each in reversed(self.handovers) if seq > each.after.seq), self.key)
 
-    def hand_over(self, content: bytes, *, accepted: Head | None = None) -> Correspondent:
+    def hand_over(self, content: bytes, *, accepted: Head | None = None) -> Peer:
         """Check a hand-over to the sender's next key, by the rules for a manifest as far as they apply.
 
         Args:
@@ -119,7 +119,7 @@ class Correspondent:
             The sender with that key.
 
         Raises:
-            PoisonError: naming the record and what is wrong.
+            RejectedError: naming the record and what is wrong.
         """
         path, before = handover_path(self.next_key_number), self.handovers[-1].after if self.handovers else Head()
         handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
@@ -138,7 +138,7 @@ class Correspondent:
     def open(
         self,
         content: bytes,
-        place: Place,
+        ref: MessageRef,
         *,
         head: Head,
         answers: Collection[str | None],
@@ -152,49 +152,49 @@ class Correspondent:
             refused: digests of the sender's messages that were refused for good, after which none can be accepted.
 
         Raises:
-            PoisonError: naming the manifest and the first step that failed.
+            RejectedError: naming the manifest and the first step that failed.
             DoubtfulError: likewise, where that may not be the sender's doing.
         """
-        message = self.open_out_of_order(content, place)
-        check_order(message.manifest, place, head=head, answers=answers, refused=refused)
+        message = self.open_out_of_order(content, ref)
+        check_order(message.manifest, ref, head=head, answers=answers, refused=refused)
         if any(each.after.seq == head.seq and each.after != head for each in self.handovers):
-            _refuse(place.manifest, "breaks the chain: the sender's key was handed over after another message")
+            _refuse(ref.manifest, "breaks the chain: the sender's key was handed over after another message")
         return message
 
-    def open_out_of_order(self, content: bytes, place: Place) -> Message:
+    def open_out_of_order(self, content: bytes, ref: MessageRef) -> Message:
         """All steps but reply and chain, for readers that hold every message and check those across them.
 
         Raises:
-            PoisonError: naming the manifest and the first step that failed.
+            RejectedError: naming the manifest and the first step that failed.
             DoubtfulError: likewise, where that may not be the sender's doing.
         """
-        body, key = self._open_signed(content, place.manifest)
-        manifest = _of_protocol(body, Manifest, place.manifest, self.protocol)
+        body, key = self._open_signed(content, ref.manifest)
+        manifest = _of_protocol(body, Manifest, ref.manifest, self.protocol)
         if key != self.key_of(manifest.seq):
-            _doubt(place.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
+            _doubt(ref.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
-            _doubt(place.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
-        if place.is_from_site == (self.sender == AGGREGATOR):
-            _doubt(place.manifest, f"lies where {self.sender} does not write")
-        if manifest.run != place.run:
-            _doubt(place.manifest, f"belongs to run {manifest.run}")
-        if (manifest.kind, manifest.round) != (place.kind, place.round_no):
-            _doubt(place.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
-        names, required = set(manifest.files), REQUIRED[place.kind]
+            _doubt(ref.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
+        if ref.is_from_site == (self.sender == AGGREGATOR):
+            _doubt(ref.manifest, f"lies where {self.sender} does not write")
+        if manifest.run != ref.run:
+            _doubt(ref.manifest, f"belongs to run {manifest.run}")
+        if (manifest.kind, manifest.round) != (ref.kind, ref.round_no):
+            _doubt(ref.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
+        names, required = set(manifest.files), REQUIRED[ref.kind]
         if missing := sorted(required - names):
-            _refuse(place.manifest, f"does not list what every {place.kind} has: {', '.join(missing)}")
-        if strange := sorted(name for name in names if not may_hold(place.kind, name)):
-            _refuse(place.manifest, f"lists what no {place.kind} has: {', '.join(strange)}")
+            _refuse(ref.manifest, f"does not list what every {ref.kind} has: {', '.join(missing)}")
+        if strange := sorted(name for name in names if not may_hold(ref.kind, name)):
+            _refuse(ref.manifest, f"lists what no {ref.kind} has: {', '.join(strange)}")
         for name, entry in manifest.files.items():
-            if entry.wire != entry.wire.of(place.kind, name):
-                _refuse(place.manifest, f"gives {name} a form that it cannot have")
-        return Message(place, manifest, digest_of(content))
+            if entry.wire != entry.wire.of(ref.kind, name):
+                _refuse(ref.manifest, f"gives {name} a form that it cannot have")
+        return Message(ref, manifest, digest_of(content))
 
     def open_status(self, content: bytes) -> Status:
         """Check a heartbeat: it is signed by the newest key, or by the one that signed the message it speaks of.
 
         Raises:
-            PoisonError: signature or names do not hold.
+            RejectedError: signature or names do not hold.
         """
         body, key = self._open_signed(content, STATUS)
         status = _of_protocol(body, Status, STATUS, self.protocol)
@@ -213,28 +213,28 @@ class Correspondent:
 
 def check_order(
     manifest: Link,
-    place: Place,
+    ref: MessageRef,
     *,
     head: Head,
     answers: Collection[str | None],
     refused: Collection[str] = (),
 ) -> None:
-    """Check steps 7 and 8 of a manifest that is well signed; arguments as for ``Correspondent.open``.
+    """Check steps 7 and 8 of a manifest that is well signed; arguments as for ``Peer.open``.
 
     Raises:
-        PoisonError: it cannot be its sender's next message.
+        RejectedError: it cannot be its sender's next message.
         DoubtfulError: it comes before one that is missing.
     """
     if manifest.previous in refused:
-        _refuse(place.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
+        _refuse(ref.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
     if manifest.seq > head.seq + 1:  # whoever can remove a message makes such a gap
-        _doubt(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
+        _doubt(ref.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
     if manifest.in_reply_to not in answers:
-        _refuse(place.manifest, "does not answer the message it should answer")
+        _refuse(ref.manifest, "does not answer the message it should answer")
     if manifest.seq <= head.seq:
-        _refuse(place.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
+        _refuse(ref.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
     if manifest.previous != head.digest:
-        _refuse(place.manifest, "breaks the chain: it does not name the sender's message before it")
+        _refuse(ref.manifest, "breaks the chain: it does not name the sender's message before it")
 
 
 def check_file(message: Message, name: str, size: int, sha256: str) -> None:
@@ -243,7 +243,7 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
     Raises:
         DoubtfulError: other size or other hash.
     """
-    entry, path = message.manifest.files[name], f"{message.place.path}/{name}"
+    entry, path = message.manifest.files[name], f"{message.ref.path}/{name}"
     if size != entry.size:
         _doubt(path, f"has {size} bytes, its manifest says {entry.size}")
     if sha256 != entry.sha256:
@@ -254,30 +254,30 @@ def check_form(message: Message, wire: Wire) -> None:
     """Demand that the weights are in the form that the run wants, by their manifest.
 
     Raises:
-        PoisonError: they are in another.
+        RejectedError: they are in another.
     """
     for name, entry in message.manifest.files.items():
-        if entry.wire != (wanted := wire.of(message.place.kind, name)):
-            _refuse(f"{message.place.path}/{name}", f"has the form ({entry.wire}), the run wants ({wanted})")
+        if entry.wire != (wanted := wire.of(message.ref.kind, name)):
+            _refuse(f"{message.ref.path}/{name}", f"has the form ({entry.wire}), the run wants ({wanted})")
 
 
 def check_encrypted(message: Message, encrypt: Encrypt) -> None:
     """Demand that exactly those payloads are encrypted that the run wants encrypted, by their manifest.
 
     Raises:
-        PoisonError: one is not that should be, or is that should not be.
+        RejectedError: one is not that should be, or is that should not be.
     """
     for name, entry in message.manifest.files.items():
         if (entry.encrypted is not None) != encrypts(encrypt, name):
             what = "is encrypted" if entry.encrypted else "is not encrypted"
-            _refuse(f"{message.place.path}/{name}", f"{what}, which is not what the run wants (encrypt: {encrypt})")
+            _refuse(f"{message.ref.path}/{name}", f"{what}, which is not what the run wants (encrypt: {encrypt})")
 
 
 def open_record(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     """Read an unsigned JSON payload whose hash was checked: one that says all that such a record says.
 
     Raises:
-        PoisonError: not canonical JSON, not this record, or a key is left out.
+        RejectedError: not canonical JSON, not this record, or a key is left out.
     """
     try:
         return _record(parse_canonical(content, MAX_RECORD_BYTES), kind, path)
@@ -289,7 +289,7 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     """Read a YAML payload whose hash was checked: one that has the very bytes that ``dump_yaml`` makes of its record.
 
     Raises:
-        PoisonError: not plain YAML, not this record, or another text of it.
+        RejectedError: not plain YAML, not this record, or another text of it.
     """
     try:
         record = parse_yaml(content, kind, path)
@@ -308,7 +308,7 @@ def open_site_card(
     """Check a site's card; with the invite's secret also that its key belongs to whom we invited.
 
     Raises:
-        PoisonError: signature, names or enrolment code do not hold.
+        RejectedError: signature, names or enrolment code do not hold.
         ProtocolError: it is of another protocol.
     """
     body, key = _open_signed(content, SITE_CARD)
@@ -329,7 +329,7 @@ def open_federation(content: bytes, *, aggregator_key: str | None, protocol: Pro
         protocol: what the folder must be written in; None: any that an audit reads.
 
     Raises:
-        PoisonError: signature or key do not hold.
+        RejectedError: signature or key do not hold.
         ProtocolError: it is of another protocol.
     """
     body, key = _open_signed(content, FEDERATION)
@@ -370,7 +370,7 @@ def _of_protocol(body: dict[str, object], kind: type[AnyRecord], path: str, prot
         raise ProtocolError(path, f"{what}: {remedy}" if protocol == PROTOCOL else what)
     try:
         return _record(body, kind, path)
-    except PoisonError as error:
+    except RejectedError as error:
         _doubt(path, error.reason)
 
 
@@ -386,7 +386,7 @@ def _record(body: dict[str, object], kind: type[AnyRecord], path: str) -> AnyRec
 
 
 def _refuse(path: str, reason: str) -> NoReturn:
-    raise PoisonError(path, reason)
+    raise RejectedError(path, reason)
 
 
 def _doubt(path: str, reason: str) -> NoReturn:

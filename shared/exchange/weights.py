@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shared.doors import Refusal, tensor_file
 from shared.doors.tensor_file import Shape, count_of
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange.records import FileEntry, TensorList
 from shared.folder.durable import hash_file, writing
 
@@ -102,7 +102,7 @@ def layout_of(path: Path, shown_as: str) -> Layout:
     """What a file's header says that it holds, sorted by name; its numbers are not read.
 
     Raises:
-        PoisonError: it is not a safetensors file.
+        RejectedError: it is not a safetensors file.
     """
     arrays = _opened(path, shown_as).arrays
     return {name: (arrays[name].dtype, arrays[name].shape) for name in sorted(arrays)}
@@ -155,25 +155,25 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str, *, largest: fl
         largest: the greatest magnitude; infinity where any finite number will do.
 
     Raises:
-        PoisonError: saying what is different.
+        RejectedError: saying what is different.
     """
     check_arrays(path, "F32", shapes_of(tensors), shown_as)
     file = TensorFile(path)
     for name in tensors.tensors:
-        demand_bounded(file.tensor(name), name, shown_as, largest)
+        require_bounded(file.tensor(name), name, shown_as, largest)
 
 
-def demand_bounded(array: Array, name: str, shown_as: str, largest: float = LARGEST) -> None:
+def require_bounded(array: Array, name: str, shown_as: str, largest: float = LARGEST) -> None:
     """Demand of a tensor's numbers that they are finite, and none greater in magnitude than ``largest``.
 
     Raises:
-        PoisonError: one is.
+        RejectedError: one is.
     """
     greatest = magnitude_of(array)
     if not np.isfinite(greatest):
-        raise PoisonError(shown_as, f"{name} holds a value that is not finite")
+        raise RejectedError(shown_as, f"{name} holds a value that is not finite")
     if greatest > largest:
-        raise PoisonError(shown_as, f"{name} holds {greatest:.3g}, and no number may be beyond {largest:.9g}")
+        raise RejectedError(shown_as, f"{name} holds {greatest:.3g}, and no number may be beyond {largest:.9g}")
 
 
 def magnitude_of(array: AnyArray) -> float:
@@ -190,21 +190,21 @@ def check_arrays(
         are_largest: they are vectors of any length up to their shapes'.
 
     Raises:
-        PoisonError: saying what is different.
+        RejectedError: saying what is different.
     """
     found = _opened(path, shown_as)
     if found.arrays.keys() != shapes.keys():
         odd = sorted(found.arrays.keys() ^ shapes.keys())
-        raise PoisonError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
+        raise RejectedError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
     for name, expected in shapes.items():
         array = found.arrays[name]
         fits = len(array.shape) == 1 and array.shape[0] <= expected[0] if are_largest else array.shape == expected
         if array.dtype != dtype or not fits:
             at_most = "at most " if are_largest else ""
-            raise PoisonError(shown_as, f"{name} is {array.dtype}{array.shape}, not {at_most}{dtype}{list(expected)}")
+            raise RejectedError(shown_as, f"{name} is {array.dtype}{array.shape}, not {at_most}{dtype}{list(expected)}")
     room = len(_header(dtype, shapes))
     if found.header != _header(dtype, {name: array.shape for name, array in found.arrays.items()}, room=room):
-        raise PoisonError(shown_as, "has another header than the protocol writes for its tensors")
+        raise RejectedError(shown_as, "has another header than the protocol writes for its tensors")
 
 
 def shapes_of(tensors: TensorList) -> dict[str, Shape]:
@@ -222,4 +222,4 @@ def _opened(path: Path, shown_as: str) -> tensor_file.Layout:
         with path.open("rb") as file:
             return tensor_file.layout(file, path.stat().st_size)
     except Refusal as refusal:
-        raise PoisonError(shown_as, f"is not a safetensors file ({refusal})") from None
+        raise RejectedError(shown_as, f"is not a safetensors file ({refusal})") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.visible import visible
 
 _LINK = r"(?<=/public\.php/dav/files/)[^/]+|(?<=/dav/public-files/)[^/]+|(?<=/s/)[A-Za-z0-9]{15,}(?=/|$)"
@@ -24,25 +24,25 @@ def checked_url(url: str) -> str:
     """Return the address of a folder, percent-encoded, without a final slash; several slashes in a row count as one.
 
     Raises:
-        StandingError: it is none, contains a user or password, or would send them in the clear.
+        ActionRequiredError: it is none, contains a user or password, or would send them in the clear.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise StandingError(_MALFORMED) from None
+        raise ActionRequiredError(_MALFORMED) from None
     if parts.username is not None or parts.password is not None:
-        raise StandingError("The folder's address contains a user or password: put them in their own settings")
+        raise ActionRequiredError("The folder's address contains a user or password: put them in their own settings")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise StandingError(_MALFORMED)
+        raise ActionRequiredError(_MALFORMED)
     if not _HOST.fullmatch(parts.hostname) or parts.netloc.endswith(":") or "://" in parts.path:
-        raise StandingError(_MALFORMED)  # as https://https://HOST/PATH, whose host nobody would ever find
+        raise ActionRequiredError(_MALFORMED)  # as https://https://HOST/PATH, whose host nobody would ever find
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     if parts.scheme == "http" and not is_loopback(url):
-        raise StandingError(f"http://{host} would have the password and the data sent in the clear: use https")
+        raise ActionRequiredError(f"http://{host} would have the password and the data sent in the clear: use https")
     path = quote(re.sub("/+", "/", unquote(parts.path)).rstrip("/"), safe="/")
     if {".", ".."} & set(path.split("/")):
-        raise StandingError(_MALFORMED)
+        raise ActionRequiredError(_MALFORMED)
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}"
 
 
@@ -74,13 +74,15 @@ def checked_address(url: str) -> str:
     """Return the address of a folder as ``checked_url`` does, or of a folder of this machine: ``file:///PATH``.
 
     Raises:
-        StandingError: it is neither, or a folder of another machine: ``file:////MACHINE/PATH``.
+        ActionRequiredError: it is neither, or a folder of another machine: ``file:////MACHINE/PATH``.
     """
     here = folder_here(url)
     if here is None:
         return checked_url(url)
     if here.as_posix().startswith("//"):
-        raise StandingError("The folder's address is that of another machine's folder: write it as https://HOST/PATH")
+        raise ActionRequiredError(
+            "The folder's address is that of another machine's folder: write it as https://HOST/PATH"
+        )
     return here.absolute().as_uri()
 
 

@@ -17,7 +17,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from shared.doors.http_answer import delay_of, seconds_of
-from shared.errors import DropfedError, LockedError, NotFoundError, PassingError, StandingError
+from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, TransientError
 from shared.folder.sockets import LEAST_BYTES
 
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
@@ -27,11 +27,11 @@ _NETWORK = (OSError, requests.RequestException, HTTPError)
 _DISABLED = b"user disabled"  # likewise, of an account that nobody may enter
 
 
-class RangeError(PassingError):
+class RangeError(TransientError):
     """416: there is nothing from where we wanted to go on."""
 
 
-class TooLargeError(StandingError):
+class TooLargeError(ActionRequiredError):
     """413: the server takes no request as large as this one."""
 
 
@@ -92,16 +92,18 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     status = answer.status
     said = f"{status} {_phrase(status)}"
     if status == 401 and _TOKENS_ALONE in answer.body.lower():
-        return StandingError(
+        return ActionRequiredError(
             f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
             "and use it as the password."
         )
     if status == 401 and _DISABLED in answer.body.lower():
-        return StandingError(f"{where} says that account {user!r} is disabled: have whoever runs the server enable it.")
+        return ActionRequiredError(
+            f"{where} says that account {user!r} is disabled: have whoever runs the server enable it."
+        )
     if status == 401:
-        return StandingError(f"{where} refuses user {user!r} or the password: {remedy}.")
+        return ActionRequiredError(f"{where} refuses user {user!r} or the password: {remedy}.")
     if status == 403:
-        return StandingError(f"{where} forbids {method} to user {user!r}: have the folder's owner permit it.")
+        return ActionRequiredError(f"{where} forbids {method} to user {user!r}: have the folder's owner permit it.")
     if status in (404, 410):
         return NotFoundError(f"{where} is not there.")
     if status == 416:
@@ -109,27 +111,27 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     if status == 413:
         return TooLargeError(f"{where} is larger than the server accepts: have its upload limit raised.")
     if status == 507:
-        return StandingError(f"There is no room left for {where}: free some space or have the quota raised.")
+        return ActionRequiredError(f"There is no room left for {where}: free some space or have the quota raised.")
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
-        kind = LockedError if status == 423 else PassingError
+        kind = LockedError if status == 423 else TransientError
         return kind(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
     if 300 <= status < 400:
-        return StandingError(
+        return ActionRequiredError(
             f"{where} sends elsewhere, to {_shown(answer.location)}: configure the address that answers by itself."
         )
     if status < 300:
-        return StandingError(
+        return ActionRequiredError(
             f"{where} answers {method} with {'a web page' if answer.is_page else said}, not as a WebDAV folder does: "
             "check the address, and whether a login page or a proxy stands before it."
         )
-    return StandingError(
+    return ActionRequiredError(
         f"{where} refuses {method} with {said}: check that the address is a WebDAV folder "
         "and that nothing on the way forbids this method."
     )
 
 
-def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError | StandingError:
+def explain_silence(error: Exception, url: str, stall_s: float) -> TransientError | ActionRequiredError:
     """Translate a failure without a whole answer.
 
     Args:
@@ -139,14 +141,14 @@ def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError 
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return StandingError(
+            return ActionRequiredError(
                 f"The certificate of {url} is not valid ({cause.verify_message}): "
                 "name the file with the right certificate authority, or have the certificate renewed."
             )
         if type(cause) is OSError and "407" in str(cause):
-            return StandingError(f"The proxy on the way to {url} wants a login: correct HTTPS_PROXY.")
+            return ActionRequiredError(f"The proxy on the way to {url} wants a login: correct HTTPS_PROXY.")
         if isinstance(cause, TimeoutError | requests.Timeout):
-            return PassingError(f"{url} stood still: fewer than {LEAST_BYTES} bytes moved in {stall_s:g} s.")
+            return TransientError(f"{url} stood still: fewer than {LEAST_BYTES} bytes moved in {stall_s:g} s.")
     # only the operating system's own words are fit to be shown; libraries wrap objects and addresses around them
     reasons = [
         cause.strerror or str(cause)
@@ -154,8 +156,8 @@ def explain_silence(error: Exception, url: str, stall_s: float) -> PassingError 
         if isinstance(cause, OSError) and (cause.strerror or type(cause) is OSError)
     ]
     if not reasons and not any(isinstance(cause, _NETWORK) for cause in causes):
-        return PassingError(f"{url} sent an answer that is no HTTP: check what stands before the server.")
-    return PassingError(f"The connection to {url} failed: {reasons[-1] if reasons else 'it was cut'}.")
+        return TransientError(f"{url} sent an answer that is no HTTP: check what stands before the server.")
+    return TransientError(f"The connection to {url} failed: {reasons[-1] if reasons else 'it was cut'}.")
 
 
 def _seconds(retry_after: str, date: str) -> float | None:

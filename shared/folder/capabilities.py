@@ -13,7 +13,7 @@ from threading import Event
 from typing import Literal
 
 from shared.doors.http_answer import seconds_of
-from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, DropfedError, NotFoundError, RejectedError, TransientError
 from shared.folder.answers import Answer
 from shared.folder.chunks import ChunkedUploads
 from shared.folder.connection import Connection
@@ -82,8 +82,8 @@ def probe(connection: Connection, scratch: str) -> Capabilities:
         scratch: a name never used before, for a folder directly in the drop folder.
 
     Raises:
-        PassingError: the connection failed meanwhile.
-        StandingError: the folder cannot be written to, or what is written does not come back.
+        TransientError: the connection failed meanwhile.
+        ActionRequiredError: the folder cannot be written to, or what is written does not come back.
     """
     began = time.time()
     first = connection.send("PROPFIND", "", headers={"Depth": "0"})
@@ -119,7 +119,7 @@ class _Probe:
         self._write("one", one)
         if self._content("one") != one:
             where = connection.where(f"{self._scratch}/one")
-            raise StandingError(f"{where} came back with other content: check what stands before the server.")
+            raise ActionRequiredError(f"{where} came back with other content: check what stands before the server.")
         moved = self._relocate("MOVE", "one", "two", overwrite=False)
         moves = moved.status in _DONE and self._content("one") is None and self._content("two") == one
         self._write("one", two)
@@ -173,7 +173,7 @@ class _Probe:
             try:
                 if self._content("two", connection) not in TEXTS:
                     return False
-            except PassingError:  # locked while it is replaced
+            except TransientError:  # locked while it is replaced
                 continue
             except DropfedError:  # Apache has been seen to say 403
                 return False
@@ -223,7 +223,7 @@ class _Probe:
         try:
             with (connection or self._connection).open("GET", f"{self._scratch}/{name}", status=200) as body:
                 return b"".join(body.blocks(max(map(len, TEXTS))))
-        except (NotFoundError, PoisonError):
+        except (NotFoundError, RejectedError):
             return None
 
     def _relocate(self, method: Literal["MOVE", "COPY"], source: str, target: str, *, overwrite: bool) -> Answer:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shared.doors.certificates import parse
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.visible import visible
 
 _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers of what is wrong with a certificate
@@ -63,7 +63,7 @@ def invalid(
     *,
     ca_file: Path | None,
     settings: str,
-) -> StandingError:
+) -> ActionRequiredError:
     """What is wrong with a server's certificate, and what to do.
 
     Args:
@@ -73,25 +73,25 @@ def invalid(
     """
     who, now = f"TLS: the certificate of {host}:{port}", datetime.now(UTC)
     if found is None:
-        return StandingError(f"{who} is not valid ({error.verify_message}): have it renewed")
+        return ActionRequiredError(f"{who} is not valid ({error.verify_message}): have it renewed")
     if error.verify_code == _EXPIRED and found.ends < now:
-        return StandingError(
+        return ActionRequiredError(
             f"{who} ended on {found.ends:%Y-%m-%d}: have the server's people renew it (this machine's clock says "
             f"{now:%Y-%m-%d}; set it if that is wrong)"
         )
     if error.verify_code == _NOT_YET and found.begins > now:
-        return StandingError(
+        return ActionRequiredError(
             f"{who} begins only on {found.begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
             f"{now:%Y-%m-%d %H:%M}: set the clock"
         )
     if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
-        return StandingError(
+        return ActionRequiredError(
             f"{who} is for {', '.join(found.names) or 'nobody'}, not for {host}: correct url in {settings}, or ask who "
             "answers there"
         )
     if error.verify_code not in _UNKNOWN_AUTHORITY:
-        return StandingError(f"{who} is not valid ({error.verify_message}): have it renewed")
-    return StandingError(f"{who} {_unknown_authority(error.verify_code, found, host, ca_file, settings)}")
+        return ActionRequiredError(f"{who} is not valid ({error.verify_message}): have it renewed")
+    return ActionRequiredError(f"{who} {_unknown_authority(error.verify_code, found, host, ca_file, settings)}")
 
 
 def _unknown_authority(code: int, found: Certificate, host: str, ca_file: Path | None, settings: str) -> str:

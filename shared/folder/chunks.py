@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared.errors import DropfedError, LockedError, NotFoundError, PassingError
+from shared.errors import DropfedError, LockedError, NotFoundError, TransientError
 from shared.folder.connection import Connection, FileBody
 from shared.folder.meter import Meter
 
@@ -77,7 +77,7 @@ class ChunkedUploads:
         """Bring a file to ``path`` in the folder; False if the server does not offer this after all.
 
         Raises:
-            PassingError: not all has arrived; the next call sends what is missing.
+            TransientError: not all has arrived; the next call sends what is missing.
         """
         home, target = f"{self._area}/{upload_name(path, sha256)}", f"{self._files}{self._inside}/{path}"
         made = self._connection.send("MKCOL", home)
@@ -92,7 +92,7 @@ class ChunkedUploads:
                 self._send_missing(home, path, source, size, meter)
                 self._put_together(home, target, size)
         except NotFoundError:
-            raise PassingError(f"{self._connection.where(home)} has gone while it was filled.") from None
+            raise TransientError(f"{self._connection.where(home)} has gone while it was filled.") from None
         return True
 
     def _send_missing(self, home: str, path: str, source: Path, size: int, meter: Meter) -> None:
@@ -153,7 +153,7 @@ class ChunkedUploads:
             raise LockedError(str(self._connection.error(answer, "MOVE", target)))
         if answer.status in (400, 404, 412):
             where = self._connection.where(target)
-            raise PassingError(f"{where} was not put together by the server ({answer.status}).")
+            raise TransientError(f"{where} was not put together by the server ({answer.status}).")
         raise self._connection.error(answer, "MOVE", target)
 
     def _size_of(self, target: str) -> int | None:

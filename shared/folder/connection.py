@@ -28,7 +28,7 @@ from webdav3.client import Client
 
 from shared.doors import Refusal, multistatus
 from shared.doors.http_answer import length_of, start_of
-from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, DropfedError, NotFoundError, RejectedError, TransientError
 from shared.folder.address import checked_url, shown, shown_user
 from shared.folder.answers import Answer, drain, explain, explain_silence
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
@@ -82,7 +82,7 @@ class FileBody:
             self._moved(len(block))
             yield block
         if remaining:
-            raise StandingError(f"{self._file.name} shrank by {remaining} bytes while it was sent: make it anew.")
+            raise ActionRequiredError(f"{self._file.name} shrank by {remaining} bytes while it was sent: make it anew.")
 
 
 class Incoming:
@@ -107,20 +107,20 @@ class Incoming:
         """Yield the whole body.
 
         Raises:
-            PoisonError: it is longer than ``limit`` bytes.
-            PassingError: it ended before its announced length.
+            RejectedError: it is longer than ``limit`` bytes.
+            TransientError: it ended before its announced length.
         """
         if self.length is not None and self.length > limit:
-            raise PoisonError(self._path, f"has {self.length} bytes where {limit} are allowed")
+            raise RejectedError(self._path, f"has {self.length} bytes where {limit} are allowed")
         received = 0
         blocks = self._response.raw.stream(BLOCK, decode_content=False)
         while block := self._next(blocks):
             received += len(block)
             if received > limit:
-                raise PoisonError(self._path, f"has more than the {limit} bytes allowed")
+                raise RejectedError(self._path, f"has more than the {limit} bytes allowed")
             yield block
         if self.length is not None and received < self.length:
-            raise PassingError(f"{self._path} was cut off after {received} of {self.length} bytes.")
+            raise TransientError(f"{self._path} was cut off after {received} of {self.length} bytes.")
 
     def _next(self, blocks: Iterator[bytes]) -> bytes:
         """The next block, empty at the end."""
@@ -141,7 +141,7 @@ class Connection:
         """See ``WebDavFolder``.
 
         Raises:
-            StandingError: an address, a password or a CA file that cannot be used.
+            ActionRequiredError: an address, a password or a CA file that cannot be used.
         """
         if isinstance(password, str):
             password = Password.fixed(password)
@@ -154,7 +154,7 @@ class Connection:
         self._remedy = password.remedy
         self._stall_s = stall_s
         if ca_file is not None and not ca_file.is_file():
-            raise StandingError(f"The CA file {ca_file} is not there: correct its path in the configuration.")
+            raise ActionRequiredError(f"The CA file {ca_file} is not there: correct its path in the configuration.")
         client = Client({"webdav_hostname": self._origin, "disable_check": True})
         client.requests = {method: method for method in METHODS}
         client.http_header = {}
@@ -223,7 +223,7 @@ class Connection:
             query: what follows the path, percent-encoded, beginning with '?'.
 
         Raises:
-            PassingError, StandingError: there was no answer.
+            TransientError, ActionRequiredError: there was no answer.
         """
         if self._login.kind == "Digest" and isinstance(body, FileBody) and len(body) > SMALL_BYTES:
             # what the server wants to be answered may have changed: better that it says so to something small
@@ -260,11 +260,11 @@ class Connection:
                     reader.feed(block)
                 responses = reader.close()
             except multistatus.TooLong as refusal:
-                raise PoisonError(path or ".", str(refusal)) from None
+                raise RejectedError(path or ".", str(refusal)) from None
             except multistatus.NotWhole as refusal:
-                raise PassingError(f"{where} {refusal}.") from None
+                raise TransientError(f"{where} {refusal}.") from None
             except Refusal as refusal:
-                raise StandingError(f"{where} {refusal}.") from None
+                raise ActionRequiredError(f"{where} {refusal}.") from None
         return listing_of(responses, self.on_server(path).rstrip("/"), where)
 
     @contextmanager
@@ -295,7 +295,7 @@ class Connection:
             if answer.status not in (status if isinstance(status, tuple) else (status,)) or is_page:
                 raise self.error(answer, method, path)
             if response.headers.get("Content-Encoding", "identity") not in ("", "identity"):
-                raise StandingError(
+                raise ActionRequiredError(
                     f"{self.where(path)} arrived compressed although it was asked for as it is: "
                     "switch off compression in the server or the proxy before it."
                 )
@@ -307,7 +307,7 @@ class Connection:
         """Make a request; return the answer, whose body is still to be read.
 
         Raises:
-            PassingError, StandingError: there was none.
+            TransientError, ActionRequiredError: there was none.
             _RefusalError: it is not of success.
         """
         if time.monotonic() >= self._session_ends_at:

@@ -1,7 +1,7 @@
 """What every drop folder promises, whatever server lies behind it.
 
 Paths are relative, '/'-separated, without a leading slash; ``check_path`` refuses anything else.
-Every method may raise ``PassingError`` or ``StandingError``; every method may be called again after
+Every method may raise ``TransientError`` or ``ActionRequiredError``; every method may be called again after
 either, and calling one twice has the effect of calling it once.
 """
 
@@ -41,7 +41,7 @@ class Folder(ABC):
 
         Raises:
             NotFoundError: there is no such file.
-            PoisonError: it is larger than ``max_bytes``.
+            RejectedError: it is larger than ``max_bytes``.
         """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Folder(ABC):
 
         Raises:
             NotFoundError: there is no such file.
-            PoisonError: the complete file has another size.
+            RejectedError: the complete file has another size.
         """
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Folder(ABC):
 
         Raises:
             NotFoundError: there is no such folder.
-            PoisonError: more than ``MAX_ENTRIES`` entries.
+            RejectedError: more than ``MAX_ENTRIES`` entries.
         """
 
     def tag(self) -> str | None:
@@ -105,14 +105,14 @@ class Folder(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Have what another thread waits for on the network end at once, with ``PassingError``."""
+        """Have what another thread waits for on the network end at once, with ``TransientError``."""
 
     @abstractmethod
     def check(self) -> None:
         """Prove that the folder can be reached and is a folder.
 
         Raises:
-            StandingError: wrong password, no such folder, not a WebDAV server, …, with the remedy.
+            ActionRequiredError: wrong password, no such folder, not a WebDAV server, …, with the remedy.
         """
 
 

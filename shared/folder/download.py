@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from shared.errors import PassingError, PoisonError
+from shared.errors import RejectedError, TransientError
 from shared.folder.answers import RangeError
 from shared.folder.connection import Connection, Incoming
 from shared.folder.durable import begin_to_store
@@ -20,8 +20,8 @@ def download(connection: Connection, path: str, target: Path, size: int, meter: 
 
     Raises:
         NotFoundError: there is no such file.
-        PassingError: it was cut; what has come stays for the next attempt.
-        PoisonError: it has another size.
+        TransientError: it was cut; what has come stays for the next attempt.
+        RejectedError: it has another size.
         OSError: the disk.
     """
     part = Partial(target)
@@ -42,7 +42,7 @@ def _receive(connection: Connection, path: str, part: Partial, size: int, meter:
             if body.start != part.size or not part.is_of(body.etag):
                 part.discard()
             if body.start == part.size:
-                _demand_size(connection, path, body, part, size)
+                _require_size(connection, path, body, part, size)
                 return _append(path, body, part, size, meter)
     except RangeError:
         part.discard()
@@ -60,19 +60,19 @@ def _append(path: str, body: Incoming, part: Partial, size: int, meter: Meter) -
             if file.tell() - begun >= STORED_BYTES:
                 begun = begin_to_store(file, begun)
     if part.size < size:  # without an announced length, a cut body looks like a short file
-        raise PassingError(f"{path} ended after {part.size} of {size} bytes.")
+        raise TransientError(f"{path} ended after {part.size} of {size} bytes.")
     return digest
 
 
-def _demand_size(connection: Connection, path: str, body: Incoming, part: Partial, size: int) -> None:
+def _require_size(connection: Connection, path: str, body: Incoming, part: Partial, size: int) -> None:
     """Refuse a body of another length; the listing decides whether the file has it, or something on the way cut it."""
     if body.length in (None, size - part.size):
         return
     announced = part.size + (body.length or 0)
     part.discard()
     if connection.listing(path, depth=0).itself.size == size:
-        raise PassingError(f"{path} came with {announced} of {size} bytes.")
-    raise PoisonError(path, f"has {announced} bytes instead of {size}")
+        raise TransientError(f"{path} came with {announced} of {size} bytes.")
+    raise RejectedError(path, f"has {announced} bytes instead of {size}")
 
 
 def _digest_of(part: Partial) -> hashlib._Hash:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.errors import PassingError, StandingError
+from shared.errors import ActionRequiredError, TransientError
 from shared.visible import typed
 
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
@@ -103,18 +103,20 @@ def read_private(path: Path) -> bytes:
     """Read a file that holds a secret.
 
     Raises:
-        StandingError: it is missing, or others than its owner may read it.
+        ActionRequiredError: it is missing, or others than its owner may read it.
     """
     try:
         if sys.platform != "win32" and not path.is_dir() and path.stat().st_mode & 0o077:
-            raise StandingError(f"{path} can be read by others than its owner: run `chmod 600 {typed(path)}`")
+            raise ActionRequiredError(f"{path} can be read by others than its owner: run `chmod 600 {typed(path)}`")
         return path.read_bytes()
     except FileNotFoundError:
-        raise StandingError(f"{path} is missing: put the file with the secret there, readable by you alone") from None
+        raise ActionRequiredError(
+            f"{path} is missing: put the file with the secret there, readable by you alone"
+        ) from None
     except PermissionError:
-        raise StandingError(f"{path} cannot be read by this user: make this user its owner") from None
+        raise ActionRequiredError(f"{path} cannot be read by this user: make this user its owner") from None
     except IsADirectoryError:
-        raise StandingError(f"{path} is a folder where a file must be: correct the path") from None
+        raise ActionRequiredError(f"{path} is a folder where a file must be: correct the path") from None
 
 
 def link_file(source: Path, target: Path, *, durable: bool = True) -> None:
@@ -168,16 +170,16 @@ def hash_file(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def disk_trouble(error: OSError, path: Path) -> StandingError | PassingError:
+def disk_trouble(error: OSError, path: Path) -> ActionRequiredError | TransientError:
     """Translate what the operating system says about a local file into a sentence with a remedy."""
     where = error.filename or path
     if error.errno in _FULL:
-        return StandingError(f"The disk with {where} is full: free some space there.")
+        return ActionRequiredError(f"The disk with {where} is full: free some space there.")
     if error.errno in _REFUSED:
         remedy = (
             "change its rights, or end what has it open" if sys.platform == "win32" else "change its owner or rights"
         )
-        return StandingError(f"{where} may not be read or written here ({error.strerror}): {remedy}.")
+        return ActionRequiredError(f"{where} may not be read or written here ({error.strerror}): {remedy}.")
     if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
-        return StandingError(f"{where} cannot be used ({error.strerror}): check the path.")
-    return PassingError(f"{where} cannot be read or written now: {error.strerror or error}.")
+        return ActionRequiredError(f"{where} cannot be used ({error.strerror}): check the path.")
+    return TransientError(f"{where} cannot be read or written now: {error.strerror or error}.")

@@ -74,11 +74,11 @@ class LargeUploads:
         meter: Meter,
         *,
         put: Callable[[str, FileBody], None],
-        demand_arrived: Callable[[str, int], None],
+        require_arrived: Callable[[str, int], None],
     ) -> None:
         self._meter = meter
         self._put = put
-        self._demand_arrived = demand_arrived
+        self._require_arrived = require_arrived
         self._chunks = ChunkedUploads.beside(connection)
         self._division: Division | None = None  # made when it is first needed: it asks the server
 
@@ -94,8 +94,8 @@ class LargeUploads:
             sha256: of it; without it the file goes in one PUT.
 
         Raises:
-            PassingError: it was cut, among others; the next call goes on in chunks.
-            StandingError: the server refuses it.
+            TransientError: it was cut, among others; the next call goes on in chunks.
+            ActionRequiredError: the server refuses it.
         """
         if self._chunks is None or sha256 is None or size <= CHUNK:
             self._put_whole(path, source, size)
@@ -118,7 +118,7 @@ class LargeUploads:
         """Whether the server takes chunks after all."""
         if self._chunks is None or not self._chunks.upload(path, source, size, sha256, self._meter):
             return False
-        self._demand_arrived(path, size)
+        self._require_arrived(path, size)
         return True
 
     def _put_whole(self, path: str, source: Path, size: int, when_cut: Callable[[], None] = lambda: None) -> None:
@@ -132,7 +132,7 @@ class LargeUploads:
         try:
             with source.open("rb") as file, self._meter.transfer(path, "up", size) as moved:
                 self._put(path, FileBody(file, size, note))
-            self._demand_arrived(path, size)
+            self._require_arrived(path, size)
         except TooLargeError:
             raise
         except DropfedError:

@@ -86,11 +86,11 @@ class ListedFolder(FolderAround):
         return next((path for path, since in self._unfinished_since.items() if now - since >= LOCKED_FOR_S), None)
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        self._demand_listed(path)
+        self._require_listed(path)
         return super().read(path, max_bytes=max_bytes)
 
     def download(self, path: str, target: Path, *, size: int) -> str:
-        self._demand_listed(path)
+        self._require_listed(path)
         return super().download(path, target, size=size)
 
     def list(self, path: str) -> list[Entry]:
@@ -98,7 +98,7 @@ class ListedFolder(FolderAround):
             raise NotFoundError(f"{path} is not there.")
         return [*listing]
 
-    def _demand_listed(self, path: str) -> None:
+    def _require_listed(self, path: str) -> None:
         is_there = self.find(path) is not None
         if is_there or not any(map(self.find, unfinished_names(path))):
             self._unfinished_since.pop(path, None)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.errors import AlreadyExistsError, NotFoundError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, RejectedError
 from shared.folder.contract import MAX_ENTRIES, Entry, Folder, check_path
 from shared.folder.durable import (
     BLOCK,
@@ -37,7 +37,7 @@ class LocalFolder(Folder):
         with self._translated(path), self._file(path).open("rb") as stream:
             content = stream.read(max_bytes + 1)
         if len(content) > max_bytes:
-            raise PoisonError(path, f"larger than the {max_bytes} bytes allowed for it")
+            raise RejectedError(path, f"larger than the {max_bytes} bytes allowed for it")
         return content
 
     def download(self, path: str, target: Path, *, size: int) -> str:
@@ -46,7 +46,7 @@ class LocalFolder(Folder):
             file = self._file(path)
             found = file.stat().st_size
             if found != size:
-                raise PoisonError(path, f"has {found} bytes instead of {size}")
+                raise RejectedError(path, f"has {found} bytes instead of {size}")
             with file.open("rb") as source, writing(target) as copy:
                 remaining = size
                 while block := source.read(min(BLOCK, remaining)):
@@ -54,7 +54,7 @@ class LocalFolder(Folder):
                     copy.write(block)
                     remaining -= len(block)
                 if remaining:
-                    raise PoisonError(path, f"shrank by {remaining} bytes while it was read")
+                    raise RejectedError(path, f"shrank by {remaining} bytes while it was read")
         return digest.hexdigest()
 
     def hash(self, path: str) -> tuple[int, str]:
@@ -113,7 +113,7 @@ class LocalFolder(Folder):
             with os.scandir(folder) as found:
                 for item in found:
                     if len(entries) == MAX_ENTRIES:
-                        raise PoisonError(path or ".", f"holds more than {MAX_ENTRIES} entries")
+                        raise RejectedError(path or ".", f"holds more than {MAX_ENTRIES} entries")
                     with suppress(FileNotFoundError):  # renamed or removed since its name was read
                         is_file = item.is_file(follow_symlinks=False)
                         size = item.stat(follow_symlinks=False).st_size if is_file else None
@@ -125,7 +125,9 @@ class LocalFolder(Folder):
 
     def check(self) -> None:
         if not self.root.is_dir():
-            raise StandingError(f"{self.root} is not a folder: create it, or correct the path in the configuration.")
+            raise ActionRequiredError(
+                f"{self.root} is not a folder: create it, or correct the path in the configuration."
+            )
 
     @contextmanager
     def _making(self, target: Path) -> Iterator[BinaryIO]:
@@ -139,11 +141,11 @@ class LocalFolder(Folder):
 
         Raises:
             ValueError: the path is malformed.
-            PoisonError: a symbolic link leads out of the folder.
+            RejectedError: a symbolic link leads out of the folder.
         """
         place = self.root / check_path(path)
         if not Path(os.path.realpath(place)).is_relative_to(os.path.realpath(self.root)):  # unlike resolve, bears loops
-            raise PoisonError(path, "leads out of the folder through a symbolic link")
+            raise RejectedError(path, "leads out of the folder through a symbolic link")
         return place
 
     def _file(self, path: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.visible import typed
 
 if sys.platform != "win32":
@@ -45,7 +45,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def demand_work(work: Path, made_by: str = EITHER) -> None:
+def require_work(work: Path, made_by: str = EITHER) -> None:
     """Demand that a work directory is there.
 
     Args:
@@ -63,25 +63,25 @@ def make_work(work: Path) -> None:
     """Make a work directory that nobody but its owner enters, unless it is there.
 
     Raises:
-        StandingError: it is, and others may enter it.
+        ActionRequiredError: it is, and others may enter it.
     """
     work.parent.mkdir(parents=True, exist_ok=True)
     work.mkdir(mode=0o700, exist_ok=True)
-    demand_private(work)
+    require_private(work)
 
 
-def demand_private(work: Path) -> None:
+def require_private(work: Path) -> None:
     """Demand that nobody but its owner enters a work directory.
 
     Keys and passwords, models, and parts of them that never leave a hospital lie there.
 
     Raises:
-        StandingError: others may enter it.
+        ActionRequiredError: others may enter it.
     """
     if sys.platform == "win32":  # where a directory has the rights of the one above it
         return
     if work.stat().st_mode & 0o077:
-        raise StandingError(f"{work} can be entered by others than its owner: run `chmod 700 {typed(work)}`")
+        raise ActionRequiredError(f"{work} can be entered by others than its owner: run `chmod 700 {typed(work)}`")
 
 
 @contextmanager
@@ -92,15 +92,15 @@ def work_lock(
 
     Args:
         taken: what to say where another process holds it.
-        made_by: as for ``demand_work``.
+        made_by: as for ``require_work``.
 
     Raises:
         ConfigurationError: there is no such directory.
-        StandingError: another daemon holds it.
+        ActionRequiredError: another daemon holds it.
     """
-    demand_work(work, made_by)
+    require_work(work, made_by)
     try:
         with FileLock(work / LOCK, timeout=LOOKS_S):
             yield
     except Timeout:
-        raise StandingError(f"{work}: {taken}") from None
+        raise ActionRequiredError(f"{work}: {taken}") from None

@@ -19,7 +19,7 @@ class Password:
     """A password that a person may correct at any time.
 
     Args:
-        read: returns it, or raises StandingError; called again after each refusal.
+        read: returns it, or raises ActionRequiredError; called again after each refusal.
         remedy: what a person does about a wrong one, as the end of a sentence.
     """
 
@@ -44,7 +44,7 @@ class PasswordLogin(AuthBase):
         """Read the password.
 
         Raises:
-            StandingError: it cannot be read.
+            ActionRequiredError: it cannot be read.
         """
         self.kind: Literal["Basic", "Digest"] = "Basic"
         self._user = user
@@ -61,7 +61,7 @@ class PasswordLogin(AuthBase):
         """Put the header on a request that is about to go out.
 
         Raises:
-            StandingError: the password was refused, and cannot be read any more.
+            ActionRequiredError: the password was refused, and cannot be read any more.
         """
         if self.is_refused:
             self._read()

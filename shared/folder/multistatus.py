@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.doors.multistatus import Response
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.contract import Entry
 
 QUESTION = (
@@ -44,7 +44,7 @@ def listing_of(responses: Sequence[Response], path: str, where: str) -> Listing:
         where: its address for messages.
 
     Raises:
-        StandingError: the answer is about another resource.
+        ActionRequiredError: the answer is about another resource.
     """
     itself: Response | None = None
     entries = []
@@ -55,7 +55,7 @@ def listing_of(responses: Sequence[Response], path: str, where: str) -> Listing:
         elif parent == path and name:
             entries.append(Entry(name, response.is_folder, response.size, response.etag or response.date))
     if itself is None:
-        raise StandingError(
+        raise ActionRequiredError(
             f"{where} sent a listing of another folder: configure the address that the server itself uses for it."
         )
     name = path.rpartition("/")[2]

@@ -12,7 +12,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 from tenacity import wait_random_exponential as full_jitter
 
 from shared import service
-from shared.errors import DropfedError, LockedError, NotFoundError, PassingError, StandingError, Stopped
+from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, Stopped, TransientError
 from shared.folder.around import FolderAround, Result
 from shared.folder.contract import Entry, Folder
 from shared.trouble import Trouble
@@ -70,7 +70,7 @@ class RetryingFolder(FolderAround):
         self._trouble = Trouble(logger, name, "the folder can be used again.")
         self._root_seen_at = -math.inf
         self._retrying = Retrying(
-            retry=retry_if_exception_type((PassingError, StandingError)),
+            retry=retry_if_exception_type((TransientError, ActionRequiredError)),
             wait=self._wait_s,
             stop=stop_never if give_up_after_s is None else stop_before_delay(give_up_after_s),
             before_sleep=self._say_trouble,
@@ -90,7 +90,7 @@ class RetryingFolder(FolderAround):
     def _call(self, work: Callable[[], Result]) -> Result:
         try:
             result = self._retrying(work)
-        except (PassingError, StandingError, Stopped):
+        except (TransientError, ActionRequiredError, Stopped):
             raise
         except NotFoundError:
             self._look_at_root()
@@ -109,9 +109,9 @@ class RetryingFolder(FolderAround):
 
     def _wait_s(self, attempt: RetryCallState) -> float:
         error = _error_of(attempt)
-        if isinstance(error, StandingError):
+        if isinstance(error, ActionRequiredError):
             return self._standing_wait_s
-        asked_s = error.retry_after_s if isinstance(error, PassingError) else None
+        asked_s = error.retry_after_s if isinstance(error, TransientError) else None
         return max(self._jitter(attempt), min(asked_s or 0.0, LONGEST_RETRY_AFTER_S))
 
     def _sleep(self, seconds: float) -> None:

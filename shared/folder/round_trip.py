@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.contract import Folder
 from shared.folder.durable import hash_file, write_file
 
@@ -40,8 +40,8 @@ def measure_speed(folder: Folder, scratch: str) -> Speed:
         scratch: a name never used before, for a folder directly in the drop folder; the caller removes it.
 
     Raises:
-        PassingError: the connection failed meanwhile.
-        StandingError: such a file cannot be sent, or comes back with other bytes.
+        TransientError: the connection failed meanwhile.
+        ActionRequiredError: such a file cannot be sent, or comes back with other bytes.
     """
     path = f"{scratch}/{LARGE}"
     with tempfile.TemporaryDirectory(prefix="dropfed-check-") as home:
@@ -54,7 +54,7 @@ def measure_speed(folder: Folder, scratch: str) -> Speed:
         found = folder.download(path, back, size=LARGE_BYTES)
         ended = time.monotonic()
     if found != sent:
-        raise StandingError(
+        raise ActionRequiredError(
             f"{path} came back with other bytes: something on the way changes what passes; have it mended"
         )
     return Speed(LARGE_BYTES / max(arrived - began, 1e-6), LARGE_BYTES / max(ended - arrived, 1e-6))

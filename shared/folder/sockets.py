@@ -162,10 +162,10 @@ class _Steady(io.RawIOBase):
             self._head_bytes += count or 0
             if self._head_bytes > MAX_HEAD_BYTES:
                 raise HTTPException("the head of the answer does not end")
-        self._demand_progress(count or 0)
+        self._require_progress(count or 0)
         return count
 
-    def _demand_progress(self, count: int) -> None:
+    def _require_progress(self, count: int) -> None:
         now = time.monotonic()
         if self._since is None or self._moved + count >= LEAST_BYTES:
             self._since, self._moved = now, 0

@@ -23,7 +23,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from shared.doors import Refusal
 from shared.doors.numbers import whole
-from shared.errors import DropfedError, PassingError, StandingError
+from shared.errors import ActionRequiredError, DropfedError, TransientError
 from shared.folder.address import is_loopback
 from shared.folder.certificate import Certificate, invalid
 from shared.visible import visible
@@ -72,7 +72,7 @@ class Way:
         """The server's addresses, as this machine's DNS knows them.
 
         Raises:
-            StandingError: it does not know the name.
+            ActionRequiredError: it does not know the name.
         """
         return _addresses(
             self.host,
@@ -87,13 +87,13 @@ class Way:
             ca_file: certificates to trust instead of the public ones.
 
         Raises:
-            StandingError, PassingError: which step failed, and what to do.
+            ActionRequiredError, TransientError: which step failed, and what to do.
         """
         context = create_urllib3_context()
         try:
             context.load_verify_locations(cafile=str(ca_file or DEFAULT_CA_BUNDLE_PATH))
         except (OSError, ssl.SSLError):
-            raise StandingError(
+            raise ActionRequiredError(
                 f"TLS: {ca_file} does not hold certificates: put the authority's there, in PEM (text that begins with "
                 "BEGIN CERTIFICATE)"
             ) from None
@@ -104,16 +104,16 @@ class Way:
             found = self._shown_certificate()
             raise invalid(error, found, self.host, self.port, ca_file=ca_file, settings=self.settings) from None
         except TimeoutError:
-            raise PassingError(f"TLS: {self.server} did not greet within {PATIENCE_S:g} s: is that https?") from None
+            raise TransientError(f"TLS: {self.server} did not greet within {PATIENCE_S:g} s: is that https?") from None
         except ssl.SSLError as error:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"TLS: {self.server} does not speak it ({visible(error.reason or str(error))}): check the port in url "
                 f"in {self.settings}, and whether something on the way answers instead of the server"
             ) from None
         except OSError as error:
-            raise PassingError(f"TLS: {self.server} cut the connection ({error.strerror or error}).") from None
+            raise TransientError(f"TLS: {self.server} cut the connection ({error.strerror or error}).") from None
         except Refusal as refusal:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"TLS: what {self.server} shows {refusal}: ask the server's people what answers there"
             ) from None
 
@@ -121,7 +121,7 @@ class Way:
         """See whether the server, or its proxy, takes a connection, and let it go.
 
         Raises:
-            StandingError, PassingError: it does not.
+            ActionRequiredError, TransientError: it does not.
         """
         with self._connected():
             pass
@@ -138,7 +138,7 @@ class Way:
             return
         parts = urlsplit(self.proxy)
         if parts.scheme != "http":
-            raise StandingError(f"proxy: {self.shown_proxy} is no HTTP proxy: name one in HTTPS_PROXY")
+            raise ActionRequiredError(f"proxy: {self.shown_proxy} is no HTTP proxy: name one in HTTPS_PROXY")
         host, port = parts.hostname or "", _port_of_proxy(self.proxy)
         _addresses(host, f"proxy: {host} is not known to this machine's DNS: correct HTTPS_PROXY")
         with _dialled(
@@ -151,7 +151,7 @@ class Way:
         """Have a proxy connect to the server.
 
         Raises:
-            StandingError, PassingError: it does not.
+            ActionRequiredError, TransientError: it does not.
         """
         lines = [f"CONNECT {self.server} HTTP/1.1", f"Host: {self.server}"]
         if user is not None:
@@ -165,7 +165,7 @@ class Way:
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock.settimeout(PATIENCE_S)
         except OSError as error:
-            raise PassingError(f"proxy: {self.shown_proxy} says nothing ({error.strerror or error}).") from None
+            raise TransientError(f"proxy: {self.shown_proxy} says nothing ({error.strerror or error}).") from None
         if (problem := self._refusal(answer.decode("latin-1"), has_login=user is not None)) is not None:
             raise problem
 
@@ -173,28 +173,30 @@ class Way:
         match = re.match(r"HTTP/[0-9]\.[0-9] ([0-9]{3})", answer)
         who = f"proxy: {self.shown_proxy}"
         if match is None:
-            return StandingError(f"{who} does not answer as a proxy does: correct HTTPS_PROXY")
+            return ActionRequiredError(f"{who} does not answer as a proxy does: correct HTTPS_PROXY")
         status = whole(match[1])
         if status < 300:
             return None
         if status == 407:
             kinds = re.findall(r"(?im)^proxy-authenticate:\s*([A-Za-z]+)", answer)
             if kinds and "basic" not in map(str.lower, kinds):
-                return StandingError(
+                return ActionRequiredError(
                     f"{who} wants a login by {' or '.join(kinds)}, which dropfed does not speak: have {self.server} "
                     "allowed without a login for this machine"
                 )
             wrong = "refuses the login in HTTPS_PROXY" if has_login else "wants a login"
-            return StandingError(
+            return ActionRequiredError(
                 f"{who} {wrong}: set HTTPS_PROXY=http://USER:PASSWORD@PROXY:PORT where the daemon is started, or have "
                 f"{self.server} allowed without a login"
             )
         if status >= 500:
-            return PassingError(
+            return TransientError(
                 f"{who} cannot reach {self.server} ({status}); is url in {self.settings} right? A server inside the "
                 "hospital needs no proxy: name it in NO_PROXY."
             )
-        return StandingError(f"{who} does not let anybody through to {self.server} ({status}): have it allowed there")
+        return ActionRequiredError(
+            f"{who} does not let anybody through to {self.server} ({status}): have it allowed there"
+        )
 
     def _shown_certificate(self) -> Certificate | None:
         """The server's certificate, whatever it is worth; nothing is sent over that connection."""
@@ -244,7 +246,7 @@ def _addresses(host: str, unknown: str) -> list[str]:
     try:
         return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
     except (socket.gaierror, UnicodeError):
-        raise StandingError(unknown) from None
+        raise ActionRequiredError(unknown) from None
 
 
 @contextmanager
@@ -252,9 +254,9 @@ def _dialled(host: str, port: int, who: str, remedy: str) -> Iterator[socket.soc
     try:
         sock = socket.create_connection((host, port), timeout=PATIENCE_S)
     except TimeoutError:
-        raise PassingError(f"{who} does not answer within {PATIENCE_S:g} s: {remedy}.") from None
+        raise TransientError(f"{who} does not answer within {PATIENCE_S:g} s: {remedy}.") from None
     except OSError as error:
-        raise PassingError(f"{who} cannot be reached ({error.strerror or error}): {remedy}.") from None
+        raise TransientError(f"{who} cannot be reached ({error.strerror or error}): {remedy}.") from None
     with sock:
         yield sock
 
@@ -268,4 +270,4 @@ def _port_of_proxy(proxy: str) -> int:
     try:
         return parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise StandingError("proxy: HTTPS_PROXY is malformed: write it as http://PROXY:PORT") from None
+        raise ActionRequiredError("proxy: HTTPS_PROXY is malformed: write it as http://PROXY:PORT") from None

@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from shared.errors import AlreadyExistsError, LockedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import (
+    ActionRequiredError,
+    AlreadyExistsError,
+    LockedError,
+    NotFoundError,
+    RejectedError,
+    TransientError,
+)
 from shared.folder.answers import Answer
 from shared.folder.capabilities import Capabilities, probe
 from shared.folder.connection import Connection, FileBody
@@ -45,7 +52,7 @@ class WebDavFolder(Folder):
         copies: shared with other folders that get the same content, so that the server may copy it between them.
 
     Raises:
-        StandingError: an address, a password or a CA file that cannot be used.
+        ActionRequiredError: an address, a password or a CA file that cannot be used.
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class WebDavFolder(Folder):
         self._connection = Connection(url, user, password, ca_file=ca_file, stall_s=stall_s)
         self._meter = meter or Meter()
         self._large_uploads = LargeUploads(
-            self._connection, self._meter, put=self._put, demand_arrived=self._demand_arrived
+            self._connection, self._meter, put=self._put, require_arrived=self._require_arrived
         )
         self._copies = copies
         self._folders: set[str] = set()  # made or seen by this object
@@ -100,7 +107,7 @@ class WebDavFolder(Folder):
             else:
                 self.make_folder(_parent(path))  # rather than learn after a long upload that it is missing
                 self._bring(path, source, size, sha256)
-        except PassingError:
+        except TransientError:
             self._forget_folders()
             raise
         except OSError as error:
@@ -113,7 +120,7 @@ class WebDavFolder(Folder):
     def remove(self, path: str) -> None:
         answer = self._connection.send("DELETE", check_path(path))
         if answer.status not in (404, 410):
-            self._demand(answer, (200, 204), "DELETE", path)
+            self._require(answer, (200, 204), "DELETE", path)
 
     def capabilities(self, scratch: str) -> Capabilities:
         """Measure what the server can do; see ``probe``."""
@@ -139,7 +146,7 @@ class WebDavFolder(Folder):
             return
         try:
             self._put_whole(path, content, overwrite=False)
-        except (PassingError, _ForbiddenError):
+        except (TransientError, _ForbiddenError):
             # The answer was lost, or tells of a file that is there by now: the destination decides.
             if not self._holds(path, content):
                 raise
@@ -159,10 +166,10 @@ class WebDavFolder(Folder):
         listing = self._ask("", depth=0)
         where = self._connection.where("")
         if not listing.itself.is_folder:
-            raise StandingError(f"{where} is a file, not a folder: correct the address.")
+            raise ActionRequiredError(f"{where} is a file, not a folder: correct the address.")
         if "/remote.php/" in self._connection.path and listing.etag is None:
             # ownCloud answers so, with 207, for the folder of a user that does not exist
-            raise StandingError(f"{where} is nobody's folder: check the user name in the address.")
+            raise ActionRequiredError(f"{where} is nobody's folder: check the user name in the address.")
 
     def _ask(self, path: str, *, depth: Literal[0, 1]) -> Listing:
         """PROPFIND of a folder; its own address ends in a slash, or Apache redirects."""
@@ -171,7 +178,7 @@ class WebDavFolder(Folder):
         except NotFoundError:
             if path:
                 raise
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{self._connection.where('')} is not there: check the address, and that the folder is still shared "
                 f"with user {self._connection.shown_user!r}."
             ) from None
@@ -194,14 +201,16 @@ class WebDavFolder(Folder):
                 copy=lambda original: self._copy(original, path, size, sha256),
             )
 
-    def _demand_arrived(self, path: str, size: int) -> None:
+    def _require_arrived(self, path: str, size: int) -> None:
         """Demand that all bytes are there."""
         try:
             arrived = self._connection.listing(path, depth=0).itself.size
         except NotFoundError:
             arrived = None
         if arrived != size:
-            raise PassingError(f"{self._connection.where(path)} has {arrived or 0} of the {size} bytes that were sent.")
+            raise TransientError(
+                f"{self._connection.where(path)} has {arrived or 0} of the {size} bytes that were sent."
+            )
 
     def _copy(self, original: str, path: str, size: int, sha256: str) -> bool:
         """Have the server copy a file of another of its folders; return whether it can.
@@ -234,7 +243,7 @@ class WebDavFolder(Folder):
                 for block in body.blocks(size):
                     digest.update(block)
                     moved(len(block))
-        except PoisonError:
+        except RejectedError:
             return None
         return digest.hexdigest()
 
@@ -253,7 +262,7 @@ class WebDavFolder(Folder):
                 return True
         except NotFoundError:
             return False
-        except PoisonError:
+        except RejectedError:
             pass  # longer
         raise AlreadyExistsError(
             f"{self._connection.where(path)} is there already, with other content; it was left as it is."
@@ -293,7 +302,7 @@ class WebDavFolder(Folder):
             self._forget_folders()
             if self.make_folder(parent):
                 answer = self._connection.send("PUT", path, body=body, headers=headers)
-        self._demand(answer, (201, 204) if answer.is_page else (200, 201, 204), "PUT", path)
+        self._require(answer, (201, 204) if answer.is_page else (200, 201, 204), "PUT", path)
         self._folders.add(parent)
 
     def _move(self, source: str, target: str, *, overwrite: bool) -> None:
@@ -302,13 +311,13 @@ class WebDavFolder(Folder):
             self._connection.send("DELETE", source)
         if answer.status == 500:  # of a lock, in ownCloud's words; what was moved was just put there
             raise LockedError(str(self._connection.error(answer, "MOVE", target)))
-        self._demand(answer, (201, 204), "MOVE", target)
+        self._require(answer, (201, 204), "MOVE", target)
 
     def make_folder(self, path: str) -> bool:
         """Make sure that a folder and all above it are there; return whether it had to be made.
 
         Raises:
-            StandingError: there is a file in its place, or the root itself is missing.
+            ActionRequiredError: there is a file in its place, or the root itself is missing.
         """
         if path in self._folders:
             return False
@@ -325,7 +334,7 @@ class WebDavFolder(Folder):
             self._made.add(path)
         if not made and not self._is_folder(path, answer):
             where = self._connection.where(path)
-            raise StandingError(f"{where} is a file where a folder must be: move it out of the way.")
+            raise ActionRequiredError(f"{where} is a file where a folder must be: move it out of the way.")
         self._folders.add(path)
         return made
 
@@ -341,10 +350,10 @@ class WebDavFolder(Folder):
         except NotFoundError:
             error = self._connection.error(refusal, "MKCOL", path)
             if isinstance(error, NotFoundError):  # said of what was to be made
-                error = PassingError(f"{error} It could not be made.")
+                error = TransientError(f"{error} It could not be made.")
             raise error from None
 
-    def _demand(self, answer: Answer, wanted: tuple[int, ...], method: str, path: str) -> None:
+    def _require(self, answer: Answer, wanted: tuple[int, ...], method: str, path: str) -> None:
         """Raise unless the status is one of ``wanted``."""
         if answer.status in wanted:
             return
@@ -352,11 +361,11 @@ class WebDavFolder(Folder):
         if answer.status == 403:
             raise _ForbiddenError(str(error))
         if isinstance(error, NotFoundError):  # not what was asked for is missing, but what was just put there
-            raise PassingError(f"{error} It was there a moment ago; it is sent again.")
+            raise TransientError(f"{error} It was there a moment ago; it is sent again.")
         raise error
 
 
-class _ForbiddenError(StandingError):
+class _ForbiddenError(ActionRequiredError):
     """403: to this user, or to everybody in a create-only share."""
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from shared.errors import PoisonError, StandingError
-from shared.exchange.names import Place, state_file
+from shared.errors import ActionRequiredError, RejectedError
+from shared.exchange.names import MessageRef, state_file
 from shared.exchange.records import FileEntry, TensorList
 from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
 from shared.folder.durable import link_file
@@ -77,7 +77,7 @@ class Aggregation:
         """Each accepted site's weight in the aggregate: 0 for those that the run's rule leaves out.
 
         Raises:
-            StandingError: the method gave weights that are none.
+            ActionRequiredError: the method gave weights that are none.
         """
         if len(accepted) < self._rule.fewest:
             return dict.fromkeys(accepted, 0.0)
@@ -89,7 +89,7 @@ class Aggregation:
         chosen = self._rule.choose(sorted(accepted), apart)
         if self._rule.weighs:
             weights = self._method.weights({site: accepted[site].contribution() for site in chosen})
-            _demand_weights(self._run.method, weights, chosen)
+            _require_weights(self._run.method, weights, chosen)
         else:
             weights = dict.fromkeys(chosen, 1 / len(chosen))
         return {site: weights.get(site, 0.0) for site in accepted}
@@ -168,7 +168,7 @@ class Aggregation:
         is_here = all(before[group].exists() for group in (MODEL, *self._sharing.to_site))
         return is_here or type(self._method).implausible is Method.implausible
 
-    def demand_plausible(self, place: Place, site: str, files: Mapping[str, Path]) -> None:
+    def require_plausible(self, ref: MessageRef, site: str, files: Mapping[str, Path]) -> None:
         """Demand of what a site sent beside its trained model that it can follow from that.
 
         Args:
@@ -176,20 +176,20 @@ class Aggregation:
             files: by group, in the plain form, checked.
 
         Raises:
-            PoisonError: it cannot.
+            RejectedError: it cannot.
         """
         found = implausible(
             self._method,
             self._sharing.parameters,
-            before=self._before(place.round_no, self._store.aggregate_for(place.round_no - 1, site)),
+            before=self._before(ref.round_no, self._store.aggregate_for(ref.round_no - 1, site)),
             sent=files,
-            rate=round_configuration(self._run, place.round_no, site).learning_rate,
+            rate=round_configuration(self._run, ref.round_no, site).learning_rate,
             numbers=self._run.wire.numbers,
         )
         if found is not None:
             group, name = found
             what = f"{name} holds numbers that cannot follow from how far training has moved the model"
-            raise PoisonError(f"{place.path}/{state_file(group)}", what)
+            raise RejectedError(f"{ref.path}/{state_file(group)}", what)
 
     def leave(self, round_no: int) -> None:
         """Have a round whose answers all were left out end as it began."""
@@ -226,17 +226,17 @@ class Aggregation:
                 write_zeros(settled, TensorList(tensors=listed))
 
 
-def _demand_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
+def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
     """Demand that what a method gave are weights.
 
     Raises:
-        StandingError: they are not those of the chosen sites, each in [0, 1], summing to 1.
+        ActionRequiredError: they are not those of the chosen sites, each in [0, 1], summing to 1.
     """
     values = list(weights.values())
     if set(weights) == set(chosen) and all(0 <= value <= 1 for value in values) and abs(math.fsum(values) - 1) <= 1e-6:
         return
     told = visible(", ".join(f"{site} {value}" for site, value in sorted(weights.items())) or "none")
-    raise StandingError(
+    raise ActionRequiredError(
         f"method: {method} gave the weights {told}; correct weights() in its file: one of each accepted site, "
         "from 0 to 1, in all 1"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from shared.doors.schema import fill
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.records import (
     BelowLast,
@@ -19,7 +19,7 @@ from shared.exchange.records import (
     Verdict,
     decimal_text,
 )
-from shared.exchange.tables import EPSILON, demand_learning_rate, demand_of_round, epsilon_in, read_metrics
+from shared.exchange.tables import EPSILON, epsilon_in, read_metrics, require_learning_rate, require_of_round
 from shared.exchange.trust import Message, check_form, open_yaml
 from shared.exchange.weights import LARGEST, check_tensors
 from shared.learning.aggregation import Aggregation, Answer
@@ -79,23 +79,23 @@ def check_answer(
         θ in (0, 1], where the method has it sent, and ε, where the run is private and the site says it.
 
     Raises:
-        PoisonError: naming the file.
+        RejectedError: naming the file.
     """
-    place, trains, is_private = message.place, message.place.round_no <= run.rounds, run.privacy is not None
+    ref, trains, is_private = message.ref, message.ref.round_no <= run.rounds, run.privacy is not None
     _check_files(message, file, sharing, method, trains=trains)
     check_form(message, run.wire)
     is_rounded = message.manifest.protocol > 1
-    metrics = f"{place.path}/{names.METRICS}"
+    metrics = f"{ref.path}/{names.METRICS}"
     table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)
-    demand_of_round(table, metrics, round_no=place.round_no, epochs=epochs_of(run, place.round_no, method))
-    demand_learning_rate(table, metrics, learning_rate(run.learning_rate, place.round_no - 1))
+    require_of_round(table, metrics, round_no=ref.round_no, epochs=epochs_of(run, ref.round_no, method))
+    require_learning_rate(table, metrics, learning_rate(run.learning_rate, ref.round_no - 1))
     spent = epsilon_in(table) if is_private else None
     if spent is None and trains and is_private:
-        raise PoisonError(metrics, f"does not say what {EPSILON} was spent")
+        raise RejectedError(metrics, f"does not say what {EPSILON} was spent")
     if not method.sends_reliability:
         return None, spent
     reliability = file(names.RELIABILITY).read_bytes()
-    return open_yaml(reliability, form, f"{place.path}/{names.RELIABILITY}").theta, spent
+    return open_yaml(reliability, form, f"{ref.path}/{names.RELIABILITY}").theta, spent
 
 
 class _Headless(nn.Module):
@@ -112,22 +112,22 @@ def epochs_of(run: RunConfiguration, round_no: int, method: Method) -> int:
 def _check_files(
     message: Message, file: Callable[[str], Path], sharing: Sharing, method: Method, *, trains: bool
 ) -> None:
-    place, found = message.place, set(message.manifest.files)
+    ref, found = message.ref, set(message.manifest.files)
     for name, is_due in ((names.SITE_MODEL, trains), (names.RELIABILITY, method.sends_reliability)):
         if is_due and name not in found:
-            raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
+            raise RejectedError(f"{ref.path}/{name}", "is missing from the answer")
         if not is_due and name in found:
-            raise PoisonError(f"{place.path}/{name}", "was not asked for")
-    groups = sharing.groups(place.kind, trains=trains)
+            raise RejectedError(f"{ref.path}/{name}", "was not asked for")
+    groups = sharing.groups(ref.kind, trains=trains)
     for name in sorted(filter(names.is_state, found)):
         if name not in map(names.state_file, groups):
-            raise PoisonError(f"{place.path}/{name}", "was not asked for")
+            raise RejectedError(f"{ref.path}/{name}", "was not asked for")
     for group, listed in groups.items():
         name = names.state_file(group)
         if name not in found:
-            raise PoisonError(f"{place.path}/{name}", "is missing from the answer")
+            raise RejectedError(f"{ref.path}/{name}", "is missing from the answer")
         largest = method.largest.get(group, LARGEST)
-        check_tensors(file(name), TensorList(tensors=listed), f"{place.path}/{name}", largest=largest)
+        check_tensors(file(name), TensorList(tensors=listed), f"{ref.path}/{name}", largest=largest)
 
 
 def together(

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.learning.loading import can_fork
 from shared.learning.processes import ALONE, Processes
 
@@ -68,26 +68,26 @@ def prepare_compute(computing: Computing, threads: int) -> None:
         threads: CPU threads of one operation, >= 1. Sums may round differently with another number.
 
     Raises:
-        StandingError: this machine cannot compute so.
+        ActionRequiredError: this machine cannot compute so.
     """
-    demand_computing(computing)
+    require_computing(computing)
     torch.set_num_threads(threads)
     # Not use_deterministic_algorithms: it does the same, and loads 70 MB of compiler first.
     torch.set_deterministic_debug_mode("error" if computing.device == "cpu" else "default")
 
 
-def demand_computing(computing: Computing) -> None:
+def require_computing(computing: Computing) -> None:
     """See whether this machine can compute so.
 
     Raises:
-        StandingError: it cannot.
+        ActionRequiredError: it cannot.
     """
     if computing.workers and not can_fork():
-        raise StandingError("workers: on this system no process can prepare images for another; set `workers: 0`")
+        raise ActionRequiredError("workers: on this system no process can prepare images for another; set `workers: 0`")
     if computing.device == "cpu":
         return
     device = torch.device(computing.device)
     if (device.index or 0) >= torch.cuda.device_count():
-        raise StandingError(f"device: {device} is not on this machine; set `device: cpu`, or mend the driver")
+        raise ActionRequiredError(f"device: {device} is not on this machine; set `device: cpu`, or mend the driver")
     if computing.precision == "bfloat16" and torch.cuda.get_device_capability(device) < _HAS_BFLOAT16:
-        raise StandingError(f"precision: the GPU {device} is too old for bfloat16; set `precision: float32`")
+        raise ActionRequiredError(f"precision: the GPU {device} is too old for bfloat16; set `precision: float32`")

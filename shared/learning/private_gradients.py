@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange.signing import KeptSecret
 from shared.folder.durable import read_private
 from shared.learning.opacus_import import import_opacus
@@ -50,14 +50,14 @@ class Secret(KeptSecret):
     def at(cls, path: Path) -> Self:
         """As for any secret that is kept."""
         if not path.exists():
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{path} is missing, the secret of a private run's noise: a second one would give away what the first "
                 "has hidden, so no round of this run is answered any more; withdraw from it"
             )
         try:
             return cls(bytes.fromhex(read_private(path).decode().strip()))
         except ValueError:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"{path} does not hold a secret of dropfed any more: no round of this run is answered; withdraw from it"
             ) from None
 

@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import Store
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.learning.batch_norm import batch_norms
 from shared.learning.methods.contract import Local, Method
 from shared.learning.objectives import IGNORED
@@ -58,10 +58,10 @@ class Processes:
         """This process's part of a batch; those of all, one after another, are the batch, and differ by one at most.
 
         Raises:
-            StandingError: there are more processes than items.
+            ActionRequiredError: there are more processes than items.
         """
         if len(batch) < self.count:
-            raise StandingError(
+            raise ActionRequiredError(
                 f"processes: a batch of {len(batch)} images cannot be shared by {self.count}; set fewer in site.yaml"
             )
         return batch[len(batch) * self.rank // self.count : len(batch) * (self.rank + 1) // self.count]

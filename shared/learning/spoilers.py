@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from shared.errors import DropfedError, PoisonError
+from shared.errors import DropfedError, RejectedError
 from shared.exchange.records import sentence
 
 TOGETHER = "the answers cannot be worked on together with this one"
@@ -27,7 +27,7 @@ def spoilers(sites: Sequence[str], work: Callable[[Sequence[str]], object]) -> d
             if tried:
                 work(tried)
         except Exception as error:
-            is_ours = isinstance(error, DropfedError | OSError | MemoryError) and not isinstance(error, PoisonError)
+            is_ours = isinstance(error, DropfedError | OSError | MemoryError) and not isinstance(error, RejectedError)
             if is_ours:
                 raise
             logger.warning("the answers of %s cannot be worked on together", ", ".join(tried), exc_info=error)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange.records import BelowLast, RunConfiguration, Sharing, TensorList
 from shared.exchange.weights import check_tensors
 from shared.learning.answers import limit_below
@@ -64,7 +64,7 @@ class HeldOutSet:
         """The score in [0, 1] of a model file on the held-out images; None where there are none.
 
         Raises:
-            PoisonError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
+            RejectedError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
         """
         load_checked(self._model, self._sharing.shared, file, shown_as)
         return self.score_as_it_is()
@@ -76,7 +76,7 @@ class HeldOutSet:
         than ``below_last``, any score above 0 will do.
 
         Raises:
-            PoisonError: as for ``score``.
+            RejectedError: as for ``score``.
         """
         return limit_below(self.score(aggregate, aggregate.name) or 0.0, tolerance)
 
@@ -113,9 +113,9 @@ def load_checked(model: nn.Module, tensors: TensorList, file: Path, shown_as: st
     """Copy a model file that may hold anything into the model's state.
 
     Raises:
-        PoisonError: the file does not hold exactly these tensors, all finite, or a variance is negative.
+        RejectedError: the file does not hold exactly these tensors, all finite, or a variance is negative.
     """
     check_tensors(file, tensors, shown_as)
     load_tensors(model, tensors, file)
     if any(norm.running_var is not None and norm.running_var.min() < 0 for norm in batch_norms(model)):
-        raise PoisonError(shown_as, "has a BatchNorm with a negative variance")
+        raise RejectedError(shown_as, "has a BatchNorm with a negative variance")

@@ -84,7 +84,7 @@ def train_epoch(
 
     Raises:
         ValueError: there are no samples, or the batch size is below 1.
-        StandingError: a batch has fewer images than there are processes.
+        ActionRequiredError: a batch has fewer images than there are processes.
         Whatever ``on_batch`` raises.
     """
     model, processes = local.network, computing.processes

@@ -15,7 +15,7 @@ from aggregator.site import README_TEXT
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode
-from shared.exchange.names import AGGREGATOR, Kind, Place
+from shared.exchange.names import AGGREGATOR, Kind, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     PLAIN,
@@ -82,7 +82,7 @@ class Recorded:
         self._aggregation.begin(self._network)
         self._score_name = task.selection_score
         self.keys = {AGGREGATOR: SigningKey(b"\x01" * 32)}
-        self.messages: dict[tuple[str, Place], Message] = {}
+        self.messages: dict[tuple[str, MessageRef], Message] = {}
         for number, site in enumerate(run.sites, 2):
             self._enrol(number, site)
         self._tables: dict[int, dict[str, list[MetricsRow]]] = {}
@@ -111,7 +111,7 @@ class Recorded:
     def play(self) -> Recorded:
         """All of it, to the final model."""
         for site in self.run.sites:
-            self._send(site, Place("offer", self.run.run), self.store.offer_files())
+            self._send(site, MessageRef("offer", self.run.run), self.store.offer_files())
         for site in self.run.sites:
             if site not in self._agree_late:
                 self._consent(site)
@@ -128,27 +128,27 @@ class Recorded:
         self._aggregation.choose(card.chosen_round)
         self.store.write_card(card)
         for site in self.run.sites:
-            self._send(site, Place("final", self.run.run), self.store.final_files(site))
+            self._send(site, MessageRef("final", self.run.run), self.store.final_files(site))
         return self
 
     def _consent(self, site: str) -> None:
         images = {"train": str(20 + 10 * self.run.sites.index(site)), "validation": "10"}
         consent = Consent(run=self.run.run, agrees=True, reason="", images=images)
-        self._send(site, Place("consent", self.run.run), {names.CONSENT: canonical(consent.model_dump())})
+        self._send(site, MessageRef("consent", self.run.run), {names.CONSENT: canonical(consent.model_dump())})
 
-    def _send(self, site: str, place: Place, files: dict[str, bytes | Path]) -> None:
+    def _send(self, site: str, ref: MessageRef, files: dict[str, bytes | Path]) -> None:
         """Put a message into a folder, as its sender does."""
-        sender = site if place.is_from_site else AGGREGATOR
+        sender = site if ref.is_from_site else AGGREGATOR
         sent = [message for message in self.messages.values() if message.manifest.site == site]
-        read = [message for message in sent if message.place.is_from_site]
-        if place.answers:
-            answered = self.messages[site, place.answers].digest
+        read = [message for message in sent if message.ref.is_from_site]
+        if ref.answers:
+            answered = self.messages[site, ref.answers].digest
         elif read:
             answered = read[-1].digest
         else:
             answered = digest_of((self.folders / site / names.SITE_CARD).read_bytes())
         before = [message for message in sent if message.manifest.sender == sender]
-        target = self.folders / site / place.path
+        target = self.folders / site / ref.path
         target.mkdir(parents=True)
         entries = {}
         for name, content in files.items():
@@ -156,27 +156,27 @@ class Recorded:
                 shutil.copyfile(content, target / name)
             else:
                 (target / name).write_bytes(content)
-            entries[name] = entry_of(target / name).model_copy(update={"wire": self.run.wire.of(place.kind, name)})
+            entries[name] = entry_of(target / name).model_copy(update={"wire": self.run.wire.of(ref.kind, name)})
         manifest = Manifest(
-            kind=place.kind,
+            kind=ref.kind,
             federation=FEDERATION,
             site=site,
             sender=sender,
-            run=place.run,
-            round=place.round_no,
+            run=ref.run,
+            round=ref.round_no,
             seq=len(before) + 1,
             previous=before[-1].digest if before else None,
             in_reply_to=answered,
             created=now_text(),
             files=entries,
         )
-        self.seal(site, place, manifest)
+        self.sign(site, ref, manifest)
 
-    def seal(self, site: str, place: Place, manifest: Manifest) -> None:
+    def sign(self, site: str, ref: MessageRef, manifest: Manifest) -> None:
         """Sign a manifest in its sender's name."""
         content = self.keys[manifest.sender].sign(manifest.model_dump())
-        (self.folders / site / place.manifest).write_bytes(content)
-        self.messages[site, place] = Message(place, manifest, digest_of(content))
+        (self.folders / site / ref.manifest).write_bytes(content)
+        self.messages[site, ref] = Message(ref, manifest, digest_of(content))
 
     def _round(self, number: int) -> None:
         run, trains = self.run, number <= self.run.rounds
@@ -198,7 +198,7 @@ class Recorded:
         elif trains:
             self._aggregation.leave(number)
         for site, verdict in self._verdicts[number].items():
-            self._send(site, Place("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
+            self._send(site, MessageRef("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
 
     def _limit(self, *, trains: bool) -> float | None:
         """What a score must exceed; of an aggregate, ``LAST`` is the score."""
@@ -216,7 +216,7 @@ class Recorded:
         }
         for group in self._listed.to_site:
             to_site[names.state_file(group)] = self.store.state_path(number - 1, group)
-        self._send(site, Place("round", run.run, number), to_site)
+        self._send(site, MessageRef("round", run.run, number), to_site)
         rate = round_configuration(run, number, site).learning_rate
         row = MetricsRow(number, 0, "validation", "10", rate, 0.5, {self._score_name: 0.5 + 0.01 * number})
         table = write_metrics([row])
@@ -238,7 +238,7 @@ class Recorded:
                 random = np.random.default_rng([number, run.sites.index(site), 7])
                 write_tensors(path, listed, lambda name, listed=listed, random=random: _drawn(listed, name, random))  # type: ignore[misc]
             from_site[names.state_file(group)] = path
-        self._send(site, Place("update", run.run, number), from_site)
+        self._send(site, MessageRef("update", run.run, number), from_site)
         self._tables.setdefault(number, {})[site] = read_metrics(table, names.METRICS)
         score = str(SCORE) if trains else None
         return Answer(files, 20 + 10 * run.sites.index(site)), Scored(score=score, theta=None, reason="")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shared.audit.verify import verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import FinalCard, Verdict, Withdrawal, decimal_text
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
@@ -40,7 +40,7 @@ def with_verdict(home: Path, changes: dict[str, object], *, answers: bool = True
     run.send("round", 1, run.to_site(1), "consent")
     run.send("update", 1, run.from_site(1, trains=True), "round")
     content = canonical(Verdict.model_validate(VERDICT | changes).model_dump())
-    run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=not answers)
+    run.sign_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=not answers)
     return run
 
 
@@ -50,7 +50,7 @@ def with_card(home: Path, changes: dict[str, object], model: float = 0.25) -> Pl
     run.round(1, trains=True)
     run.round(2, trains=False)
     content = canonical(FinalCard.model_validate(CARD | changes).model_dump())
-    run.seal_and_publish("final", 0, {names.CARD: content, names.FINAL_MODEL: run.model(model)})
+    run.sign_and_publish("final", 0, {names.CARD: content, names.FINAL_MODEL: run.model(model)})
     return run
 
 
@@ -65,7 +65,7 @@ def test_a_verdict_that_accepts_nothing_is_found(tmp_path: Path) -> None:
     """The verdict is sound in itself, and names no answer."""
     run = with_verdict(tmp_path, {}, answers=False)
     assert found(run) == [
-        (f"{Place('verdict', RUN, 1).path}/verdict.json", "says accepted, and names no answer that is here")
+        (f"{MessageRef('verdict', RUN, 1).path}/verdict.json", "says accepted, and names no answer that is here")
     ]
 
 
@@ -119,7 +119,7 @@ LIES: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_verdict_against_its_answer_is_found(tmp_path: Path, lie: str) -> None:
     changes, what = LIES[lie]
-    assert (f"{Place('verdict', RUN, 1).path}/verdict.json", what) in found(with_verdict(tmp_path, changes))
+    assert (f"{MessageRef('verdict', RUN, 1).path}/verdict.json", what) in found(with_verdict(tmp_path, changes))
 
 
 BELOW_LAST = {"below_last": 0.2}
@@ -141,7 +141,7 @@ LIMITS: dict[str, tuple[dict[str, object], str | None]] = {
 @pytest.mark.parametrize("case", LIMITS)
 def test_a_tolerance_relative_to_the_last_aggregate_is_one_that_can_be(tmp_path: Path, case: str) -> None:
     changes, what = LIMITS[case]
-    expected = [] if what is None else [(f"{Place('verdict', RUN, 1).path}/verdict.json", what)]
+    expected = [] if what is None else [(f"{MessageRef('verdict', RUN, 1).path}/verdict.json", what)]
     assert found(with_verdict(tmp_path, changes, tolerance=BELOW_LAST)) == expected
 
 
@@ -177,7 +177,7 @@ CARDS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("lie", CARDS)
 def test_a_final_card_of_another_run_is_found(tmp_path: Path, lie: str) -> None:
     changes, what = CARDS[lie]
-    assert (f"{Place('final', RUN).path}/card.json", what) in found(with_card(tmp_path, changes))
+    assert (f"{MessageRef('final', RUN).path}/card.json", what) in found(with_card(tmp_path, changes))
 
 
 @pytest.mark.parametrize("mean", ["77.5", "-1e+300", "-0.5"])
@@ -187,9 +187,9 @@ def test_a_validation_that_is_no_score_is_found(tmp_path: Path, mean: str) -> No
     run.round(1, trains=True)
     run.round(2, trains=False)
     content = canonical(CARD | {"validation": {"1": mean}})
-    run.seal_and_publish("final", 0, {names.CARD: content, names.FINAL_MODEL: run.model(0.25)})
+    run.sign_and_publish("final", 0, {names.CARD: content, names.FINAL_MODEL: run.model(0.25)})
     ((file, what),) = found(run)
-    assert file == f"{Place('final', RUN).path}/card.json"
+    assert file == f"{MessageRef('final', RUN).path}/card.json"
     assert "validation.1: must be in [0, 1]" in what
 
 
@@ -202,14 +202,14 @@ def test_an_aggregate_of_a_round_that_was_never_played_is_not_chosen(
     run.round(1, trains=True)
     card = CARD | {"chosen_round": 3, "validation": validation, "took_part": {"1": ["north"]}}
     files = {names.CARD: canonical(card), names.FINAL_MODEL: run.model(0.25)}
-    run.seal_and_publish("final", 0, dict(files))
-    file = f"{Place('final', RUN).path}/card.json"
+    run.sign_and_publish("final", 0, dict(files))
+    file = f"{MessageRef('final', RUN).path}/card.json"
     assert (file, "tells the chosen_round 3, and of rounds up to 1") in found(run)
 
 
 def test_a_final_model_that_is_no_aggregate_is_found(tmp_path: Path) -> None:
     assert found(with_card(tmp_path, {}, model=0.75)) == [
-        (f"{Place('final', RUN).path}/model.safetensors", "is not the aggregate 1 that round 2 brought")
+        (f"{MessageRef('final', RUN).path}/model.safetensors", "is not the aggregate 1 that round 2 brought")
     ]
 
 
@@ -221,7 +221,7 @@ def test_an_answer_at_another_rate_is_found(tmp_path: Path) -> None:
     run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
     (finding,) = found(run)
     assert finding == (
-        f"{Place('update', RUN, 1).path}/metrics.csv", "tells another learning rate than the round's, 0.1"
+        f"{MessageRef('update', RUN, 1).path}/metrics.csv", "tells another learning rate than the round's, 0.1"
     )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def test_an_answer_about_more_images_than_the_consent_is_found(tmp_path: Path, c
     more = replace(received, epoch=1, split=split, images=images)
     table = write_metrics([received, more])
     run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
-    assert found(run) == ([] if what is None else [(f"{Place('update', RUN, 1).path}/metrics.csv", what)])
+    assert found(run) == ([] if what is None else [(f"{MessageRef('update', RUN, 1).path}/metrics.csv", what)])
 
 
 def test_an_answer_without_the_received_model_is_found(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_an_answer_without_the_received_model_is_found(tmp_path: Path) -> None:
     table = write_metrics([MetricsRow(1, 1, "train", "12", 0.1, 0.5, {"dice_mean": 0.5})])
     run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
     assert found(run) == [
-        (f"{Place('update', RUN, 1).path}/metrics.csv",
+        (f"{MessageRef('update', RUN, 1).path}/metrics.csv",
          "does not tell how the received model did on the validation images")
     ]  # fmt: skip
 
@@ -264,12 +264,12 @@ def test_a_site_that_has_no_part_is_offered_nothing_and_one_that_declined_is_ask
     run = Played(tmp_path)
     run.offer(rounds=1)
     declined = canonical({"run": RUN, "agrees": False, "reason": "no", "images": {"train": "12"}})
-    run.seal_and_publish("consent", 0, {names.CONSENT: declined})
-    manifest = run.aggregator.notice(Place("consent", RUN))
-    offer = run.aggregator.message(Place("offer", RUN))
+    run.sign_and_publish("consent", 0, {names.CONSENT: declined})
+    manifest = run.aggregator.notice(MessageRef("consent", RUN))
+    offer = run.aggregator.message(MessageRef("offer", RUN))
     assert manifest is not None and offer is not None
-    assert run.aggregator.fetch(Place("consent", RUN), manifest, answers=[offer.digest], max_weights_bytes=0)
-    run.seal_and_publish("round", 1, run.to_site(1))
+    assert run.aggregator.fetch(MessageRef("consent", RUN), manifest, answers=[offer.digest], max_weights_bytes=0)
+    run.sign_and_publish("round", 1, run.to_site(1))
     assert {what for _, what in found(run)} == {
         "tells of images though it says no",
         "asks a site that has declined",
@@ -283,7 +283,7 @@ def test_withdrawn_is_said_of_a_site_that_has_left(tmp_path: Path) -> None:
     run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason="").model_dump())}, "offer")
     changes: dict[str, Any] = VERDICT | {"status": "withdrawn", "score": None, "weight": None}
     content = canonical(Verdict.model_validate(changes).model_dump())
-    run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
+    run.sign_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
     assert found(run) == []
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from shared.audit.cli import main
 from shared.audit.closing import tree_digest
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Sharing
 from shared.exchange.signing import SigningKey, digest_of, fingerprint
@@ -41,8 +41,8 @@ def told(*arguments: object) -> Any:
     return json.loads(output)
 
 
-def digest_file(folder: Path, place: Place) -> str:
-    return digest_of((folder / place.manifest).read_bytes())
+def digest_file(folder: Path, ref: MessageRef) -> str:
+    return digest_of((folder / ref.manifest).read_bytes())
 
 
 def test_reading_changes_nothing(copy: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_round_is_shown_with_its_metrics_and_its_verdict(copy: Path) -> None:
     document = told("show", f"{RUN}/1", copy)
     assert document == told("show", "1", copy, "--run", RUN) == told("show", "0001", copy)
     north = document["sites"]["north"]
-    assert north["asked"]["digest"] == digest_file(copy, Place("round", RUN, 1))
+    assert north["asked"]["digest"] == digest_file(copy, MessageRef("round", RUN, 1))
     assert north["answered"]["files"][names.SITE_MODEL]["state"] == "there"
     assert [row["scores"] for row in north["metrics"]] == [{"dice_mean": None, "dice_std": 0.1}]
     assert (north["verdict"]["status"], north["verdict"]["reason"], north["problems"]) == ("accepted", "ok", [])
@@ -113,13 +113,13 @@ def test_what_was_sent_is_every_file_with_its_tensors(copy: Path) -> None:
     found = told("sent", "north", copy)
     assert [each["path"] for each in found] == [
         names.SITE_CARD,
-        Place("consent", RUN).path,
-        Place("update", RUN, 1).path,
-        Place("update", RUN, 2).path,
+        MessageRef("consent", RUN).path,
+        MessageRef("update", RUN, 1).path,
+        MessageRef("update", RUN, 2).path,
         names.STATUS,
     ]
     update = found[2]
-    assert update["answers"] == Place("round", RUN, 1).path
+    assert update["answers"] == MessageRef("round", RUN, 1).path
     metrics, model, manifest = update["files"]
     assert (manifest["name"], manifest["sha256"]) == (names.MANIFEST, update["digest"])
     assert (metrics["name"], metrics["tensors"]) == (names.METRICS, None)
@@ -154,7 +154,7 @@ def test_new_keys_are_among_what_was_sent_each_with_the_key_that_signed_it(tmp_p
     found = told("sent", "north", run.drop)
     assert [each["path"] for each in found] == [
         names.SITE_CARD,
-        Place("consent", RUN).path,
+        MessageRef("consent", RUN).path,
         "keys/0002.json",
         "keys/0003.json",
         names.STATUS,
@@ -167,8 +167,8 @@ def test_the_timeline_has_each_new_key_where_it_begins_to_sign(tmp_path: Path) -
     run, keys = with_new_keys(tmp_path)
     events = told("timeline", run.drop)
     assert [(event["kind"], event["path"]) for event in events] == [
-        ("offer", Place("offer", RUN).path),
-        ("consent", Place("consent", RUN).path),
+        ("offer", MessageRef("offer", RUN).path),
+        ("consent", MessageRef("consent", RUN).path),
         ("handover", "keys/0002.json"),
         ("handover", "keys/0003.json"),
     ]
@@ -187,7 +187,7 @@ def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
     run.offer_and_consent(keep="last 1")
     run.round(1, trains=True)
     run.round(2, trains=True)
-    (run.drop / Place("update", RUN, 1).path / names.SITE_MODEL).unlink()
+    (run.drop / MessageRef("update", RUN, 1).path / names.SITE_MODEL).unlink()
     of_first, of_second = told("sent", "north", run.drop)[2:4]
     assert [(file["name"], file["state"]) for file in of_first["files"]] == [
         (names.METRICS, "there"),
@@ -195,7 +195,7 @@ def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
         (names.MANIFEST, "there"),
     ]
     assert {file["state"] for file in of_second["files"]} == {"there"}
-    (run.drop / Place("update", RUN, 2).path / names.SITE_MODEL).unlink()
+    (run.drop / MessageRef("update", RUN, 2).path / names.SITE_MODEL).unlink()
     code, output = cli("sent", "north", run.drop, "--json")
     assert (code, json.loads(output)[3]["files"][1]["state"]) == (1, "missing")
 
@@ -203,12 +203,12 @@ def test_what_was_removed_by_the_rule_is_said(tmp_path: Path) -> None:
 def test_a_file_that_was_changed_is_called_so_by_show_as_by_sent(copy: Path, tmp_path: Path) -> None:
     broken = tmp_path / "north"
     shutil.copytree(copy, broken)
-    with (broken / Place("update", RUN, 1).path / names.SITE_MODEL).open("ab") as file:
+    with (broken / MessageRef("update", RUN, 1).path / names.SITE_MODEL).open("ab") as file:
         file.write(b"x")
     code, output = cli("show", "1", broken, "--json")
     of_show = json.loads(output)["sites"]["north"]["answered"]["files"]
     _, output = cli("sent", "north", broken, "--json")
-    answer = next(each for each in json.loads(output) if each["path"] == Place("update", RUN, 1).path)
+    answer = next(each for each in json.loads(output) if each["path"] == MessageRef("update", RUN, 1).path)
     of_sent = {file["name"]: file["state"] for file in answer["files"]}
     assert code == 1
     assert of_show[names.SITE_MODEL]["state"] == of_sent[names.SITE_MODEL] != "there"
@@ -285,7 +285,7 @@ def test_a_digest_is_signed_and_compared(copy: Path, tmp_path: Path) -> None:
 
     other = tmp_path / "north"
     shutil.copytree(copy, other)
-    shutil.rmtree(other / Place("final", RUN).path)
+    shutil.rmtree(other / MessageRef("final", RUN).path)
     result = CliRunner().invoke(main, ["digest", RUN, str(other), "--check", str(signed)])
     assert result.exit_code == 1
     assert f"{signed}: north: it covers 9 manifests" in result.stdout
@@ -327,13 +327,13 @@ def test_a_digest_says_whose_folder_it_is_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lost", "gap", "goes_on"),
     [
-        (Place("update", RUN, 1), ("north", 2, 2), Place("update", RUN, 2).path),
-        (Place("verdict", RUN, 1), ("aggregator", 3, 3), Place("round", RUN, 2).path),
-        (Place("final", RUN), ("aggregator", 6, 6), None),
+        (MessageRef("update", RUN, 1), ("north", 2, 2), MessageRef("update", RUN, 2).path),
+        (MessageRef("verdict", RUN, 1), ("aggregator", 3, 3), MessageRef("round", RUN, 2).path),
+        (MessageRef("final", RUN), ("aggregator", 6, 6), None),
     ],
 )
 def test_a_gap_stands_where_its_sender_goes_on(
-    copy: Path, tmp_path: Path, lost: Place, gap: tuple[str, int, int], goes_on: str | None
+    copy: Path, tmp_path: Path, lost: MessageRef, gap: tuple[str, int, int], goes_on: str | None
 ) -> None:
     broken = tmp_path / "north"
     shutil.copytree(copy, broken)

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from shared.audit.contents import looks_like
 from shared.audit.verify import verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_values, dump_yaml
 from shared.exchange.records import Sharing, TensorShape, Wire, now_text
 from shared.exchange.signing import SigningKey, canonical, digest_of
@@ -31,7 +31,7 @@ from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
 
 PATIENTS = b"names of patients " * 40
-UPDATE = Place("update", RUN, 1).path
+UPDATE = MessageRef("update", RUN, 1).path
 
 
 def image(form: str) -> bytes:
@@ -145,7 +145,7 @@ TABLES = {
 def answered(run: Played, files: dict[str, bytes | Path]) -> list[tuple[str, str]]:
     """What is found after the site has signed this answer, with every hash right."""
     run.send("round", 1, run.to_site(1), "consent")
-    run.seal_and_publish("update", 1, run.from_site(1, trains=True) | files)
+    run.sign_and_publish("update", 1, run.from_site(1, trains=True) | files)
     run.beat()
     return found(run)
 
@@ -218,12 +218,12 @@ def test_a_frame_holds_nothing_behind_it(tmp_path: Path) -> None:
 
     wire = Wire(compression="zstd")
     sound = run.to_site(1) | {names.GLOBAL_MODEL: frames(b"")}
-    run.seal_and_publish("round", 1, sound, wire=wire)
+    run.sign_and_publish("round", 1, sound, wire=wire)
     assert found(run) == []
     (tmp_path / "second").mkdir()
     second = Played(tmp_path / "second")
     second.offer_and_consent(wire=wire)
-    second.seal_and_publish("round", 1, sound | {names.GLOBAL_MODEL: frames(b"names")}, wire=wire)
+    second.sign_and_publish("round", 1, sound | {names.GLOBAL_MODEL: frames(b"names")}, wire=wire)
     ((file, said),) = found(second)
     assert (file.endswith(names.GLOBAL_MODEL), "is not one zstd frame" in said) == (True, True)
 
@@ -255,8 +255,8 @@ def test_a_comment_is_no_place_to_hide(tmp_path: Path) -> None:
         files = run.to_site(1)
         content = files[names.ROUND_CONFIGURATION]
         assert isinstance(content, bytes)
-        run.seal_and_publish("round", 1, files | {names.ROUND_CONFIGURATION: before + content + after})
-        said = dict(found(run)).get(f"{Place('round', RUN, 1).path}/{names.ROUND_CONFIGURATION}")
+        run.sign_and_publish("round", 1, files | {names.ROUND_CONFIGURATION: before + content + after})
+        said = dict(found(run)).get(f"{MessageRef('round', RUN, 1).path}/{names.ROUND_CONFIGURATION}")
         assert (said is None) == (what is None)
         assert what is None or what in (said or "")
 
@@ -266,9 +266,9 @@ def test_a_round_asks_for_nothing_but_what_was_offered(run: Played) -> None:
     content = files[names.ROUND_CONFIGURATION]
     assert isinstance(content, bytes)
     values = yaml.safe_load(content) | {"augmentation": {"note": "names of patients"}}
-    run.seal_and_publish("round", 1, files | {names.ROUND_CONFIGURATION: dump_values(values)})
+    run.sign_and_publish("round", 1, files | {names.ROUND_CONFIGURATION: dump_values(values)})
     assert found(run) == [
-        (f"{Place('round', RUN, 1).path}/config.yaml", "asks for something else than the run that was offered")
+        (f"{MessageRef('round', RUN, 1).path}/config.yaml", "asks for something else than the run that was offered")
     ]
 
 
@@ -297,9 +297,9 @@ def test_a_consent_says_no_more_than_its_keys(record: dict[str, object], what: s
     run = Played(tmp_path)
     run.offer()
     sound = {"run": RUN, "agrees": True, "reason": "yes", "images": {"train": "12"}}
-    run.seal_and_publish("consent", 0, {names.CONSENT: canonical(sound | record)})
+    run.sign_and_publish("consent", 0, {names.CONSENT: canonical(sound | record)})
     ((file, said),) = found(run)
-    assert (file, what in said) == (f"{Place('consent', RUN).path}/{names.CONSENT}", True), said
+    assert (file, what in said) == (f"{MessageRef('consent', RUN).path}/{names.CONSENT}", True), said
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_an_offer_holds_no_options_that_nobody_knows(options: dict[str, object],
     files = {names.RUN_CONFIGURATION: dump_yaml(offered), names.TENSORS: dump_yaml(sharing)}
     run.send("offer", 0, dict(files), None)
     ((file, said),) = found(run)
-    assert (file, what in said) == (f"{Place('offer', RUN).path}/{names.RUN_CONFIGURATION}", True), said
+    assert (file, what in said) == (f"{MessageRef('offer', RUN).path}/{names.RUN_CONFIGURATION}", True), said
 
 
 @pytest.mark.parametrize("name", [b64encode(PATIENTS).decode(), "a b", "a\nb", "x" * 65, "a..b", "é", "../a"])
@@ -333,7 +333,7 @@ def test_the_name_of_a_tensor_is_a_path_and_short(name: str, tmp_path: Path) -> 
     content = dump_values(sharing)
     run.send("offer", 0, {names.RUN_CONFIGURATION: dump_yaml(offered), names.TENSORS: content}, None)
     ((file, said),) = found(run)
-    assert (file, "a tensor's path" in said) == (f"{Place('offer', RUN).path}/{names.TENSORS}", True), said
+    assert (file, "a tensor's path" in said) == (f"{MessageRef('offer', RUN).path}/{names.TENSORS}", True), said
 
 
 @pytest.mark.parametrize("value", ["2.0", "-0.1", "1.0000000000000002"])
@@ -343,10 +343,10 @@ def test_a_verdict_tells_shares(field: str, value: str, run: Played) -> None:
     run.send("update", 1, run.from_site(1, trains=True), "round")
     sound = {"run": RUN, "round": 1, "site": "north", "status": "accepted", "reason": "", "epsilon": None}
     shares = {"score": "0.9", "tolerance": "0.3", "theta": None, "weight": "1.0"}
-    run.seal_and_publish("verdict", 1, {names.VERDICT: canonical(sound | shares | {field: value})})
+    run.sign_and_publish("verdict", 1, {names.VERDICT: canonical(sound | shares | {field: value})})
     run.beat()
     ((file, said),) = found(run)
-    assert file == f"{Place('verdict', RUN, 1).path}/{names.VERDICT}"
+    assert file == f"{MessageRef('verdict', RUN, 1).path}/{names.VERDICT}"
     assert said.endswith(f"{field}: must be in [0, 1] (found '{value}')")
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from shared.audit.cli import main
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Encrypt
 from tests.played import Played
 
@@ -87,9 +87,9 @@ def test_a_round_is_shown_with_what_was_not_opened(both: tuple[Played, Encrypt])
     result = audit("show", f"{ENCRYPTED}/1", played.drop)
     assert result.exit_code == 0 and "does not hold" not in result.output and "verdict: none" not in result.output
     hidden = [
-        f"{Place('update', ENCRYPTED, 1).path}/{names.METRICS}",
-        f"{Place('round', ENCRYPTED, 1).path}/{names.ROUND_CONFIGURATION}",
-        f"{Place('verdict', ENCRYPTED, 1).path}/{names.VERDICT}",
+        f"{MessageRef('update', ENCRYPTED, 1).path}/{names.METRICS}",
+        f"{MessageRef('round', ENCRYPTED, 1).path}/{names.ROUND_CONFIGURATION}",
+        f"{MessageRef('verdict', ENCRYPTED, 1).path}/{names.VERDICT}",
     ]
     told = f"  encrypted, not opened: {', '.join(hidden)}; name a key that opens them with --secret-key\n"
     assert (told in result.output) == (encrypt == "all")

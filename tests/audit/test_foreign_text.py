@@ -16,7 +16,7 @@ from shared import errors
 from shared.audit.cli import main as audit_command
 from shared.commands import say
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.signing import canonical
 from site_client.cli import main as site_command
 from tests.played import RUN, Played
@@ -44,9 +44,9 @@ def test_a_withdrawals_reason_reaches_no_terminal_raw(run: Played, store: RunSto
     store.ask(1, ("north",), ("north",))
     run.round(1, trains=True)
     content = canonical({"run": RUN, "reason": hostile})
-    run.seal_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
-    run.courier._awaited, run.courier._heard_at = Place("withdrawal", RUN), float("-inf")
-    assert run.courier._work()
+    run.sign_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
+    run.folder_sync._awaited, run.folder_sync._heard_at = MessageRef("withdrawal", RUN), float("-inf")
+    assert run.folder_sync._work()
     home = run.drop.parent
     for command, arguments in (
         (aggregator_command, ["status", "--work", str(home / "aggregator")]),
@@ -74,10 +74,10 @@ def test_whatever_is_said_is_printed_harmlessly(text: str) -> None:
 @given(st.text())
 def test_an_error_is_one_line_whatever_it_quotes(text: str) -> None:
     quoted = [
-        errors.StandingError(text),
-        errors.PassingError(text),
+        errors.ActionRequiredError(text),
+        errors.TransientError(text),
         errors.NotFoundError(text),
-        errors.PoisonError(text, text),
+        errors.RejectedError(text, text),
         errors.ConfigurationError([text]),
         errors.DataError([text]),
     ]
@@ -93,4 +93,4 @@ def test_the_commands_print_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo", "click.secho")
     ]
-    assert [place.partition(":")[0] for place in elsewhere] == ["shared/commands.py"]
+    assert [ref.partition(":")[0] for ref in elsewhere] == ["shared/commands.py"]

@@ -16,20 +16,20 @@ from click.testing import CliRunner
 from shared.audit.cli import main
 from shared.audit.verify import Audit, verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.folder.contract import MAX_ENTRIES
 from shared.folder.local import LocalFolder
 from tests.played import RUN, Played
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rights, links and pipes of POSIX")
 
-ROUND, UPDATE = Place("round", RUN, 1), Place("update", RUN, 1)
+ROUND, UPDATE = MessageRef("round", RUN, 1), MessageRef("update", RUN, 1)
 FILES = [
     *sorted(names.ROOT_FILES),
     UPDATE.manifest,
     f"{UPDATE.path}/{names.METRICS}",
     f"{UPDATE.path}/{names.SITE_MODEL}",
-    f"{Place('offer', RUN).path}/{names.RUN_CONFIGURATION}",
+    f"{MessageRef('offer', RUN).path}/{names.RUN_CONFIGURATION}",
 ]
 NAMES = (b"\x1b[2J\nall holds", b"\xff\xfe", b"x" * 255, b"\\ ;?")
 COMMANDS = (["verify"], ["timeline"], ["show", "1"], ["sent", "north"], ["diff", RUN, RUN], ["digest", RUN])
@@ -98,11 +98,11 @@ def test_a_folder_that_may_not_be_looked_into_is_a_finding_beside_others_and_alo
     shut.chmod(mode)
     try:
         with without_roots_rights():
-            for places in ([copy.parent], [shut, copy]):
-                code, output = cli("verify", *places)
+            for refs in ([copy.parent], [shut, copy]):
+                code, output = cli("verify", *refs)
                 assert (code, f"{shut}/.: cannot be read: Permission denied\n" in output) == (1, True)
                 assert f"{copy}/" not in output  # which was checked, and holds
-                assert cli("timeline", *places)[0] == 1
+                assert cli("timeline", *refs)[0] == 1
             code, output = cli("verify", shut)
             assert (code, output.startswith(f"{shut}: may not be read here; have a copy made")) == (2, True)
     finally:
@@ -187,7 +187,7 @@ def test_a_signed_table_of_any_size_is_not_read_whole(tmp_path: Path) -> None:
     run.send("round", 1, run.to_site(1), "consent")
     table = tmp_path / names.METRICS
     table.write_bytes(b"\n" * (2 << 20))
-    run.seal_and_publish("update", 1, {names.METRICS: table})
+    run.sign_and_publish("update", 1, {names.METRICS: table})
     assert looked_at(run.drop)[1][f"{UPDATE.path}/{names.METRICS}"] == "has 2097152 bytes, more than 1048576"
 
 

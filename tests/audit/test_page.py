@@ -11,9 +11,9 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from shared.audit.cli import main
-from shared.errors import PassingError
+from shared.errors import TransientError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Abort, Consent, Withdrawal
 from shared.exchange.signing import canonical, fingerprint, in_groups
 from tests.played import RUN, Played
@@ -84,7 +84,7 @@ def test_what_a_site_writes_is_shown_and_not_obeyed(tmp_path: Path) -> None:
 def test_the_newest_heartbeat_is_shown_with_the_trouble_that_it_tells(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.offer()
-    run.heartbeat.note_trouble(PassingError("the folder does not answer <i>"))
+    run.heartbeat.note_trouble(TransientError("the folder does not answer <i>"))
     run.heartbeat.beat("waiting", run.site, now=True)
     status = json.loads((run.drop / names.STATUS).read_bytes())["body"]
     _, page = page_of(run.drop, tmp_path / "page.html")
@@ -102,11 +102,11 @@ def test_it_claims_no_more_than_was_checked(played: Played, tmp_path: Path) -> N
 def test_findings_stand_at_its_top(played: Played, tmp_path: Path) -> None:
     copy = tmp_path / "north"
     shutil.copytree(played.drop, copy)
-    (copy / Place("update", RUN, 1).path / names.METRICS).write_bytes(b"names of patients")
+    (copy / MessageRef("update", RUN, 1).path / names.METRICS).write_bytes(b"names of patients")
     code, page = page_of(copy, tmp_path / "page.html")
     assert code == 1
     assert page.index("1 finding") < page.index('id="who"')
-    assert f"{Place('update', RUN, 1).path}/{names.METRICS}" in page
+    assert f"{MessageRef('update', RUN, 1).path}/{names.METRICS}" in page
     assert "No finding" not in page
     assert "what follows is not proven" in page
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from aggregator.setup import initialise
 from shared.audit.cli import main
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Sharing
 from tests.federation.running import run_configuration
@@ -58,10 +58,10 @@ def refused(*arguments: object) -> str:
         (f"trial/folders/north/runs/{RUN}/rounds/0001/to_site", "name {home}/trial/folders/north"),
     ],
 )
-def test_another_directory_is_told_from_a_forged_folder(home: Path, place: str, says: str) -> None:
+def test_another_directory_is_told_from_a_forged_folder(home: Path, ref: str, says: str) -> None:
     for command in (["verify"], ["timeline"], ["digest", RUN]):
-        sentence = refused(*command, home / place)
-        assert sentence.startswith(f"{home / place}: ")
+        sentence = refused(*command, home / ref)
+        assert sentence.startswith(f"{home / ref}: ")
         assert sentence.endswith(f"{says.format(home=home)}\n") or "{home}" not in says
         assert says.format(home=home) in sentence
 
@@ -133,7 +133,7 @@ def test_folders_are_called_by_the_site_of_their_signed_record(home: Path, tmp_p
     assert "not compared with a key of yours: --key" in result.stdout
     document = json.loads(CliRunner().invoke(main, ["report", "--json", str(tmp_path)]).stdout)
     assert document["remarks"] == [f"{moved}: holds the folder of north"]
-    lost = Place("verdict", RUN, 1)
+    lost = MessageRef("verdict", RUN, 1)
     (moved / lost.path / names.VERDICT).unlink()
     broken = tmp_path / "west"
     shutil.copytree(moved, broken)

@@ -14,7 +14,7 @@ from shared.audit.cli import main
 from shared.audit.replay import Step
 from shared.audit.verify import verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import FileEntry, Krum, RunConfiguration, Verdict, Wire
 from shared.exchange.signing import digest_of
 from shared.folder.local import LocalFolder
@@ -122,21 +122,21 @@ def test_one_bit_of_one_number_of_an_aggregate_is_noticed(case: str, tmp_path: P
 
 def test_another_final_model_is_noticed(tmp_path: Path) -> None:
     run = Recorded(tmp_path, run_of()).play()
-    place = Place("final", RUN)
+    ref = MessageRef("final", RUN)
     other = run.store.aggregate_path(0).read_bytes()
     for site in SITES:
-        manifest = run.messages[site, place].manifest
+        manifest = run.messages[site, ref].manifest
         files = manifest.files | {names.FINAL_MODEL: FileEntry(size=len(other), sha256=digest_of(other))}
-        run.seal(site, place, manifest.model_copy(update={"files": files}))
-        (run.folders / site / place.path / names.FINAL_MODEL).write_bytes(other)
+        run.sign(site, ref, manifest.model_copy(update={"files": files}))
+        (run.folders / site / ref.path / names.FINAL_MODEL).write_bytes(other)
     assert what_differs(run) == {f"0: final model of {site}" for site in SITES}
 
 
 def test_what_was_removed_is_said_and_what_follows_goes_on(tmp_path: Path) -> None:
     run = Recorded(tmp_path, run_of(keep="last 1", rounds=3)).play()
-    for place in (Place("update", RUN, 1), Place("update", RUN, 2), Place("round", RUN, 1)):
+    for ref in (MessageRef("update", RUN, 1), MessageRef("update", RUN, 2), MessageRef("round", RUN, 1)):
         for site in SITES:
-            for path in (run.folders / site / place.path).glob("*.safetensors"):
+            for path in (run.folders / site / ref.path).glob("*.safetensors"):
                 path.unlink()
     steps = {f"{step.round_no}: {step.what}": step for step in beside_scores(replayed(run.folders, RUN))}
     assert {step.outcome for step in steps.values()} == {"not replayable"}

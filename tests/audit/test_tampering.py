@@ -17,7 +17,7 @@ from deploy.local.webdav_server import EmbeddedServer
 from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
 from shared.exchange import channel, names
-from shared.exchange.names import Kind, Place
+from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records import Wire, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
@@ -73,7 +73,7 @@ def test_a_flipped_bit_is_noticed(copy: Path, data: st.DataObject) -> None:
 def test_every_byte_of_every_record_counts(run: Played) -> None:
     """Not a sample: each single byte of each kind of signed record, one after the other."""
     run.offer_and_consent()
-    for name in ("federation.json", "site.json", "status.json", Place("consent", RUN).manifest):
+    for name in ("federation.json", "site.json", "status.json", MessageRef("consent", RUN).manifest):
         content = (run.drop / name).read_bytes()
         with changed(run.drop / name):
             for position in range(len(content)):
@@ -122,30 +122,30 @@ def test_every_removed_file_is_noticed(copy: Path) -> None:
     [
         (
             ["verdict"],
-            Place("round", RUN, 2),
+            MessageRef("round", RUN, 2),
             "after 2 ({round}): those between are missing or broken; {verdict} must be",
         ),
         (
             ["round"],
-            Place("verdict", RUN, 1),
+            MessageRef("verdict", RUN, 1),
             "after 1 ({offer}): those between are missing or broken; {round} must be",
         ),
-        (["round", "verdict"], Place("round", RUN, 2), "after 1 ({offer}): those between are missing or broken"),
-        (["offer"], Place("round", RUN, 1), "after 0: those between are missing or broken"),
-        (["update"], Place("update", RUN, 2), "after 1 ({consent}): those between are missing or broken"),
+        (["round", "verdict"], MessageRef("round", RUN, 2), "after 1 ({offer}): those between are missing or broken"),
+        (["offer"], MessageRef("round", RUN, 1), "after 0: those between are missing or broken"),
+        (["update"], MessageRef("update", RUN, 2), "after 1 ({consent}): those between are missing or broken"),
     ],
 )
 def test_a_gap_is_told_with_what_lies_beside_it(
-    played: Played, tmp_path: Path, removed: list[Kind], found_at: Place, what: str
+    played: Played, tmp_path: Path, removed: list[Kind], found_at: MessageRef, what: str
 ) -> None:
     folder = tmp_path / "north"
     shutil.copytree(played.drop, folder)
-    places: dict[Kind, Place] = {kind: Place(kind, RUN, 1) for kind in ("round", "update", "verdict")}
-    places |= {kind: Place(kind, RUN) for kind in ("offer", "consent")}
+    refs: dict[Kind, MessageRef] = {kind: MessageRef(kind, RUN, 1) for kind in ("round", "update", "verdict")}
+    refs |= {kind: MessageRef(kind, RUN) for kind in ("offer", "consent")}
     for kind in removed:
-        shutil.rmtree(folder / places[kind].path)
+        shutil.rmtree(folder / refs[kind].path)
     said = {finding.file: finding.what for finding in findings(folder) if finding.what.startswith("is number")}
-    due = what.format(**{kind: place.path for kind, place in places.items()})
+    due = what.format(**{kind: ref.path for kind, ref in refs.items()})
     assert list(said) == [found_at.manifest]
     assert due in said[found_at.manifest]
     assert ("must be one of them" in said[found_at.manifest]) == ("must be" in due)
@@ -155,12 +155,12 @@ def test_times_that_cannot_be_are_told_and_are_no_finding(tmp_path: Path, monkey
     run = Played(tmp_path)
     for created in ("2020-11-21T10:00:00Z", "2020-11-21T09:00:00Z", "2099-01-01T00:00:00Z"):
         monkeypatch.setattr(channel, "now_text", lambda created=created: created)
-        if run.aggregator.message(Place("offer", RUN)) is None:
+        if run.aggregator.message(MessageRef("offer", RUN)) is None:
             run.offer_and_consent()
         else:
             run.send("round", 1 if created.startswith("2020") else 2, run.to_site(1), "consent")
     result = CliRunner().invoke(main, ["verify", str(run.drop)])
-    offer, first, second = Place("offer", RUN), Place("round", RUN, 1), Place("round", RUN, 2)
+    offer, first, second = MessageRef("offer", RUN), MessageRef("round", RUN, 1), MessageRef("round", RUN, 2)
     assert (
         f"north: {first.path} tells the time 2020-11-21T09:00:00Z, and {offer.path}, sent before it by aggregator, "
         "2020-11-21T10:00:00Z\n"
@@ -191,7 +191,7 @@ def test_a_name_can_neither_forge_a_line_nor_hide_one(copy: Path) -> None:
 
 def test_what_an_unfinished_write_left_is_no_finding(played: Played, copy: Path) -> None:
     """A copy of the file it was to become; a heartbeat, which is overwritten, need only be signed by the site."""
-    manifest = Place("offer", RUN).manifest
+    manifest = MessageRef("offer", RUN).manifest
     older = json.loads((copy / "status.json").read_bytes())["body"] | {"phase": "training"}
     key = SigningKey.at(played.drop.parent / "north" / "signing.key")
     for name, content, holds in (
@@ -201,8 +201,12 @@ def test_what_an_unfinished_write_left_is_no_finding(played: Played, copy: Path)
         ("status.json", key.sign(older), True),
         ("status.json", SigningKey(b"\x02" * 32).sign(older), False),
         ("federation.json", (copy / "site.json").read_bytes(), False),
-        (manifest, (copy / Place("verdict", RUN, 1).manifest).read_bytes(), False),
-        (f"{Place('offer', RUN).path}/run.yaml", (copy / Place("offer", RUN).path / "run.yaml").read_bytes(), False),
+        (manifest, (copy / MessageRef("verdict", RUN, 1).manifest).read_bytes(), False),
+        (
+            f"{MessageRef('offer', RUN).path}/run.yaml",
+            (copy / MessageRef("offer", RUN).path / "run.yaml").read_bytes(),
+            False,
+        ),
     ):
         for ending in (".new", ".new.new"):
             unfinished = copy / f"{name}{ending}"
@@ -224,32 +228,37 @@ def test_an_added_folder_is_noticed(copy: Path, foreign: str) -> None:
 
 def test_a_removed_message_is_noticed(copy: Path, tmp_path: Path) -> None:
     """A whole directory at a time, the newest included: status.json speaks of it."""
-    for place in (Place("offer", RUN), Place("update", RUN, 1), Place("verdict", RUN, 2), Place("final", RUN)):
-        shutil.move(copy / place.path, tmp_path / "kept")
+    for ref in (
+        MessageRef("offer", RUN),
+        MessageRef("update", RUN, 1),
+        MessageRef("verdict", RUN, 2),
+        MessageRef("final", RUN),
+    ):
+        shutil.move(copy / ref.path, tmp_path / "kept")
         try:
-            assert findings(copy), place
+            assert findings(copy), ref
         finally:
-            shutil.move(tmp_path / "kept", copy / place.path)
+            shutil.move(tmp_path / "kept", copy / ref.path)
     assert findings(copy) == []
 
 
 def test_a_removed_end_is_told_by_its_numbers(copy: Path, tmp_path: Path) -> None:
-    for place in (Place("final", RUN), Place("verdict", RUN, 2)):
-        shutil.move(copy / place.path, tmp_path / place.kind)
+    for ref in (MessageRef("final", RUN), MessageRef("verdict", RUN, 2)):
+        shutil.move(copy / ref.path, tmp_path / ref.kind)
     code, (line,) = cli("verify", copy)
-    for place in (Place("final", RUN), Place("verdict", RUN, 2)):
-        shutil.move(tmp_path / place.kind, copy / place.path)
-    newest = f"the newest here is number 4, {Place('round', RUN, 2).path}"
+    for ref in (MessageRef("final", RUN), MessageRef("verdict", RUN, 2)):
+        shutil.move(tmp_path / ref.kind, copy / ref.path)
+    newest = f"the newest here is number 4, {MessageRef('round', RUN, 2).path}"
     assert (code, f"{newest}: all after it, up to 6, are missing" in line) == (1, True)
 
 
 def test_a_message_signed_by_a_stranger_is_noticed(copy: Path) -> None:
-    manifest = copy / Place("update", RUN, 1).manifest
+    manifest = copy / MessageRef("update", RUN, 1).manifest
     body = json.loads(manifest.read_bytes())["body"]
     with changed(manifest):
         manifest.write_bytes(SigningKey(b"\x09" * 32).sign(body))
         found = {finding.file: finding.what for finding in findings(copy)}
-        assert "unknown key" in found[Place("update", RUN, 1).manifest]
+        assert "unknown key" in found[MessageRef("update", RUN, 1).manifest]
 
 
 def test_a_pinned_key_tells_a_folder_made_by_a_stranger(played: Played, copy: Path) -> None:
@@ -262,11 +271,11 @@ def test_a_message_on_its_way_is_no_finding_while_the_run_is_open(tmp_path: Path
     run = Played(tmp_path)
     run.offer_and_consent()
     run.round(1, trains=True)
-    upload = run.drop / Place("round", RUN, 2).path
+    upload = run.drop / MessageRef("round", RUN, 2).path
     upload.mkdir(parents=True)
     (upload / "config.yaml").write_bytes(b"round: 2\n")
     audit = verify(LocalFolder(run.drop))
-    assert (audit.findings, audit.in_progress) == ([], [Place("round", RUN, 2).path])
+    assert (audit.findings, audit.in_progress) == ([], [MessageRef("round", RUN, 2).path])
 
 
 @pytest.mark.parametrize("empty", ["runs/octa-2", f"runs/{RUN}/rounds/0002", f"runs/{RUN}/rounds/0002/to_site"])
@@ -276,13 +285,11 @@ def test_an_empty_folder_of_a_message_is_on_its_way_and_two_are_not(tmp_path: Pa
     run.round(1, trains=True)
     (run.drop / empty).mkdir(parents=True)
     code, (line,) = cli("verify", run.drop)
-    place = "runs/octa-2/offer" if empty == "runs/octa-2" else Place("round", RUN, 2).path
-    assert (code, f"1 on their way ({place})" in line) == (0, True)
+    ref = "runs/octa-2/offer" if empty == "runs/octa-2" else MessageRef("round", RUN, 2).path
+    assert (code, f"1 on their way ({ref})" in line) == (0, True)
     (run.drop / "runs" / "octa-3").mkdir()
     found = {finding.file: finding.what for finding in findings(run.drop)}
-    assert found == {
-        f"{path}/manifest.json": "is missing: its folder is empty" for path in (place, "runs/octa-3/offer")
-    }
+    assert found == {f"{path}/manifest.json": "is missing: its folder is empty" for path in (ref, "runs/octa-3/offer")}
 
 
 def test_a_run_whose_messages_were_all_taken_away_is_noticed(copy: Path, tmp_path: Path) -> None:
@@ -397,6 +404,6 @@ def test_whoever_withdrew_must_not_go_on_answering(tmp_path: Path) -> None:
     run.round(2, trains=False)
     found = {finding.file: finding.what for finding in verify(LocalFolder(run.drop)).findings}
     assert found == {
-        Place("update", RUN, 2).manifest: "was sent after the site had withdrawn from the run",
-        Place("round", RUN, 2).manifest: "was sealed although the site's withdrawal from the run was known",
+        MessageRef("update", RUN, 2).manifest: "was sent after the site had withdrawn from the run",
+        MessageRef("round", RUN, 2).manifest: "was signed although the site's withdrawal from the run was known",
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shared.doors import Refusal, yaml_text
 from shared.doors.yaml_text import MOST_EVENTS, parse, write
-from shared.errors import ConfigurationError, PoisonError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.reading import KEPT_BYTES, _kept_values, dump_yaml, parse_yaml
 from shared.exchange.records import Reliability, RunConfiguration, Sharing, TensorShape
@@ -139,7 +139,7 @@ def test_a_record_has_one_text_and_nothing_hides_in_another(way: str) -> None:
     other = OTHERWISE[way](content)
     assert other != content
     assert open_yaml(content, RunConfiguration, "run.yaml") == run_configuration()
-    with pytest.raises(PoisonError, match="is not written as the protocol writes this record"):
+    with pytest.raises(RejectedError, match="is not written as the protocol writes this record"):
         open_yaml(other, RunConfiguration, "run.yaml")
     assert parse_yaml(other, RunConfiguration, "RUN.yaml") == run_configuration()
 
@@ -158,7 +158,7 @@ def test_maps_without_an_order_of_their_own_are_in_the_order_of_their_keys() -> 
 @pytest.mark.parametrize("escape", [r"\UFFFFFFFF", r"\U00110000", r"\uD800", r"\xZZ", r"\UFFFFFFFF" * 1000])
 def test_an_escape_of_no_character_in_a_reliability_is_poison(escape: str) -> None:
     content = f'theta: "{escape}"\n'.encode()
-    with pytest.raises(PoisonError, match="is not plain YAML"):
+    with pytest.raises(RejectedError, match="is not plain YAML"):
         open_yaml(content, Reliability, "reliability.yaml")
     with pytest.raises(ConfigurationError, match="is not plain YAML"):
         parse_yaml(f'run: "{escape}"\n'.encode(), RunConfiguration, "RUN.yaml")

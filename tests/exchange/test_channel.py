@@ -1,4 +1,4 @@
-"""Two ends of one folder: seal and publish one way, fetch and verify the other."""
+"""Two ends of one folder: sign and publish one way, fetch and verify the other."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import DoubtfulError, NotFoundError, PassingError, PoisonError
+from shared.errors import DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.folder.local import LocalFolder
 
 KEYS = {AGGREGATOR: SigningKey(b"\x01" * 32), "north": SigningKey(b"\x02" * 32)}
-OFFER, CONSENT = Place("offer", "r"), Place("consent", "r")
+OFFER, CONSENT = MessageRef("offer", "r"), MessageRef("consent", "r")
 OFFERED = dump_yaml(RunConfiguration(run="r", task="t", method="mean", sites=["north"], rounds=2))
 FILES: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: OFFERED, names.TENSORS: b"tensors: {}\n"}
 
@@ -32,7 +32,7 @@ class Flaky(LocalFolder):
     def _count(self) -> None:
         self._left -= 1
         if self._left == 0:
-            raise PassingError("the connection broke")
+            raise TransientError("the connection broke")
 
     def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
         super().upload(path, source, sha256=sha256)
@@ -45,7 +45,7 @@ class Flaky(LocalFolder):
 
 def channel(home: Path, me: str, folder: LocalFolder) -> Channel:
     other = "north" if me == AGGREGATOR else AGGREGATOR
-    peer = Correspondent("retina", "north", other, KEYS[other].public)
+    peer = Peer("retina", "north", other, KEYS[other].public)
     return Channel(home / me, folder, me=me, key=KEYS[me], peer=peer)
 
 
@@ -55,19 +55,19 @@ def folder(tmp_path: Path) -> LocalFolder:
     return LocalFolder(tmp_path / "drop")
 
 
-def receive(reader: Channel, place: Place, *answers: str | None) -> object:
-    manifest = reader.notice(place)
+def receive(reader: Channel, ref: MessageRef, *answers: str | None) -> object:
+    manifest = reader.notice(ref)
     assert manifest is not None
-    return reader.fetch(place, manifest, answers=answers or (None,), max_weights_bytes=100)
+    return reader.fetch(ref, manifest, answers=answers or (None,), max_weights_bytes=100)
 
 
 def test_a_message_arrives_and_is_answered(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    offer = aggregator.seal(OFFER, FILES, in_reply_to=None)
+    offer = aggregator.sign(OFFER, FILES, in_reply_to=None)
     assert north.notice(OFFER) is None
     aggregator.publish()
     assert receive(north, OFFER) == offer
-    consent = north.seal(CONSENT, {names.CONSENT: b"{}"}, in_reply_to=offer.digest)
+    consent = north.sign(CONSENT, {names.CONSENT: b"{}"}, in_reply_to=offer.digest)
     north.publish()
     assert receive(aggregator, CONSENT, offer.digest) == consent
     assert (aggregator.own_head, aggregator.peer_head) == (offer.head, consent.head)
@@ -75,20 +75,20 @@ def test_a_message_arrives_and_is_answered(tmp_path: Path, folder: LocalFolder) 
     assert (again.own_head, again.peer_head) == (offer.head, consent.head)
 
 
-def test_a_sealed_message_stays_as_it_is(tmp_path: Path, folder: LocalFolder) -> None:
+def test_a_signed_message_stays_as_it_is(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator = channel(tmp_path, AGGREGATOR, folder)
-    first = aggregator.seal(OFFER, FILES, in_reply_to=None)
+    first = aggregator.sign(OFFER, FILES, in_reply_to=None)
     changed: dict[str, bytes | Path] = dict.fromkeys(FILES, b"other")
-    assert aggregator.seal(OFFER, changed, in_reply_to=None) == first
+    assert aggregator.sign(OFFER, changed, in_reply_to=None) == first
     assert aggregator.path(OFFER, names.TENSORS).read_bytes() == FILES[names.TENSORS]
 
 
 @pytest.mark.parametrize("files", [{}, {names.TENSORS: b""}, FILES | {"patients.csv": b""}, FILES | {"../x": b""}])
-def test_only_the_closed_list_is_ever_sealed(
+def test_only_the_closed_list_is_ever_signed(
     tmp_path: Path, folder: LocalFolder, files: dict[str, bytes | Path]
 ) -> None:
     with pytest.raises(ValueError, match="is not what belongs into"):
-        channel(tmp_path, AGGREGATOR, folder).seal(OFFER, files, in_reply_to=None)
+        channel(tmp_path, AGGREGATOR, folder).sign(OFFER, files, in_reply_to=None)
     assert not (tmp_path / AGGREGATOR / "mirror").exists()
 
 
@@ -97,8 +97,8 @@ def test_an_interrupted_publish_is_repeated_to_the_same_end(
     tmp_path: Path, folder: LocalFolder, fails_after: int
 ) -> None:
     aggregator = channel(tmp_path, AGGREGATOR, Flaky(folder.root, fails_after))
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
-    with pytest.raises(PassingError):
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
+    with pytest.raises(TransientError):
         aggregator.publish()
     channel(tmp_path, AGGREGATOR, folder).publish()  # a new process
     for name in (*FILES, names.MANIFEST):
@@ -109,7 +109,7 @@ def test_an_interrupted_publish_is_repeated_to_the_same_end(
 
 def test_a_torn_payload_is_fetched_again(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     payload = folder.root / OFFER.path / names.TENSORS
     right = payload.read_bytes()
@@ -143,13 +143,13 @@ def test_what_does_not_come_as_it_is_listed_is_never_poison(
     tmp_path: Path, folder: LocalFolder, cut: str, hidden: str
 ) -> None:
     aggregator = channel(tmp_path, AGGREGATOR, folder)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     lying = Lying(folder.root, cut, hidden)
     north = channel(tmp_path, "north", lying)
     assert receive(north, OFFER) is None
     for _ in range(3):
-        with pytest.raises(PassingError, match="does not come as the folder lists it"):
+        with pytest.raises(TransientError, match="does not come as the folder lists it"):
             receive(north, OFFER)
     lying.cut = lying.hidden = "nothing"
     assert receive(north, OFFER) is not None
@@ -158,7 +158,7 @@ def test_what_does_not_come_as_it_is_listed_is_never_poison(
 @pytest.mark.parametrize("name", [names.MANIFEST, names.TENSORS])
 def test_what_is_cut_or_missing_in_the_folder_is_poison(tmp_path: Path, folder: LocalFolder, name: str) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     path = folder.root / OFFER.path / name
     if name == names.MANIFEST:
@@ -166,7 +166,7 @@ def test_what_is_cut_or_missing_in_the_folder_is_poison(tmp_path: Path, folder: 
     else:
         path.unlink()
     assert receive(north, OFFER) is None
-    with pytest.raises(PoisonError, match=name):
+    with pytest.raises(RejectedError, match=name):
         receive(north, OFFER)
 
 
@@ -199,7 +199,7 @@ def test_what_comes_with_other_bytes_each_time_is_doubtful_from_the_second_time_
 ) -> None:
     """Whoever lets a message fail in another way each time would else be waited for for ever."""
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", Restless(folder.root, name))
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     assert receive(north, OFFER) is None
     for _ in range(3):
@@ -210,11 +210,11 @@ def test_what_comes_with_other_bytes_each_time_is_doubtful_from_the_second_time_
 
 def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     (folder.root / OFFER.path / names.TENSORS).write_bytes(b"tensors: [] ")
     assert receive(north, OFFER) is None
-    with pytest.raises(PoisonError, match="SHA-256") as caught:
+    with pytest.raises(RejectedError, match="SHA-256") as caught:
         receive(north, OFFER)
     north.refuse(OFFER, caught.value, b"manifest")
     for reader in (north, channel(tmp_path, "north", folder)):
@@ -229,18 +229,18 @@ def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, f
 def test_a_record_larger_than_its_bound_is_never_fetched(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
     large = b" " * (names.MAX_RECORD_BYTES + 1)
-    aggregator.seal(OFFER, {names.RUN_CONFIGURATION: large, names.TENSORS: b""}, in_reply_to=None)
+    aggregator.sign(OFFER, {names.RUN_CONFIGURATION: large, names.TENSORS: b""}, in_reply_to=None)
     aggregator.publish()
-    with pytest.raises(PoisonError, match="at most"):
+    with pytest.raises(RejectedError, match="at most"):
         receive(north, OFFER)
     assert not (north.mirror / OFFER.path / names.RUN_CONFIGURATION).exists()
 
 
 def test_messages_that_were_skipped_are_noticed(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
-    second = Place("offer", "s")
-    aggregator.seal(second, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
+    second = MessageRef("offer", "s")
+    aggregator.sign(second, FILES, in_reply_to=None)
     aggregator.publish()
     manifest = north.notice(second)
     assert manifest is not None
@@ -253,12 +253,12 @@ def test_messages_that_were_skipped_are_noticed(tmp_path: Path, folder: LocalFol
 
 def test_an_accepted_message_is_never_refused(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    offer = aggregator.seal(OFFER, FILES, in_reply_to=None)
+    offer = aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     assert receive(north, OFFER) == offer
     assert receive(north, OFFER) == offer  # again: nothing changes, nothing breaks the chain
     with pytest.raises(ValueError, match="was accepted"):
-        north.refuse(OFFER, PoisonError("x", "y"), b"")
+        north.refuse(OFFER, RejectedError("x", "y"), b"")
 
 
 def test_tensor_files_may_not_be_larger_together_than_what_a_run_sends(tmp_path: Path, folder: LocalFolder) -> None:
@@ -266,11 +266,11 @@ def test_tensor_files_may_not_be_larger_together_than_what_a_run_sends(tmp_path:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
     files: dict[str, bytes | Path] = {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: bytes(60)}
     more: dict[str, bytes | Path] = {names.state_file(group): bytes(30) for group in ("control", "patients")}
-    place = Place("round", "r", 1)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
-    aggregator.seal(place, files | more, in_reply_to=None)
+    ref = MessageRef("round", "r", 1)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(ref, files | more, in_reply_to=None)
     aggregator.publish()
     assert receive(north, OFFER) is not None
-    with pytest.raises(PoisonError, match=r"state-patients\.safetensors: has 30 bytes, at most 10 are expected"):
-        receive(north, place)
-    assert not north.path(place, names.state_file("patients")).exists()
+    with pytest.raises(RejectedError, match=r"state-patients\.safetensors: has 30 bytes, at most 10 are expected"):
+        receive(north, ref)
+    assert not north.path(ref, names.state_file("patients")).exists()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.numpy import load_file, save
 
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import is_name
 from shared.exchange.reading import dump_yaml, parse_yaml
@@ -67,7 +67,7 @@ def test_a_score_that_a_run_does_not_say_is_left_out() -> None:
     """As it was in runs that are older than the choice; there is one text of a run."""
     text = RUN.replace("sites_per_round:", "tolerance_score: null\nsites_per_round:")
     assert parse_yaml(text.encode(), RunConfiguration, "run.yaml").tolerance_score is None
-    with pytest.raises(PoisonError, match="not written as the protocol writes"):
+    with pytest.raises(RejectedError, match="not written as the protocol writes"):
         open_yaml(text.encode(), RunConfiguration, "run.yaml")
 
 
@@ -128,7 +128,7 @@ def test_bad_yaml_is_refused_with_file_and_reason(text: str, reason: str) -> Non
     assert all(problem.startswith("RUN.yaml: ") for problem in caught.value.problems)
     assert reason in str(caught.value)
     assert not any(technical in str(caught.value) for technical in ("pattern", "<byte string>", "dictionary", "4300"))
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         open_yaml(text.encode(), RunConfiguration, "run.yaml")
 
 
@@ -147,7 +147,7 @@ DEEP = 1_000_000  # bytes, of which a parser that reads them all makes minutes
     ids=lambda text: text[:6],
 )
 def test_a_file_that_is_nested_without_end_is_refused_before_all_of_it_is_read(text: str) -> None:
-    with pytest.raises(PoisonError, match="is nested too deeply"):
+    with pytest.raises(RejectedError, match="is nested too deeply"):
         open_yaml(text.encode(), RunConfiguration, "run.yaml")
 
 
@@ -229,7 +229,7 @@ ENTRIES: dict[str, object] = {
     ],
 )
 def test_a_bad_tensor_file_is_poison(tmp_path: Path, content: bytes, reason: str) -> None:
-    with pytest.raises(PoisonError) as caught:
+    with pytest.raises(RejectedError) as caught:
         check(tmp_path / "x", content)
     assert caught.value.file == "model.safetensors"
     assert reason in caught.value.reason
@@ -239,16 +239,16 @@ def test_free_text_cannot_hide_behind_an_escape(tmp_path: Path) -> None:
     """``__metadata__`` may be spelt with JSON escapes; it is still free text."""
     text = json.dumps(ENTRIES | {"__metadata__": {"patient": "x"}}).replace("__metadata__", "\\u005f_metadata__")
     content = struct.pack("<Q", len(text)) + text.encode() + b"\x00" * 52
-    with pytest.raises(PoisonError, match="free text"):
+    with pytest.raises(RejectedError, match="free text"):
         check(tmp_path / "x", content)
 
 
 def test_free_text_cannot_hide_in_a_tensors_entry_or_behind_a_repeated_key(tmp_path: Path) -> None:
     noted = ENTRIES | {"b": {"dtype": "F32", "shape": [], "data_offsets": [48, 52], "patient": "x"}}
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         check(tmp_path / "x", header_of(noted))
     text = json.dumps(ENTRIES).replace('"b":', '"b": {"patient": "x"}, "b":')
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         check(tmp_path / "x", struct.pack("<Q", len(text)) + text.encode() + b"\x00" * 52)
 
 
@@ -259,10 +259,10 @@ def test_a_tensor_named_with_half_a_character_or_worse_is_poison(tmp_path: Path,
     """Half a character cannot be written down again: whoever tries to is ended by that."""
     text = json.dumps(ENTRIES, separators=(",", ":")).replace('"a.weight"', f'"{name}"').encode()
     content = struct.pack("<Q", len(text)) + text + b"\x00" * 52
-    with pytest.raises(PoisonError, match="carries free text beside its tensors") as caught:
+    with pytest.raises(RejectedError, match="carries free text beside its tensors") as caught:
         check(tmp_path / "x", content)
     assert str(caught.value).isprintable()
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         layout_of(tmp_path / "x", "model.safetensors")
 
 
@@ -274,9 +274,9 @@ def test_a_header_is_not_a_megabyte_of_blanks(tmp_path: Path) -> None:
         if room % 8 == 0 and room < len(text) + 8:
             check_tensors(tmp_path / "x", TENSORS, "model.safetensors")
         else:
-            with pytest.raises(PoisonError):
+            with pytest.raises(RejectedError):
                 check_tensors(tmp_path / "x", TENSORS, "model.safetensors")
-    with pytest.raises(PoisonError, match="is blank for the most part"):
+    with pytest.raises(RejectedError, match="is blank for the most part"):
         (tmp_path / "x").write_bytes(struct.pack("<Q", 1 << 20) + text.ljust(1 << 20) + b"\x00" * 52)
         layout_of(tmp_path / "x", "model.safetensors")
 
@@ -287,7 +287,7 @@ SHAPES = [[2**31], [2**16, 2**16], [2**30, 2], [2] * 9, [-1], [2**64], [True], [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_tensor_of_more_numbers_than_any_layer_has_is_refused(tmp_path: Path, shape: object) -> None:
     entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 48]}
-    with pytest.raises(PoisonError, match="is not a safetensors file"):
+    with pytest.raises(RejectedError, match="is not a safetensors file"):
         check(tmp_path / "x", header_of({"a.weight": entry}, b"\x00" * 48))
     with pytest.raises(ValidationError):
         TensorShape.model_validate({"dtype": "F32", "shape": shape})
@@ -306,7 +306,7 @@ def test_one_value_that_is_not_finite_is_poison(
 ) -> None:
     spoilt = {name: array.copy() for name, array in GOOD.items()}
     spoilt["a.weight"].flat[position] = value
-    with pytest.raises(PoisonError, match="not finite"):
+    with pytest.raises(RejectedError, match="not finite"):
         check(tmp_path_factory.getbasetemp() / "spoilt", save(spoilt))
 
 
@@ -366,7 +366,7 @@ HEADER = "round,epoch,split,images,learning_rate,loss,dice_mean,dice_std\n"
     ],
 )
 def test_anything_else_is_not_a_table(content: str) -> None:
-    with pytest.raises(PoisonError, match="is not a metrics table"):
+    with pytest.raises(RejectedError, match="is not a metrics table"):
         read_metrics(content.encode(), "metrics.csv")
 
 
@@ -382,7 +382,7 @@ def test_anything_else_is_not_a_table(content: str) -> None:
 def test_a_number_of_more_than_four_decimals_or_a_loss_beyond_10_is_refused(row: str, wrong: str) -> None:
     """The digits of a score are a channel for whoever made the model. Tables of protocol 1 hold them all."""
     content = f"{HEADER}{row}\n".encode()
-    with pytest.raises(PoisonError, match=re.escape(wrong)):
+    with pytest.raises(RejectedError, match=re.escape(wrong)):
         read_metrics(content, "metrics.csv")
     assert len(read_metrics(content, "metrics.csv", is_rounded=False)) == 1
 
@@ -404,7 +404,7 @@ def test_a_table_has_one_text() -> None:
         sound.replace("0.1\n", "0.10000000000000000001\n"),
         sound.replace("0.1\n", "1\n"),
     ):
-        with pytest.raises(PoisonError, match="is not a metrics table"):
+        with pytest.raises(RejectedError, match="is not a metrics table"):
             read_metrics(other.encode(), "metrics.csv")
 
 
@@ -429,7 +429,7 @@ def test_a_score_is_in_the_range_of_its_column(column: str, value: str, holds: b
     if holds:
         assert read_metrics(content, "metrics.csv", is_rounded=False)[0].scores == {column: float(value)}
     else:
-        with pytest.raises(PoisonError, match=f"{column} is {value}, which is not in its range"):
+        with pytest.raises(RejectedError, match=f"{column} is {value}, which is not in its range"):
             read_metrics(content, "metrics.csv")
 
 
@@ -438,17 +438,17 @@ def test_a_score_is_in_the_range_of_its_column(column: str, value: str, holds: b
 
 def test_a_key_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "signing.key"
-    with pytest.raises(StandingError, match="is missing: put this very key back"):
+    with pytest.raises(ActionRequiredError, match="is missing: put this very key back"):
         SigningKey.at(path)
     key = SigningKey.made_at(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert SigningKey.at(path).public == SigningKey.made_at(path).public == key.public
     path.chmod(0o640)
-    with pytest.raises(StandingError, match="chmod 600"):
+    with pytest.raises(ActionRequiredError, match="chmod 600"):
         SigningKey.at(path)
     path.chmod(0o600)
     path.write_text("not a key")
-    with pytest.raises(StandingError, match="does not hold a dropfed key"):
+    with pytest.raises(ActionRequiredError, match="does not hold a dropfed key"):
         SigningKey.at(path)
 
 
@@ -459,10 +459,10 @@ settings.load_profile("default")
 @pytest.mark.parametrize("case", cases("oct_csv_val_loss"))
 def test_a_column_is_found_by_its_name_wherever_it_stands(case):
     """Sorted columns stand elsewhere in another task: who reads by position takes one score for another."""
-    places = case["expected"]
+    refs = case["expected"]
     others = {"seg": ["accuracy"], "cls": ["accuracy", "auroc"]}
     for task, before in others.items():
-        scores = dict.fromkeys([*before, "sensitivity"], 0.5) | {"kappa": 0.25 * places[task]}
+        scores = dict.fromkeys([*before, "sensitivity"], 0.5) | {"kappa": 0.25 * refs[task]}
         content = write_metrics([MetricsRow(1, 0, "validation", "9", 0.1, 0.7, scores)])
         assert content.split(b"\n")[0].split(b",").index(b"kappa") == 6 + len(before)
-        assert read_metrics(content, "metrics.csv")[0].scores["kappa"] == 0.25 * places[task]
+        assert read_metrics(content, "metrics.csv")[0].scores["kappa"] == 0.25 * refs[task]

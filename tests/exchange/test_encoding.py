@@ -21,7 +21,7 @@ from safetensors.torch import load_file as load_torch
 
 from shared.doors import Refusal
 from shared.doors.zstd_frame import compress, expand
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange.encoding import check_encoded, decode, encode, max_file_bytes, rounded
 from shared.exchange.records import PLAIN, TensorList, TensorShape, Wire
 from shared.exchange.weights import check_tensors, write_tensors
@@ -258,13 +258,13 @@ def with_frame(frame: bytes) -> bytes:
     return in_room(FRAMES | {"a.weight": np.frombuffer(frame, np.uint8)})
 
 
-def refusal(home: Path, content: bytes, wire: Wire) -> PoisonError:
+def refusal(home: Path, content: bytes, wire: Wire) -> RejectedError:
     """Why ``content`` is refused; nothing may be left of the attempt."""
     home.mkdir(exist_ok=True)
     encoded, before = home / "encoded", home / "before"
     encoded.write_bytes(content)
     write_tensors(before, LISTED, MODEL.__getitem__)
-    with pytest.raises(PoisonError) as caught:
+    with pytest.raises(RejectedError) as caught:
         decode(encoded, home / "decoded", LISTED, wire, before, shown_as=SHOWN)
     assert caught.value.file == SHOWN
     assert sorted(path.name for path in home.iterdir()) == ["before", "encoded"]
@@ -324,7 +324,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "encoded"
     path.write_bytes(in_room({"w": np.frombuffer(bomb, np.uint8)}, tensors))
     assert path.stat().st_size <= max_file_bytes(tensors, ZSTD)
-    with peak_memory() as peak, pytest.raises(PoisonError, match="one zstd frame"):
+    with peak_memory() as peak, pytest.raises(RejectedError, match="one zstd frame"):
         decode(path, tmp_path / "decoded", tensors, ZSTD, shown_as=SHOWN)
     assert peak() < 1_000_000
     assert not (tmp_path / "decoded").exists()

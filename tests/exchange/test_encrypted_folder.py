@@ -13,21 +13,21 @@ from click.testing import CliRunner
 from aggregator.site import open_channel
 from shared.audit.cli import main
 from shared.audit.verify import verify
-from shared.errors import NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, NotFoundError, RejectedError, TransientError
 from shared.exchange import channel, ciphertexts, names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import Ciphertext, EncryptionKey, encrypt
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records import Encrypt, FileEntry
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, write_metrics
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from site_client import store
 from tests.played import RUN, Played
 
-UPDATE = Place("update", RUN, 1)
+UPDATE = MessageRef("update", RUN, 1)
 TABLE = write_metrics([MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "dice_std": 0.1})])
 
 
@@ -168,20 +168,20 @@ def test_what_was_to_be_encrypted_is_refused_as_plain_text(
     with monkeypatch.context() as patch:
         patch.setattr(channel, "encrypts", lambda *_: False)
         files: dict[str, bytes | Path] = {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)}
-        run.seal_and_publish("update", 1, files)
+        run.sign_and_publish("update", 1, files)
     assert "is not encrypted" in refusal(run)
     assert any("is not encrypted" in finding.what for finding in verify(LocalFolder(run.drop)).findings)
 
 
 def refusal(run: Played) -> str:
     """Why the aggregator refuses the answer, for good."""
-    manifest, asked = run.aggregator.notice(UPDATE), run.aggregator.message(Place("round", RUN, 1))
+    manifest, asked = run.aggregator.notice(UPDATE), run.aggregator.message(MessageRef("round", RUN, 1))
     assert manifest is not None
     assert asked is not None
     for attempt in range(2):
         try:
             fetched = run.aggregator.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
-        except PoisonError as error:
+        except RejectedError as error:
             run.aggregator.refuse(UPDATE, error, manifest)
             return str(error)
         assert (attempt, fetched) == (0, None)
@@ -209,7 +209,7 @@ def test_a_signed_ciphertext_that_does_not_decrypt_is_poison(
         return Ciphertext(target, FileEntry(size=size, sha256=sha256), made.content)
 
     monkeypatch.setattr(ciphertexts, "encrypt", damaged)
-    run.seal_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
+    run.sign_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
     assert f"{UPDATE.path}/{names.SITE_MODEL}: does not decrypt" in refusal(run)
     assert not run.aggregator.path(UPDATE, names.SITE_MODEL).exists()
     quarantined = run.aggregator.mirror.parent / "quarantine" / UPDATE.path
@@ -223,12 +223,12 @@ def test_a_signed_ciphertext_that_does_not_decrypt_is_poison(
 
 def test_a_ciphertext_that_says_it_is_larger_than_any_answer_is_not_fetched(tmp_path: Path) -> None:
     run = answering(tmp_path, "weights")
-    run.seal_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
-    manifest, asked = run.aggregator.notice(UPDATE), run.aggregator.message(Place("round", RUN, 1))
+    run.sign_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
+    manifest, asked = run.aggregator.notice(UPDATE), run.aggregator.message(MessageRef("round", RUN, 1))
     size = run.site.path(UPDATE, names.SITE_MODEL).stat().st_size
     assert manifest is not None
     assert asked is not None
-    with pytest.raises(PoisonError, match=f"has {size} bytes, at most {size - 1}"):
+    with pytest.raises(RejectedError, match=f"has {size} bytes, at most {size - 1}"):
         run.aggregator.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=size - 1)
     assert run.aggregator.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=size) is not None
 
@@ -236,7 +236,7 @@ def test_a_ciphertext_that_says_it_is_larger_than_any_answer_is_not_fetched(tmp_
 def another(run: Played, folder: LocalFolder) -> Channel:
     """The site's end as a new process opens it."""
     work = run.site.mirror.parent
-    peer = Correspondent("retina", "north", AGGREGATOR, run.aggregator_key)
+    peer = Peer("retina", "north", AGGREGATOR, run.aggregator_key)
     key, own = SigningKey.at(work / "signing.key"), EncryptionKey.found_at(work / "encryption.key")
     return Channel(work, folder, me="north", key=key, peer=peer, encryption_key=own)
 
@@ -256,20 +256,20 @@ class Torn(LocalFolder):
 
     def _count(self) -> None:
         if self.left == 0:
-            raise PassingError("the connection broke")
+            raise TransientError("the connection broke")
         self.left -= 1
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2])
-def test_a_new_process_sends_the_very_bytes_that_were_sealed(tmp_path: Path, survived: int) -> None:
+def test_a_new_process_sends_the_very_bytes_that_were_signed(tmp_path: Path, survived: int) -> None:
     run, torn = answering(tmp_path, "all"), Torn(tmp_path / "drop")
     torn.left = survived
-    site, asked = another(run, torn), run.site.message(Place("round", RUN, 1))
+    site, asked = another(run, torn), run.site.message(MessageRef("round", RUN, 1))
     assert asked is not None
     files: dict[str, bytes | Path] = {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)}
-    sealed = site.seal(UPDATE, files, in_reply_to=asked.digest)
-    site._published = sealed.manifest.seq - 1
-    with pytest.raises(PassingError):
+    signed = site.sign(UPDATE, files, in_reply_to=asked.digest)
+    site._published = signed.manifest.seq - 1
+    with pytest.raises(TransientError):
         site.publish()
     run.site = another(run, LocalFolder(tmp_path / "drop"))
     run.site.publish()
@@ -281,23 +281,23 @@ def test_a_new_process_sends_the_very_bytes_that_were_sealed(tmp_path: Path, sur
 
 def test_a_site_that_lost_its_disk_reads_its_own_messages_again(tmp_path: Path) -> None:
     run = play(tmp_path / "home", "all")
-    before = run.site.path(Place("consent", RUN), names.CONSENT).read_bytes()
+    before = run.site.path(MessageRef("consent", RUN), names.CONSENT).read_bytes()
     shutil.rmtree(run.site.mirror / names.RUNS)
     site = another(run, LocalFolder(run.drop))
-    site.adopt([Place("consent", RUN), UPDATE, Place("update", RUN, 2)])
-    assert site.path(Place("consent", RUN), names.CONSENT).read_bytes() == before
+    site.adopt([MessageRef("consent", RUN), UPDATE, MessageRef("update", RUN, 2)])
+    assert site.path(MessageRef("consent", RUN), names.CONSENT).read_bytes() == before
     assert site.own_head == run.site.own_head
 
 
 @pytest.mark.parametrize("mode", ["weights", "all"])
 @pytest.mark.parametrize("damaged", [None, b"", b"encrypt: none"])
-def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(
+def test_nothing_is_signed_while_nobody_can_tell_what_is_to_be_encrypted(
     tmp_path: Path, damaged: bytes | None, mode: Encrypt
 ) -> None:
     run = answering(tmp_path, mode)
-    asked = run.site.message(Place("round", RUN, 1))
+    asked = run.site.message(MessageRef("round", RUN, 1))
     assert asked is not None
-    offered = run.site.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+    offered = run.site.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
     whole = offered.read_bytes()
     offered.unlink()
     if damaged == b"encrypt: none":  # well-formed, and not what was offered
@@ -305,8 +305,8 @@ def test_nothing_is_sealed_while_nobody_can_tell_what_is_to_be_encrypted(
     if damaged is not None:
         offered.write_bytes(damaged)
     site = another(run, LocalFolder(run.drop))
-    with pytest.raises(StandingError, match="says what is encrypted"):
-        site.seal(UPDATE, {names.METRICS: TABLE, names.SITE_MODEL: run.model(1.0)}, in_reply_to=asked.digest)
+    with pytest.raises(ActionRequiredError, match="says what is encrypted"):
+        site.sign(UPDATE, {names.METRICS: TABLE, names.SITE_MODEL: run.model(1.0)}, in_reply_to=asked.digest)
     site.publish()
     assert site.message(UPDATE) is None
     assert not (run.drop / UPDATE.path).exists()
@@ -320,17 +320,17 @@ def test_plain_text_is_not_taken_on_the_word_of_a_damaged_copy(
     run = answering(tmp_path, "all")
     with monkeypatch.context() as patch:
         patch.setattr(channel, "encrypts", lambda *_: False)
-        run.seal_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
-    offered = run.aggregator.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+        run.sign_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
+    offered = run.aggregator.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
     offered.write_bytes(offered.read_bytes().replace(b"encrypt: all", b"encrypt: none"))
     home = run.aggregator.mirror.parent
     key, own = SigningKey.at(tmp_path / "aggregator" / "signing.key"), tmp_path / "aggregator" / "encryption.key"
     again = open_channel(home, LocalFolder(run.drop), key, EncryptionKey.at(own) if has_key else None)
     assert again is not None
-    manifest, asked = again.notice(UPDATE), again.message(Place("round", RUN, 1))
+    manifest, asked = again.notice(UPDATE), again.message(MessageRef("round", RUN, 1))
     assert manifest is not None and asked is not None
     for _ in range(2):
-        with pytest.raises(StandingError, match="nothing is sent or taken until it is back"):
+        with pytest.raises(ActionRequiredError, match="nothing is sent or taken until it is back"):
             again.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
     assert again.refusal(UPDATE) is None  # and no site is blamed for it
 
@@ -338,19 +338,19 @@ def test_plain_text_is_not_taken_on_the_word_of_a_damaged_copy(
 def test_an_offer_that_is_not_as_it_was_accepted_is_followed_by_nobody(tmp_path: Path) -> None:
     run = answering(tmp_path, "none")
     store.offer(run.site, RUN)
-    path = run.site.path(Place("offer", RUN), names.RUN_CONFIGURATION)
+    path = run.site.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
     path.write_bytes(path.read_bytes().replace(b"seed: ", b"seed: 1"))
-    with pytest.raises(StandingError, match=f"{path} is not the file its manifest names|{path} has "):
+    with pytest.raises(ActionRequiredError, match=f"{path} is not the file its manifest names|{path} has "):
         store.offer(run.site, RUN)
 
 
 def test_keys_that_are_neither_sides_stop_the_work_and_decide_nothing(tmp_path: Path) -> None:
     run = answering(tmp_path, "all")
     (run.site.mirror.parent / "encryption.key").unlink()
-    site, asked = another(run, LocalFolder(run.drop)), run.site.message(Place("round", RUN, 1))
+    site, asked = another(run, LocalFolder(run.drop)), run.site.message(MessageRef("round", RUN, 1))
     assert asked is not None
     with pytest.raises(Exception, match=r"put the very encryption\.key back"):
-        site.seal(UPDATE, {names.METRICS: TABLE}, in_reply_to=asked.digest)
+        site.sign(UPDATE, {names.METRICS: TABLE}, in_reply_to=asked.digest)
     assert site.message(UPDATE) is None
     with pytest.raises(NotFoundError):
         LocalFolder(run.drop).read(UPDATE.manifest, max_bytes=1 << 20)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.encryption import (
     BLOCK_BYTES,
     Content,
@@ -25,13 +25,13 @@ from shared.exchange.encryption import (
     max_ciphertext_bytes,
     run_key,
 )
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Federation, FileEntry, SiteCard
 from tests import SOME_KEY
 
 SHOWN = "runs/r/rounds/0001/from_site/model.safetensors"
 SITE, AGGREGATOR, STRANGER = (EncryptionKey(bytes([number]) * 32) for number in (1, 2, 3))
-PLACE = Place("update", "r", 1)
+PLACE = MessageRef("update", "r", 1)
 SEALED_BLOCK = BLOCK_BYTES + 17
 sizes = st.one_of(
     st.integers(0, 100),
@@ -69,7 +69,7 @@ def content_of(size: int) -> bytes:
 
 
 def refused(ciphertext: Path, content: Content, target: Path) -> str:
-    with pytest.raises(PoisonError) as refusal:
+    with pytest.raises(RejectedError) as refusal:
         decrypt(ciphertext, target, content, SHOWN)
     assert list(target.parent.iterdir()) == [], "what is refused was written"
     assert refusal.value.file == SHOWN
@@ -204,20 +204,20 @@ def test_a_wrapped_key_is_good_for_one_payload_alone() -> None:
     content = Content(b"\x07" * 32, "ab" * 32)
     wrapped = key.wrap(content, PLACE, "model.safetensors")
     assert key.unwrap(wrapped, PLACE, "model.safetensors") == content
-    others: list[tuple[RunKey, Place, str]] = [
+    others: list[tuple[RunKey, MessageRef, str]] = [
         (key, PLACE, "state-a.safetensors"),
-        (key, Place("update", "r", 2), "model.safetensors"),
-        (key, Place("final", "r"), "model.safetensors"),
+        (key, MessageRef("update", "r", 2), "model.safetensors"),
+        (key, MessageRef("final", "r"), "model.safetensors"),
         (RunKey("retina", "south", "r", key.key), PLACE, "model.safetensors"),
         (RunKey("retina", "north", "s", key.key), PLACE, "model.safetensors"),
         (RunKey("other", "north", "r", key.key), PLACE, "model.safetensors"),
         (run_key(SITE, federation(), card(), "s"), PLACE, "model.safetensors"),
     ]
-    for other, place, name in others:
-        with pytest.raises(PoisonError, match="another key"):
-            other.unwrap(wrapped, place, name)
+    for other, ref, name in others:
+        with pytest.raises(RejectedError, match="another key"):
+            other.unwrap(wrapped, ref, name)
     flipped = f"{int(wrapped[0], 16) ^ 1:x}{wrapped[1:]}"
-    with pytest.raises(PoisonError, match="another key"):
+    with pytest.raises(RejectedError, match="another key"):
         key.unwrap(flipped, PLACE, "model.safetensors")
 
 
@@ -227,7 +227,7 @@ def test_a_wrapped_key_is_good_for_one_payload_alone() -> None:
         ((None, card()), ConfigurationError, "joined with an earlier version"),
         ((AGGREGATOR.public, card(None)), ConfigurationError, "joined with an earlier version"),
         ((AGGREGATOR.public, card("00" * 32)), ConfigurationError, "is no key"),
-        ((STRANGER.public, card()), StandingError, "put the very encryption.key back"),
+        ((STRANGER.public, card()), ActionRequiredError, "put the very encryption.key back"),
     ],
 )
 def test_why_there_is_no_key(shown: tuple[str | None, SiteCard], error: type[Exception], why: str) -> None:
@@ -236,7 +236,7 @@ def test_why_there_is_no_key(shown: tuple[str | None, SiteCard], error: type[Exc
 
 
 def test_a_lost_key_is_told() -> None:
-    with pytest.raises(StandingError, match=r"put the very encryption\.key back"):
+    with pytest.raises(ActionRequiredError, match=r"put the very encryption\.key back"):
         run_key(None, federation(), card(), "r")
 
 

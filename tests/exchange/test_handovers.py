@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import PoisonError
-from shared.exchange.names import Place
+from shared.errors import RejectedError
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Handover, Head, Manifest, Status
 from shared.exchange.signing import SigningKey
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 5)]
 STRANGER = SigningKey(b"\x09" * 32)
-SITE = Correspondent("retina", "north", "north", KEYS[0].public)
-PLACE = Place("consent", "r")
+SITE = Peer("retina", "north", "north", KEYS[0].public)
+PLACE = MessageRef("consent", "r")
 
 
 def head(seq: int) -> Head:
@@ -68,7 +68,7 @@ def heartbeat(seq: int) -> dict[str, Any]:
     ).model_dump()
 
 
-def with_keys(afters: list[int]) -> Correspondent:
+def with_keys(afters: list[int]) -> Peer:
     site = SITE
     for number, after in enumerate(afters, start=2):
         site = site.hand_over(KEYS[number - 2].sign(handover(number, after)))
@@ -84,7 +84,7 @@ def test_of_each_message_one_key_alone_is_right(afters: list[int], seq: int, sig
     if signer is right:
         assert site.open(content, PLACE, head=head(seq - 1), answers=(None,)).manifest.seq == seq
     else:
-        with pytest.raises(PoisonError, match=r"another key of north|unknown key"):
+        with pytest.raises(RejectedError, match=r"another key of north|unknown key"):
             site.open(content, PLACE, head=head(seq - 1), answers=(None,))
 
 
@@ -97,7 +97,7 @@ def test_a_heartbeat_is_signed_by_the_newest_key_or_by_that_of_its_time(
     if signer.public in (site.newest_key, site.key_of(seq)):
         assert site.open_status(content).own_head == head(seq)
     else:
-        with pytest.raises(PoisonError, match=r"handed over before|unknown key"):
+        with pytest.raises(RejectedError, match=r"handed over before|unknown key"):
             site.open_status(content)
 
 
@@ -121,7 +121,7 @@ def test_a_heartbeat_is_signed_by_the_newest_key_or_by_that_of_its_time(
 )
 def test_what_is_no_hand_over(signer: SigningKey, changes: dict[str, Any], reason: str) -> None:
     site = with_keys([2])
-    with pytest.raises(PoisonError, match=reason) as refusal:
+    with pytest.raises(RejectedError, match=reason) as refusal:
         site.hand_over(signer.sign(handover(3, 5, **changes)), accepted=head(5))
     assert refusal.value.file == "keys/0003.json"
 
@@ -129,5 +129,5 @@ def test_what_is_no_hand_over(signer: SigningKey, changes: dict[str, Any], reaso
 def test_the_hand_over_names_the_message_that_the_next_one_follows() -> None:
     site = SITE.hand_over(KEYS[0].sign(handover(2, 5, after={"seq": 5, "digest": "bb" * 32})), accepted=head(3))
     site.open(KEYS[0].sign(manifest(5)), PLACE, head=head(4), answers=(None,))
-    with pytest.raises(PoisonError, match="handed over after another message"):
+    with pytest.raises(RejectedError, match="handed over after another message"):
         site.open(KEYS[1].sign(manifest(6)), PLACE, head=head(5), answers=(None,))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.audit.verify import verify
 from shared.exchange import names
-from shared.exchange.names import Kind, Place
+from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records import Wire
 from shared.exchange.retention import may_be_removed
 from shared.folder.local import LocalFolder
@@ -22,14 +22,14 @@ KINDS: list[Kind] = ["offer", "consent", "round", "update", "verdict", "final"]
 
 @given(
     rule=st.sampled_from(["all", "best", "last 1", "last 3", "last 9999"]),
-    place=st.builds(Place, st.sampled_from(KINDS), st.just(RUN), ROUNDS),
+    ref=st.builds(MessageRef, st.sampled_from(KINDS), st.just(RUN), ROUNDS),
     settled=st.sets(ROUNDS),
     chosen=st.none() | ROUNDS,
     difference=st.booleans(),
 )
-def test_what_may_go(rule: str, place: Place, settled: set[int], chosen: int | None, difference: bool) -> None:
-    kind, round_no = place.kind, place.round_no
-    may = may_be_removed(rule, place, settled=settled, chosen=chosen, difference=difference)
+def test_what_may_go(rule: str, ref: MessageRef, settled: set[int], chosen: int | None, difference: bool) -> None:
+    kind, round_no = ref.kind, ref.round_no
+    may = may_be_removed(rule, ref, settled=settled, chosen=chosen, difference=difference)
     newest = max(settled, default=0)
     if rule == "all" or kind not in ("round", "update"):
         assert not may
@@ -103,10 +103,10 @@ def test_a_kept_difference_keeps_what_it_differs_from(tmp_path: Path) -> None:
         end.prune(RUN)
     assert [Path(path).parent.as_posix() for path in left(run.drop)] == ["0001/from_site", "0001/to_site"]
     audit = verify(LocalFolder(run.drop))
-    assert audit.removed == [f"{Place('round', RUN, 2).path}/{names.GLOBAL_MODEL}"]
-    (run.drop / Place("round", RUN, 1).path / names.GLOBAL_MODEL).unlink()
+    assert audit.removed == [f"{MessageRef('round', RUN, 2).path}/{names.GLOBAL_MODEL}"]
+    (run.drop / MessageRef("round", RUN, 1).path / names.GLOBAL_MODEL).unlink()
     findings = [(finding.file, finding.what) for finding in verify(LocalFolder(run.drop)).findings]
-    assert (f"{Place('round', RUN, 1).path}/{names.GLOBAL_MODEL}", "is missing") in findings
+    assert (f"{MessageRef('round', RUN, 1).path}/{names.GLOBAL_MODEL}", "is missing") in findings
 
 
 def test_what_no_rule_lets_go_is_missing(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_what_no_rule_lets_go_is_missing(tmp_path: Path) -> None:
     run.offer_and_consent("last 1")
     run.round(1, trains=True)
     run.round(2, trains=True)
-    newest, older = (Place("update", RUN, round_no) for round_no in (2, 1))
+    newest, older = (MessageRef("update", RUN, round_no) for round_no in (2, 1))
     (run.drop / older.path / names.SITE_MODEL).unlink()
     (run.drop / newest.path / names.SITE_MODEL).unlink()
     (run.drop / older.path / names.METRICS).unlink()

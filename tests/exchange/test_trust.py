@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
-from shared.errors import PoisonError
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, Place, place_at
+from shared.errors import RejectedError
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, MessageRef, ref_at
 from shared.exchange.records import PLAIN, FileEntry, Head, Manifest, Wire
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
-from shared.exchange.trust import Correspondent, Message, check_file, check_form
+from shared.exchange.trust import Message, Peer, check_file, check_form
 
 NORTH = SigningKey(b"\x01" * 32)
 STRANGER = SigningKey(b"\x02" * 32)
-PLACE = Place("update", "octa-1", 3)
+PLACE = MessageRef("update", "octa-1", 3)
 HEAD = Head(seq=4, digest="aa" * 32)
 REPLY = "bb" * 32
-READER = Correspondent("retina", "north", "north", NORTH.public)
+READER = Peer("retina", "north", "north", NORTH.public)
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def manifest(**changes: Any) -> dict[str, Any]:
     return body | changes
 
 
-def open_bytes(content: bytes, place: Place = PLACE) -> Message:
-    return READER.open(content, place, head=HEAD, answers=(REPLY,))
+def open_bytes(content: bytes, ref: MessageRef = PLACE) -> Message:
+    return READER.open(content, ref, head=HEAD, answers=(REPLY,))
 
 
 def test_a_right_manifest_passes() -> None:
@@ -108,15 +108,15 @@ FILES = manifest()["files"]
     ],
 )
 def test_each_step_refuses(step: str, content: bytes, reason: str) -> None:
-    with pytest.raises(PoisonError) as caught:
+    with pytest.raises(RejectedError) as caught:
         open_bytes(content)
     assert reason in caught.value.reason, step
     assert caught.value.file == PLACE.manifest
 
 
 def test_the_aggregators_places_are_not_the_sites() -> None:
-    with pytest.raises(PoisonError, match="does not write"):
-        open_bytes(NORTH.sign(manifest(kind="verdict")), Place("verdict", "octa-1", 3))
+    with pytest.raises(RejectedError, match="does not write"):
+        open_bytes(NORTH.sign(manifest(kind="verdict")), MessageRef("verdict", "octa-1", 3))
 
 
 def test_under_a_key_of_small_order_nothing_is_signed() -> None:
@@ -129,9 +129,9 @@ def test_under_a_key_of_small_order_nothing_is_signed() -> None:
 def test_a_payload_must_have_its_size_and_hash() -> None:
     message = open_bytes(NORTH.sign(manifest()))
     check_file(message, "metrics.csv", 3, digest_of(b"abc"))
-    with pytest.raises(PoisonError, match="has 4 bytes"):
+    with pytest.raises(RejectedError, match="has 4 bytes"):
         check_file(message, "metrics.csv", 4, digest_of(b"abc"))
-    with pytest.raises(PoisonError, match="SHA-256"):
+    with pytest.raises(RejectedError, match="SHA-256"):
         check_file(message, "metrics.csv", 3, digest_of(b"abd"))
 
 
@@ -140,7 +140,7 @@ def test_no_other_bytes_than_the_signed_ones_are_accepted(data: st.DataObject) -
     content = bytearray(NORTH.sign(manifest()))
     position = data.draw(st.integers(0, len(content) - 1))
     content[position] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         open_bytes(bytes(content))
 
 
@@ -181,21 +181,21 @@ def test_anything_else_is_not_canonical(content: bytes) -> None:
 
 
 run_names = st.from_regex(NAME_PATTERN, fullmatch=True).filter(str.isascii)
-places = st.builds(Place, st.sampled_from(["round", "update", "verdict"]), run_names, st.integers(1, 9999)) | st.builds(
-    Place, st.sampled_from(["offer", "consent", "final"]), run_names
-)
+refs = st.builds(
+    MessageRef, st.sampled_from(["round", "update", "verdict"]), run_names, st.integers(1, 9999)
+) | st.builds(MessageRef, st.sampled_from(["offer", "consent", "final"]), run_names)
 
 
-@given(places)
-def test_a_place_reads_back_from_its_path(place: Place) -> None:
-    assert place_at(place.path) == place
+@given(refs)
+def test_a_place_reads_back_from_its_path(ref: MessageRef) -> None:
+    assert ref_at(ref.path) == ref
 
 
 @settings(max_examples=300)
 @given(st.text("runsoferAZ/.0123_\\ -é\n", max_size=60))
 def test_only_a_places_own_path_names_it(path: str) -> None:
-    place = place_at(path)
-    assert place is None or place.path == path
+    ref = ref_at(path)
+    assert ref is None or ref.path == path
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_only_a_places_own_path_names_it(path: str) -> None:
     ],
 )
 def test_other_paths_name_nothing(path: str) -> None:
-    assert place_at(path) is None
+    assert ref_at(path) is None
 
 
 # --- the form of weights ----------------------------------------------------------------------------------------
@@ -238,9 +238,9 @@ def test_a_manifest_tells_the_form_of_weights_only_where_it_is_not_plain() -> No
     assert NORTH.sign(message.manifest.model_dump()) == with_form(FORM)  # one content, one text
     check_form(message, wire)
     for other in (PLAIN, wire.model_copy(update={"difference": False}), wire.model_copy(update={"numbers": "float16"})):
-        with pytest.raises(PoisonError, match="has the form"):
+        with pytest.raises(RejectedError, match="has the form"):
             check_form(message, other)
-    with pytest.raises(PoisonError, match=r"has the form \(float32\), the run wants \(bfloat16, difference, zstd\)"):
+    with pytest.raises(RejectedError, match=r"has the form \(float32\), the run wants \(bfloat16, difference, zstd\)"):
         check_form(open_bytes(NORTH.sign(manifest())), wire)
 
 
@@ -259,7 +259,7 @@ def test_a_manifest_tells_the_form_of_weights_only_where_it_is_not_plain() -> No
     ],
 )
 def test_no_other_form_can_be_told(content: bytes) -> None:
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         open_bytes(content)
 
 
@@ -269,10 +269,10 @@ def test_a_global_model_is_never_a_difference() -> None:
         form = {"numbers": "float32", "difference": difference, "compression": "zstd"}
         files = {"config.yaml": entries["metrics.csv"], "global.safetensors": entries["metrics.csv"] | {"wire": form}}
         content = NORTH.sign(manifest(kind="round", sender=AGGREGATOR, files=files))
-        reader = Correspondent("retina", "north", AGGREGATOR, NORTH.public)
+        reader = Peer("retina", "north", AGGREGATOR, NORTH.public)
         if difference:
-            with pytest.raises(PoisonError, match="form that it cannot have"):
-                reader.open_out_of_order(content, Place("round", "octa-1", 3))
+            with pytest.raises(RejectedError, match="form that it cannot have"):
+                reader.open_out_of_order(content, MessageRef("round", "octa-1", 3))
         else:
-            message = reader.open_out_of_order(content, Place("round", "octa-1", 3))
+            message = reader.open_out_of_order(content, MessageRef("round", "octa-1", 3))
             check_form(message, Wire(difference=True, compression="zstd"))

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from shared.audit.verify import lines, verify
-from shared.exchange.names import MANIFEST, RUNS, Place
+from shared.exchange.names import MANIFEST, RUNS, MessageRef
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from tests.canary import told_below
@@ -20,7 +20,7 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _TROUBLE = re.compile(r"(?P<name>[^:]+): (?P<what>.*)\. Trying again until it works\.")
 ENDS = ("the folder can be used again", "the exchange goes on", "goes on")
 _OVER = re.compile(rf"(?P<name>[^:]+): (?P<way>{'|'.join(ENDS)})\.")
-_LAST = re.compile(rf"(?P<name>[^:]+): published {Place('final', RUN).path}")
+_LAST = re.compile(rf"(?P<name>[^:]+): published {MessageRef('final', RUN).path}")
 _NO_TROUBLE = (
     "keeps no such model out, in any round",  # the tiny task always gets these two warnings
     "which may be too few to learn from",
@@ -80,7 +80,7 @@ def _problems_of_folder(setting: Setting, site: str) -> Iterator[str]:
 
 
 def _messages(root: Path) -> dict[str, str]:
-    """Path and SHA-256 of every file of every sealed message."""
+    """Path and SHA-256 of every file of every signed message."""
     folders = [manifest.parent for manifest in (root / RUNS).rglob(MANIFEST)]
     files = (path for folder in folders for path in folder.iterdir() if not path.name.endswith(".new"))
     return {path.relative_to(root).as_posix(): hash_file(path)[1] for path in files}

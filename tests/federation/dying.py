@@ -2,7 +2,7 @@
 
     python -m tests.federation.dying SEAMS_FILE MODULE ARGUMENTS...
 
-A seam is the moment before a file takes its place on disk (every prepare, seal and verify ends with that rename)
+A seam is the moment before a file takes its place on disk (every prepare, sign and verify ends with that rename)
 and the moment after a request that changes or reads the folder (every publish and fetch is made of those). Each seam
 is written to SEAMS_FILE before the process dies there, so a supervisor that restarts it visits them all; or those
 alone that match the pattern DIES_AT in the environment; of these, the share DIES_SHARE, drawn by DIES_SEED.

@@ -18,7 +18,7 @@ from aggregator.setup import encryption_key, initialise
 from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Abort, FinalCard, RunConfiguration, Verdict
 from shared.exchange.signing import SigningKey, canonical
@@ -34,7 +34,7 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from site_client.configuration import Policy, read_configuration
 from site_client.daemon import Daemon
-from site_client.division import place
+from site_client.division import ref
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import POLICY, TASK, TINY, WAIT_S, run_configuration
@@ -111,7 +111,7 @@ class Hospital:
         invite = read_invite_file(aggregator / "invites" / "north.json")
         join(self.work, invite, data={TASK: str(data)}, url=None, password=None)
         self.set_policy(POLICY)
-        place(self.work, no_secret(7, "north"))
+        ref(self.work, no_secret(7, "north"))
         self.live()
         key = SigningKey.at(aggregator / "signing.key")
         self.site = Site(
@@ -170,8 +170,8 @@ class Hospital:
     def offer(self, run: RunConfiguration | None = None) -> RunConfiguration:
         """Offer a run; one that was offered before and never started is aborted first."""
         before = self.channel.own_messages()[-1:]
-        if before and before[0].place.kind == "offer" and ending_of(self.channel, before[0].place.run) is None:
-            self.send_abort(before[0].place.run)
+        if before and before[0].ref.kind == "offer" and ending_of(self.channel, before[0].ref.run) is None:
+            self.send_abort(before[0].ref.run)
         run = run or run_configuration(sites=["north"], quorum=1, rounds=9)
         task, method = task_named(TASK), open_method(run.method, run.method_options)
         is_private = run.privacy is not None
@@ -179,32 +179,32 @@ class Hospital:
         division = sharing(task, method, model)
         save_tensors(model, division.shared, self.home / names.GLOBAL_MODEL)
         files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: dump_yaml(run), names.TENSORS: dump_yaml(division)}
-        self.channel.seal(Place("offer", run.run), files, in_reply_to=self.site.card_digest)
+        self.channel.sign(MessageRef("offer", run.run), files, in_reply_to=self.site.card_digest)
         self.channel.publish()
         return run
 
-    def receive(self, place: Place) -> bool:
-        """Take what the site sent, as the courier does that waits for ``place``; whether it has come."""
-        self.site.attend(place)
+    def receive(self, ref: MessageRef) -> bool:
+        """Take what the site sent, as the folder-sync worker does that waits for ``ref``; whether it has come."""
+        self.site.attend(ref)
         self.site._heard_at = float("-inf")  # as if time had passed since the last heartbeat
         self.site._work()
-        return self.channel.message(place) is not None
+        return self.channel.message(ref) is not None
 
     def send_round(
         self, run: RunConfiguration, round_no: int, beside: Mapping[str, bytes] = MappingProxyType({})
-    ) -> Place:
+    ) -> MessageRef:
         """Send a round.
 
         Args:
             beside: further files by name.
         """
-        place = Place("round", run.run, round_no)
+        ref = MessageRef("round", run.run, round_no)
         files: dict[str, bytes | Path] = {
             names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, round_no, "north")),
             names.GLOBAL_MODEL: self.home / names.GLOBAL_MODEL,
         }
-        self._send(place, files | dict(beside))
-        return place
+        self._send(ref, files | dict(beside))
+        return ref
 
     def send_verdict(self, run: RunConfiguration, round_no: int) -> None:
         verdict = Verdict(
@@ -218,7 +218,7 @@ class Hospital:
             weight=None,
             reason="as the test says",
         )
-        self._send(Place("verdict", run.run, round_no), {names.VERDICT: canonical(verdict.model_dump())})
+        self._send(MessageRef("verdict", run.run, round_no), {names.VERDICT: canonical(verdict.model_dump())})
 
     def send_final(self, run: RunConfiguration) -> None:
         card = FinalCard(
@@ -232,22 +232,22 @@ class Hospital:
             reason="as the test says",
         )
         model = self.home / names.GLOBAL_MODEL
-        self._send(Place("final", run.run), {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: model})
+        self._send(MessageRef("final", run.run), {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: model})
 
     def send_abort(self, run: str) -> None:
         abort = Abort(run=run, reason="as the test says")
-        self._send(Place("abort", run), {names.ABORT: canonical(abort.model_dump())})
+        self._send(MessageRef("abort", run), {names.ABORT: canonical(abort.model_dump())})
 
-    def _send(self, place: Place, files: dict[str, bytes | Path]) -> None:
-        answered = self.channel.message(place.answers) if place.answers else self.channel.last_from_peer()
-        self.channel.seal(place, files, in_reply_to=answered.digest if answered else None)
+    def _send(self, ref: MessageRef, files: dict[str, bytes | Path]) -> None:
+        answered = self.channel.message(ref.answers) if ref.answers else self.channel.last_from_peer()
+        self.channel.sign(ref, files, in_reply_to=answered.digest if answered else None)
         self.channel.publish()
 
     # --- what there is -------------------------------------------------------------------------------------
 
-    def is_sealed(self, place: Place) -> bool:
-        """Whether the site sealed or accepted a message."""
-        return (self.work / "mirror" / place.manifest).exists()
+    def is_signed(self, ref: MessageRef) -> bool:
+        """Whether the site signed or accepted a message."""
+        return (self.work / "mirror" / ref.manifest).exists()
 
-    def is_published(self, place: Place) -> bool:
-        return (self.drop / place.manifest).exists()
+    def is_published(self, ref: MessageRef) -> bool:
+        return (self.drop / ref.manifest).exists()

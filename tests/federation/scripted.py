@@ -8,11 +8,11 @@ from pathlib import Path
 
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records import PLAIN, Consent, Verdict, Wire, Withdrawal
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
-from shared.exchange.trust import Correspondent, Message, open_record
+from shared.exchange.trust import Message, Peer, open_record
 from shared.folder.local import LocalFolder
 from shared.learning.schedules import round_configuration
 from site_client.facts import may_answer
@@ -37,27 +37,27 @@ class ScriptedSite:
         self.home = federation.site(name)
         self.folder = LocalFolder(federation.folder(name))
         invite = read_invite(federation.aggregator / "invites" / f"{name}.json")
-        peer = Correspondent(invite.federation, name, AGGREGATOR, invite.aggregator_key)
+        peer = Peer(invite.federation, name, AGGREGATOR, invite.aggregator_key)
         self.key = SigningKey.at(self.home / "signing.key")
         self.channel = Channel(self.home, self.folder, me=name, key=self.key, peer=peer)
         self.card = (self.home / "mirror" / names.SITE_CARD).read_bytes()
         self.folder.create(names.SITE_CARD, self.card)
 
-    def receive(self, place: Place, *answers: str | None) -> Message:
+    def receive(self, ref: MessageRef, *answers: str | None) -> Message:
         """Wait for a message of the aggregator and accept it."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            manifest = self.channel.notice(place)
+            manifest = self.channel.notice(ref)
             if manifest is not None:
-                message = self.channel.fetch(place, manifest, answers=answers, max_weights_bytes=MODEL_BYTES)
+                message = self.channel.fetch(ref, manifest, answers=answers, max_weights_bytes=MODEL_BYTES)
                 if message is not None:
                     return message
             time.sleep(0.05)
-        raise AssertionError(f"{self.name} waited in vain for {place.path}")
+        raise AssertionError(f"{self.name} waited in vain for {ref.path}")
 
     def consent(self, agrees: bool = True) -> None:
         """Answer the offer."""
-        offer = self.receive(Place("offer", RUN), digest_of(self.card))
+        offer = self.receive(MessageRef("offer", RUN), digest_of(self.card))
         answer = Consent(
             run=RUN,
             agrees=agrees,
@@ -65,33 +65,33 @@ class ScriptedSite:
             images={"train": "12", "validation": "10"} if agrees else {},
         )
         files = {names.CONSENT: canonical(answer.model_dump())}
-        self.channel.seal(Place("consent", RUN), files, in_reply_to=offer.digest)
+        self.channel.sign(MessageRef("consent", RUN), files, in_reply_to=offer.digest)
         self.channel.publish()
 
     def withdraw(self, reason: str) -> None:
         """Leave the run."""
-        offer = self.channel.message(Place("offer", RUN))
+        offer = self.channel.message(MessageRef("offer", RUN))
         assert offer is not None
         files = {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason=reason).model_dump())}
-        self.channel.seal(Place("withdrawal", RUN), files, in_reply_to=offer.digest)
+        self.channel.sign(MessageRef("withdrawal", RUN), files, in_reply_to=offer.digest)
         self.channel.publish()
 
     def receive_round(self, round_no: int) -> Path:
         """Wait for a round; returns the global model's file."""
-        place = Place("round", RUN, round_no)
-        self.receive(place, *may_answer(self.channel, place, digest_of(self.card)))
-        return self.channel.path(place, names.GLOBAL_MODEL)
+        ref = MessageRef("round", RUN, round_no)
+        self.receive(ref, *may_answer(self.channel, ref, digest_of(self.card)))
+        return self.channel.path(ref, names.GLOBAL_MODEL)
 
     def answer(self, round_no: int, files: Mapping[str, bytes | Path], wire: Wire = PLAIN) -> None:
         """Send these files as the round's answer, said to be in this form."""
-        sent = self.channel.message(Place("round", RUN, round_no))
+        sent = self.channel.message(MessageRef("round", RUN, round_no))
         assert sent is not None
-        self.channel.seal(Place("update", RUN, round_no), files, in_reply_to=sent.digest, wire=wire)
+        self.channel.sign(MessageRef("update", RUN, round_no), files, in_reply_to=sent.digest, wire=wire)
         self.channel.publish()
 
     def verdict(self, round_no: int) -> Verdict:
         """Wait for the verdict on our answer."""
-        update = self.channel.message(Place("update", RUN, round_no))
-        place = Place("verdict", RUN, round_no)
-        self.receive(place, None, update.digest if update else None)
-        return open_record(self.channel.path(place, names.VERDICT).read_bytes(), Verdict, place.path)
+        update = self.channel.message(MessageRef("update", RUN, round_no))
+        ref = MessageRef("verdict", RUN, round_no)
+        self.receive(ref, None, update.digest if update else None)
+        return open_record(self.channel.path(ref, names.VERDICT).read_bytes(), Verdict, ref.path)

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from deploy.local.rounds import run_rounds
 from shared.audit.verify import verify
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.folder.local import LocalFolder
 from shared.learning import methods
 from shared.learning.methods import method_names, open_method
@@ -72,5 +72,5 @@ def test_it_runs_through_the_daemons(added, tmp_path):
         for site in federation.run.sites:
             folder = federation.folder(site)
             assert not verify(LocalFolder(folder)).findings
-            sent = {path.name for path in (folder / Place("round", RUN, 2).path).iterdir()}
+            sent = {path.name for path in (folder / MessageRef("round", RUN, 2).path).iterdir()}
             assert sent == {"config.yaml", "global.safetensors", "manifest.json"}

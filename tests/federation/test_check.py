@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange.names import README
 from shared.exchange.records import Federation as Enrolment
 from shared.exchange.records import FileEntry, now_text
@@ -193,7 +193,7 @@ def test_a_site_is_told_that_its_key_is_not_the_right_one(
     (problem,) = of_grade("problem", result)
     assert problem.startswith(f"{key} ") and ("put this very key back" in problem or "put the right" in problem)
     if content is None:
-        with pytest.raises(StandingError, match="is missing: put this very key back"):
+        with pytest.raises(ActionRequiredError, match="is missing: put this very key back"):
             daemon(federation, north)
     assert key.exists() == (content is not None)  # neither makes one
 
@@ -235,7 +235,7 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
         result = CliRunner().invoke(site, arguments)
         assert result.exit_code == 1
         assert [problem in line for line in of_grade("problem", result)] == [True], result.output
-        with pytest.raises(StandingError, match=f"`dropfed-site check --work {work}` compares the two"):
+        with pytest.raises(ActionRequiredError, match=f"`dropfed-site check --work {work}` compares the two"):
             daemon(federation, work).run(once=True)
     (work / "mirror" / "site.json").unlink()
     assert check(site, work).exit_code == 0
@@ -251,7 +251,7 @@ def test_a_site_believes_no_federation_that_was_written_for_another(
     enrol(federation, north)
     path, key = federation.folder("north") / "federation.json", SigningKey.at(federation.aggregator / "signing.key")
     path.write_bytes(key.sign(json.loads(path.read_bytes())["body"] | change))
-    with pytest.raises(StandingError, match=r"federation\.json was written for (other/north|retina/south)"):
+    with pytest.raises(ActionRequiredError, match=r"federation\.json was written for (other/north|retina/south)"):
         daemon(federation, north).run(once=True)
     assert not (north / "mirror" / "federation.json").exists()
 
@@ -275,7 +275,7 @@ def test_a_site_is_told_that_it_is_another(
         return
     assert result.exit_code == 1
     if where == "in the folder":
-        with pytest.raises(StandingError, match="in the folder was written for retina/north, site"):
+        with pytest.raises(ActionRequiredError, match="in the folder was written for retina/north, site"):
             daemon(federation, north).run(once=True)
     (problem,) = of_grade("problem", result)
     assert "was written for retina/north, site.yaml is for " in problem

@@ -83,7 +83,7 @@ def test_killed_at_every_seam(undisturbed: str, tmp_path: Path) -> None:
         assert federation.final_sha256() == undisturbed
         assert_folders_verify(federation)
     for seam in (
-        "before sites/SITE/mirror/runs/test-run/rounds/0001/to_site/manifest.json",  # seal
+        "before sites/SITE/mirror/runs/test-run/rounds/0001/to_site/manifest.json",  # sign
         "after upload runs/test-run/rounds/0001/to_site/global.safetensors",  # publish
         "after create runs/test-run/rounds/0001/to_site/manifest.json",
         "after download runs/test-run/rounds/0001/from_site/model.safetensors",  # fetch

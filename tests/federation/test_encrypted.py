@@ -11,10 +11,10 @@ import pytest
 from aggregator.launch import prepare_daemon
 from aggregator.setup import encryption_key
 from shared.audit.verify import verify
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Encrypt, Wire
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
@@ -74,9 +74,9 @@ def test_the_model_is_the_same_byte_for_byte(plain_sha256: str, tmp_path: Path, 
     assert_all_opens(tmp_path / "folders", federation.run.sites, federation.aggregator)
     for home in (federation.aggregator, *map(federation.site, federation.run.sites)):
         assert not [path for path in home.rglob("ciphertext/**/*") if path.is_file()], "what has arrived is kept twice"
-    place = Place("round", RUN, 1)
+    ref = MessageRef("round", RUN, 1)
     entries = [
-        json.loads((federation.folder(site) / place.manifest).read_bytes())["body"]["files"][names.GLOBAL_MODEL]
+        json.loads((federation.folder(site) / ref.manifest).read_bytes())["body"]["files"][names.GLOBAL_MODEL]
         for site in federation.run.sites
     ]
     assert entries[0]["sha256"] == entries[1]["sha256"], "one ciphertext serves every folder"
@@ -128,7 +128,7 @@ def test_a_lost_key_is_not_made_anew(tmp_path: Path) -> None:
     (federation.aggregator / "encryption.key").unlink()
     with pytest.raises(ConfigurationError, match=r"put the very encryption\.key back"):
         prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
-    with pytest.raises(StandingError, match=r"encryption\.key is missing: put this very key back"):
+    with pytest.raises(ActionRequiredError, match=r"encryption\.key is missing: put this very key back"):
         encryption_key(federation.aggregator)
 
 
@@ -142,7 +142,7 @@ def test_a_hospital_may_demand_encryption(hospital: Hospital) -> None:
     hospital.set_policy(POLICY.model_copy(update={"encryption": "required"}))
     plain = hospital.offer(run_configuration(run="plain", sites=["north"], quorum=1))
     hospital.live()
-    consent = json.loads((hospital.drop / Place("consent", plain.run).path / names.CONSENT).read_bytes())
+    consent = json.loads((hospital.drop / MessageRef("consent", plain.run).path / names.CONSENT).read_bytes())
     assert consent["agrees"] is False
     assert consent["reason"] == "this hospital takes part only in runs whose weights are encrypted"
     assert "server can read:    everything" in describe(hospital.work, plain.run)

@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
 from shared.learning.data import synthetic_octa
 from tests.federation.running import RUN, Federation, run_configuration
@@ -23,10 +23,12 @@ def test_vessels_by_feduaa_from_the_first_round_to_maps_of_doubt(tmp_path: Path)
         federation.run_to_the_end()
         federation.stop_all()
         for site in federation.run.sites:
-            update = federation.folder(site) / Place("update", RUN, 1).path
+            update = federation.folder(site) / MessageRef("update", RUN, 1).path
             told = yaml.safe_load((update / names.RELIABILITY).read_bytes())
             assert told["n"] == str(10 * 256)  # pixels drawn from ten training images
-            verdict = json.loads((federation.folder(site) / Place("verdict", RUN, 1).path / names.VERDICT).read_bytes())
+            verdict = json.loads(
+                (federation.folder(site) / MessageRef("verdict", RUN, 1).path / names.VERDICT).read_bytes()
+            )
             assert (verdict["status"], float(verdict["theta"])) == ("accepted", told["theta"])
             rows = read_metrics((update / names.METRICS).read_bytes(), names.METRICS)
             trained = next(row for row in rows if row.split == "train")

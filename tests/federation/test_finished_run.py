@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from shared.audit.verify import lines, verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
 from site_client.division import BUDGET, DIVISION
@@ -47,8 +47,8 @@ def assert_scores_are_those_of_the_tables(federation: Federation, said: dict[str
     """Each cell of each table in the folders: a number where there is one, null where the cell is empty."""
     for of_round in said["rounds"]:
         for site, found in of_round["sites"].items():
-            place = Place("update", RUN, of_round["round"])
-            with (federation.folder(site) / place.path / names.METRICS).open(newline="") as file:
+            ref = MessageRef("update", RUN, of_round["round"])
+            with (federation.folder(site) / ref.path / names.METRICS).open(newline="") as file:
                 received = {row["split"]: row for row in csv.DictReader(file) if row["epoch"] == "0"}
             for split in ("validation", "test"):
                 row, told = received[split], found[split]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.errors import PoisonError, StandingError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Verdict, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
@@ -27,18 +27,18 @@ from tests.played import RUN, Played
 def test_an_unsigned_manifest_of_two_looks_expels_nobody(run: Played, content: bytes) -> None:
     run.offer_and_consent()
     run.send("round", 1, run.to_site(1), "consent")
-    place = Place("update", RUN, 1)
-    run.courier._awaited = place
-    LocalFolder(run.drop).create(place.manifest, content)
+    ref = MessageRef("update", RUN, 1)
+    run.folder_sync._awaited = ref
+    LocalFolder(run.drop).create(ref.manifest, content)
     for _ in range(3):
-        run.courier._heard_at = float("-inf")
-        run.courier._work()
-        assert not run.aggregator.is_settled(place)
-    assert "nor held against anybody" in (run.courier._home / "trouble.txt").read_text()
-    (run.drop / place.manifest).unlink()
-    run.seal_and_publish("update", 1, run.from_site(1, trains=True))
-    assert run.courier._work()
-    assert run.aggregator.message(place) is not None
+        run.folder_sync._heard_at = float("-inf")
+        run.folder_sync._work()
+        assert not run.aggregator.is_settled(ref)
+    assert "nor held against anybody" in (run.folder_sync._home / "trouble.txt").read_text()
+    (run.drop / ref.manifest).unlink()
+    run.sign_and_publish("update", 1, run.from_site(1, trains=True))
+    assert run.folder_sync._work()
+    assert run.aggregator.message(ref) is not None
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -51,13 +51,13 @@ def test_nothing_but_what_the_site_signed_for_a_place_settles_it(
     run.offer_and_consent()
     run.send("round", 1, run.to_site(1), "consent")
     own = {
-        "consent": (run.drop / Place("consent", RUN).manifest).read_bytes(),
+        "consent": (run.drop / MessageRef("consent", RUN).manifest).read_bytes(),
         "status": (run.drop / names.STATUS).read_bytes(),
         "site": (run.drop / names.SITE_CARD).read_bytes(),
     }
     body = json.loads(own["consent"])["body"]
-    place = data.draw(st.sampled_from([Place("update", RUN, 1), Place("withdrawal", RUN)]))
-    body |= {"kind": place.kind, "round": place.round_no, "seq": data.draw(st.integers(0, 4))}
+    ref = data.draw(st.sampled_from([MessageRef("update", RUN, 1), MessageRef("withdrawal", RUN)]))
+    body |= {"kind": ref.kind, "round": ref.round_no, "seq": data.draw(st.integers(0, 4))}
     content = data.draw(
         st.one_of(
             st.binary(max_size=200),
@@ -66,12 +66,12 @@ def test_nothing_but_what_the_site_signed_for_a_place_settles_it(
             st.just(own["consent"].replace(b'"seq":1', b'"seq":2')),
         )
     )
-    LocalFolder(run.drop).create(place.manifest, content)
-    run.courier._awaited = Place("update", RUN, 1)
+    LocalFolder(run.drop).create(ref.manifest, content)
+    run.folder_sync._awaited = MessageRef("update", RUN, 1)
     for _ in range(3):
-        run.courier._heard_at = float("-inf")
-        run.courier._work()
-    assert not run.aggregator.is_settled(place)
+        run.folder_sync._heard_at = float("-inf")
+        run.folder_sync._work()
+    assert not run.aggregator.is_settled(ref)
 
 
 def test_a_forged_message_hides_no_other(run: Played) -> None:
@@ -79,15 +79,15 @@ def test_a_forged_message_hides_no_other(run: Played) -> None:
     run.offer_and_consent()
     run.send("round", 1, run.to_site(1), "consent")
     folder = LocalFolder(run.drop)
-    for place in (Place("update", RUN, 1), Place("round", RUN, 2), Place("offer", "a-run")):
-        folder.create(place.manifest, b"{}")
+    for ref in (MessageRef("update", RUN, 1), MessageRef("round", RUN, 2), MessageRef("offer", "a-run")):
+        folder.create(ref.manifest, b"{}")
     withdrawal = {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason="enough").model_dump())}
-    run.seal_and_publish("withdrawal", 0, withdrawal)
-    run.courier._awaited = Place("update", RUN, 1)
+    run.sign_and_publish("withdrawal", 0, withdrawal)
+    run.folder_sync._awaited = MessageRef("update", RUN, 1)
     for _ in range(2):
-        run.courier._heard_at = float("-inf")
-        run.courier._work()
-    assert run.aggregator.message(Place("withdrawal", RUN)) is not None
+        run.folder_sync._heard_at = float("-inf")
+        run.folder_sync._work()
+    assert run.aggregator.message(MessageRef("withdrawal", RUN)) is not None
 
 
 def _daemon_of_site(run: Played) -> Daemon:
@@ -98,45 +98,47 @@ def _daemon_of_site(run: Played) -> Daemon:
 def test_a_verdict_that_the_aggregator_has_not_signed_keeps_no_site_from_answering_its_round(run: Played) -> None:
     """A site fetches no model for a round that is over, and so must not take anybody's word for that."""
     run.offer_and_consent()
-    forged = Place("verdict", RUN, 1).manifest
+    forged = MessageRef("verdict", RUN, 1).manifest
     LocalFolder(run.drop).create(forged, b"{}")
-    run.seal_and_publish("round", 1, run.to_site(1))
-    with without_training(Clock()), pytest.raises(StandingError, match=f"{forged}: is not a signed record"):
+    run.sign_and_publish("round", 1, run.to_site(1))
+    with without_training(Clock()), pytest.raises(ActionRequiredError, match=f"{forged}: is not a signed record"):
         _daemon_of_site(run).step()
-    assert (run.drop / Place("update", RUN, 1).manifest).exists()
+    assert (run.drop / MessageRef("update", RUN, 1).manifest).exists()
 
 
 def test_a_verdict_that_is_gone_for_a_while_keeps_no_site_from_what_follows(run: Played) -> None:
     """Its round was read without the model, for it is over; until the verdict is there again nothing is answered."""
     run.offer_and_consent()
-    run.seal_and_publish("round", 1, run.to_site(1))
+    run.sign_and_publish("round", 1, run.to_site(1))
     nothing = dict.fromkeys(("score", "tolerance", "theta", "weight"))
     late = Verdict(run=RUN, round=1, site="north", status="late", reason="late", **nothing)
-    place = run.seal_and_publish("verdict", 1, {names.VERDICT: canonical(late.model_dump())}, answers_nothing=True)
-    site, verdict = _daemon_of_site(run), run.drop / place.manifest
+    ref = run.sign_and_publish("verdict", 1, {names.VERDICT: canonical(late.model_dump())}, answers_nothing=True)
+    site, verdict = _daemon_of_site(run), run.drop / ref.manifest
     with without_training(Clock()):
-        while site._channel.message(Place("round", RUN, 1)) is None:
+        while site._channel.message(MessageRef("round", RUN, 1)) is None:
             assert site._act_or_tell(must_succeed=True)
         content = verdict.read_bytes()
         verdict.unlink()
-        with pytest.raises(PoisonError, match="was not fetched, for there was a verdict on the round, now gone"):
+        with pytest.raises(RejectedError, match="was not fetched, for there was a verdict on the round, now gone"):
             site.step()
         verdict.write_bytes(content)
         site.step()
-    assert site._channel.message(place) is not None
-    assert not (run.drop / Place("update", RUN, 1).manifest).exists()
+    assert site._channel.message(ref) is not None
+    assert not (run.drop / MessageRef("update", RUN, 1).manifest).exists()
 
 
 def test_what_a_site_has_signed_to_its_own_harm_is_refused_for_good_and_so_is_what_follows(run: Played) -> None:
     run.offer_and_consent()
     run.send("round", 1, run.to_site(1), "consent")
     large = {names.SITE_MODEL: bytes(64 << 20), names.METRICS: b""}
-    run.seal_and_publish("update", 1, dict(large))
-    run.courier._awaited = Place("update", RUN, 1)
-    assert run.courier._work()
-    assert "at most" in (run.aggregator.refusal(Place("update", RUN, 1)) or "")
+    run.sign_and_publish("update", 1, dict(large))
+    run.folder_sync._awaited = MessageRef("update", RUN, 1)
+    assert run.folder_sync._work()
+    assert "at most" in (run.aggregator.refusal(MessageRef("update", RUN, 1)) or "")
     run.send("round", 2, run.to_site(2), "consent")
-    run.seal_and_publish("update", 2, run.from_site(2, trains=True))
-    run.courier._awaited = Place("update", RUN, 2)
-    assert run.courier._work()
-    assert "breaks the chain: number 2 before it was refused" in (run.aggregator.refusal(Place("update", RUN, 2)) or "")
+    run.sign_and_publish("update", 2, run.from_site(2, trains=True))
+    run.folder_sync._awaited = MessageRef("update", RUN, 2)
+    assert run.folder_sync._work()
+    assert "breaks the chain: number 2 before it was refused" in (
+        run.aggregator.refusal(MessageRef("update", RUN, 2)) or ""
+    )

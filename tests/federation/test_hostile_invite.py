@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from aggregator.setup import initialise
-from shared.errors import PoisonError, StandingError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records import Invite, SiteCard, now_text
 from shared.exchange.trust import open_site_card
@@ -88,7 +88,7 @@ def test_an_aggregator_whose_folders_are_on_its_machine_puts_no_address_into_inv
 
 
 def test_a_folder_of_another_machine_is_none_even_if_it_is_typed() -> None:
-    with pytest.raises(StandingError, match="is that of another machine's folder"):
+    with pytest.raises(ActionRequiredError, match="is that of another machine's folder"):
         checked_address("file:////server/share")
 
 
@@ -103,7 +103,7 @@ def test_a_key_under_which_anybody_can_sign_is_pinned_by_nobody(
         protocol=2, kind="site", federation="retina", site="north", key=key, encryption_key=None, software="",
         enrolment="0" * 64, created=now_text(),
     )  # fmt: skip
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         open_site_card(signed_by_anybody(key, card), federation="retina", site="north", secret=None)
 
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save
 
 from shared.audit.verify import lines, verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.folder.local import LocalFolder
 from tests.federation.hospital import Hospital
 from tests.federation.running import RUN, TASK, WAIT_S, Federation, run_configuration, write_data
@@ -112,7 +112,7 @@ def test_an_answer_with_wrong_state_is_omitted_with_the_reason(tmp_path: Path) -
             assert (verdict.status, verdict.weight, verdict.score) == ("omitted", None, None)
             assert reason in verdict.reason, (name, verdict.reason)
         received = sites["good"].receive_round(2)
-        sent = load_file(federation.folder("good") / Place("update", RUN, 1).path / names.SITE_MODEL)
+        sent = load_file(federation.folder("good") / MessageRef("update", RUN, 1).path / names.SITE_MODEL)
         assert all(np.array_equal(tensor, sent[name]) for name, tensor in load_file(received).items())
         for name, tensor in load_file(received.with_name(CONTROL)).items():  # c is of all that have agreed
             assert np.array_equal(tensor, (change[name].astype(np.float64) / len(run.sites)).astype(np.float32))
@@ -135,7 +135,7 @@ def test_a_round_with_wrong_state_is_not_followed_and_the_trouble_told(kind: str
     hospital = Hospital(tmp_path, images)
     run = hospital.offer(run_configuration(method="scaffold", sites=["north"], quorum=1, rounds=2))
     hospital.live()
-    assert hospital.receive(Place("consent", RUN))
+    assert hospital.receive(MessageRef("consent", RUN))
     zeros = {name: np.zeros_like(tensor) for name, tensor in load_file(hospital.home / names.GLOBAL_MODEL).items()}
     control = tmp_path / CONTROL
     control.write_bytes(save({name: tensor for name, tensor in zeros.items() if "running" not in name}))
@@ -144,7 +144,7 @@ def test_a_round_with_wrong_state_is_not_followed_and_the_trouble_told(kind: str
     with hospital.living():
         hospital.wait_until(lambda: reason in (told(hospital) or ""))
     assert "tell the aggregator's people" in (told(hospital) or "")
-    assert not hospital.is_sealed(Place("update", RUN, 1))
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
     assert not list((hospital.work / "personal").rglob("*"))
 
 
@@ -160,11 +160,11 @@ def test_a_round_with_sound_state_is_followed(images: Path, tmp_path: Path) -> N
     hospital = Hospital(tmp_path, images)
     run = hospital.offer(run_configuration(method="scaffold", sites=["north"], quorum=1, rounds=2))
     hospital.live()
-    assert hospital.receive(Place("consent", RUN))
+    assert hospital.receive(MessageRef("consent", RUN))
     model = load_file(hospital.home / names.GLOBAL_MODEL)
     control = save({name: np.zeros_like(tensor) for name, tensor in model.items() if "running" not in name})
     hospital.send_round(run, 1, {CONTROL: control})
     hospital.live()
-    assert hospital.receive(update := Place("update", RUN, 1))
+    assert hospital.receive(update := MessageRef("update", RUN, 1))
     assert set(load_file(hospital.drop / update.path / CONTROL)) == set(model) - {n for n in model if "running" in n}
     assert list(lines(verify(LocalFolder(hospital.drop)))) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.audit.verify import verify
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration
@@ -59,7 +59,7 @@ def test_nor_where_it_lost_its_card(hospital: Hospital, second: Path) -> None:
     daemon = Daemon(second, read_configuration(second), LocalFolder(hospital.drop), stop=threading.Event())
     daemon._heartbeat.begin(daemon._channel)
     for _ in range(2):
-        with pytest.raises(StandingError):
+        with pytest.raises(ActionRequiredError):
             daemon.step()
         daemon._heartbeat.beat("stopped", daemon._channel, now=True)
     assert everything(hospital.drop) == before

@@ -19,9 +19,9 @@ from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from shared.audit.verify import verify
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records import Sharing
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Entry
@@ -78,7 +78,7 @@ def joined(home: Path, url: str = "http://127.0.0.1/north/") -> None:
 # --- the aggregator ---------------------------------------------------------------------------------------------
 
 
-def test_a_courier_outlives_what_nobody_expected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     joined(tmp_path)
     drop, work = tmp_path / "drop", tmp_path / "aggregator"
     drop.mkdir()
@@ -107,7 +107,7 @@ def test_a_courier_outlives_what_nobody_expected(tmp_path: Path, caplog: pytest.
 
 def test_pauses_grow_with_what_nobody_expected_and_with_nothing_else() -> None:
     trouble = Trouble(logging.getLogger("test"), "north", "goes on.")
-    trouble.begins(StandingError("the folder is full"))
+    trouble.begins(ActionRequiredError("the folder is full"))
     assert trouble.pause_s(2.0) == 2.0
     pauses = []
     for _ in range(12):
@@ -134,7 +134,7 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[threa
     is_full.clear()
 
 
-def test_a_courier_outlives_a_full_disk_on_which_it_cannot_even_note_that(
+def test_a_folder_sync_worker_outlives_a_full_disk_on_which_it_cannot_even_note_that(
     tmp_path: Path, full_disk: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     joined(tmp_path)
@@ -243,7 +243,7 @@ def test_a_model_that_cannot_be_scored_is_omitted_with_the_reason_and_the_daemon
     method = open_method("mean", {})
     daemon = Aggregator(
         store,
-        [run.courier],
+        [run.folder_sync],
         heldout=unscored,
         method=method,
         aggregation=Aggregation(store, method, Groups()),
@@ -253,7 +253,7 @@ def test_a_model_that_cannot_be_scored_is_omitted_with_the_reason_and_the_daemon
     )
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
-    verdict = Place("verdict", RUN, 1)
+    verdict = MessageRef("verdict", RUN, 1)
     wait_until(lambda: run.aggregator.message(verdict) is not None or not thread.is_alive())
     assert thread.is_alive()
     run.stop.set()
@@ -318,7 +318,7 @@ def test_a_daemon_that_is_stopped_does_not_wait_for_an_answer_that_drips(
 
 # --- an audit ---------------------------------------------------------------------------------------------------
 
-UPDATE = Place("update", RUN, 1)
+UPDATE = MessageRef("update", RUN, 1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from deploy.local.rounds import EVERYONE, run_rounds
 from shared.audit.verify import lines, verify
 from shared.exchange import names
-from shared.exchange.names import Kind, Place, place_at
+from shared.exchange.names import Kind, MessageRef, ref_at
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration, Sharing
 from shared.exchange.signing import open_signed
@@ -103,7 +103,7 @@ def undisturbed(
 
 def offered(federation: Setting) -> Sharing:
     content = {
-        (federation.folder(site) / Place("offer", RUN).path / names.TENSORS).read_bytes()
+        (federation.folder(site) / MessageRef("offer", RUN).path / names.TENSORS).read_bytes()
         for site in federation.run.sites
     }
     assert len(content) == 1
@@ -132,10 +132,10 @@ def test_what_tensors_yaml_lists_is_what_travels(case: str, undisturbed: Callabl
         folder = federation.folder(site)
         assert list(lines(verify(LocalFolder(folder)))) == []
         for path in sorted(folder.glob(f"runs/{RUN}/**/{names.MANIFEST}")):
-            place = place_at(path.parent.relative_to(folder).as_posix())
-            assert place is not None
-            trains = place.round_no <= ROUNDS
-            states = {names.state_file(group) for group in listed.groups(place.kind, trains=trains)}
+            ref = ref_at(path.parent.relative_to(folder).as_posix())
+            assert ref is not None
+            trains = ref.round_no <= ROUNDS
+            states = {names.state_file(group) for group in listed.groups(ref.kind, trains=trains)}
             expected: dict[Kind, set[str]] = {
                 "offer": {names.START} if listed.start else set(),
                 "round": {names.GLOBAL_MODEL},
@@ -144,12 +144,12 @@ def test_what_tensors_yaml_lists_is_what_travels(case: str, undisturbed: Callabl
             }
             body, _ = open_signed(path.read_bytes())
             assert isinstance(body, dict) and isinstance(body["files"], dict)
-            sealed = set(body["files"])
-            assert set(filter(names.is_weights, sealed)) == expected.get(place.kind, set()) | states
-            assert (names.RELIABILITY in sealed) == (place.kind == "update" and method.sends_reliability)
-            for name in filter(names.is_weights, sealed):
+            signed = set(body["files"])
+            assert set(filter(names.is_weights, signed)) == expected.get(ref.kind, set()) | states
+            assert (names.RELIABILITY in signed) == (ref.kind == "update" and method.sends_reliability)
+            for name in filter(names.is_weights, signed):
                 found = {tensor: list(array.shape) for tensor, array in load_file(path.with_name(name)).items()}
-                assert found == listed_in(listed, place.kind, name, trains=trains)
+                assert found == listed_in(listed, ref.kind, name, trains=trains)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -251,13 +251,13 @@ def test_what_travels_beside_a_model_is_removed_with_it(undisturbed: Callable[[s
         federation.run_to_the_end()
     assert federation.final_sha256() == calm.final_sha256()
     control = names.state_file("control")
-    closing = {f"{Place('round', RUN, ROUNDS + 1).path}/{name}" for name in (names.GLOBAL_MODEL, control)}
+    closing = {f"{MessageRef('round', RUN, ROUNDS + 1).path}/{name}" for name in (names.GLOBAL_MODEL, control)}
     gone = {
-        f"{place.path}/{name}"
+        f"{ref.path}/{name}"
         for round_no in range(1, ROUNDS + 1)
-        for place, model in (
-            (Place("round", RUN, round_no), names.GLOBAL_MODEL),
-            (Place("update", RUN, round_no), names.SITE_MODEL),
+        for ref, model in (
+            (MessageRef("round", RUN, round_no), names.GLOBAL_MODEL),
+            (MessageRef("update", RUN, round_no), names.SITE_MODEL),
         )
         for name in (model, control)
     }

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.folder.durable import hash_file
 from site_client.cli import main
 from tests.federation.running import POLICY, RUN, Federation, staging_run
@@ -54,7 +54,7 @@ def test_heads_and_batchnorm_never_leave_and_differ_from_site_to_site(ended: Fed
     for site, grades in (("north", 4), ("south", 6)):
         kept = load_file(ended.site(site) / "personal" / RUN / "0002.safetensors")
         assert kept["head.classify.weight"].shape == (grades, 512)
-        sent = load_file(ended.folder(site) / Place("update", RUN, 2).path / names.SITE_MODEL)
+        sent = load_file(ended.folder(site) / MessageRef("update", RUN, 2).path / names.SITE_MODEL)
         assert not set(kept) & set(sent)
         assert not any("norm" in name or name.startswith("head") for name in sent)
         heads[site] = kept
@@ -64,11 +64,11 @@ def test_heads_and_batchnorm_never_leave_and_differ_from_site_to_site(ended: Fed
 
 
 def test_all_sites_begin_with_the_aggregators_batchnorm(ended: Federation) -> None:
-    starts = {hash_file(ended.folder(site) / Place("offer", RUN).path / names.START) for site in ended.run.sites}
+    starts = {hash_file(ended.folder(site) / MessageRef("offer", RUN).path / names.START) for site in ended.run.sites}
     assert len(starts) == 1
-    listed = yaml.safe_load((ended.folder("north") / Place("offer", RUN).path / names.TENSORS).read_bytes())
+    listed = yaml.safe_load((ended.folder("north") / MessageRef("offer", RUN).path / names.TENSORS).read_bytes())
     assert "head.classify.weight" in listed["personal"]
-    assert set(listed["start"]) == set(load_file(ended.folder("north") / Place("offer", RUN).path / names.START))
+    assert set(listed["start"]) == set(load_file(ended.folder("north") / MessageRef("offer", RUN).path / names.START))
 
 
 def test_the_weights_are_the_softmax_of_what_the_sites_sent(ended: Federation) -> None:
@@ -76,8 +76,10 @@ def test_the_weights_are_the_softmax_of_what_the_sites_sent(ended: Federation) -
         verdicts, thetas = {}, {}
         for site in ended.run.sites:
             folder = ended.folder(site)
-            verdicts[site] = json.loads((folder / Place("verdict", RUN, round_no).path / names.VERDICT).read_bytes())
-            sent = yaml.safe_load((folder / Place("update", RUN, round_no).path / names.RELIABILITY).read_bytes())
+            verdicts[site] = json.loads(
+                (folder / MessageRef("verdict", RUN, round_no).path / names.VERDICT).read_bytes()
+            )
+            sent = yaml.safe_load((folder / MessageRef("update", RUN, round_no).path / names.RELIABILITY).read_bytes())
             thetas[site] = sent["theta"]
             assert verdicts[site]["status"] == "accepted", verdicts[site]
             assert float(verdicts[site]["theta"]) == thetas[site]
@@ -105,12 +107,12 @@ def test_the_report_tells_thetas_and_leaves_out_what_sites_withheld(ended: Feder
 
 
 def test_the_kept_model_is_the_chosen_aggregate_with_the_parts_of_its_round(ended: Federation) -> None:
-    card = json.loads((ended.folder("south") / Place("final", RUN).path / names.CARD).read_bytes())
+    card = json.loads((ended.folder("south") / MessageRef("final", RUN).path / names.CARD).read_bytes())
     home = ended.site("south") / "final" / RUN
     kept, own = load_file(home / "model.safetensors"), yaml.safe_load((home / "card.yaml").read_bytes())
     assert own["personal_round"] == own["chosen_round"] == card["chosen_round"]
     assert own["classes"][5] == "ungradable"
-    for name, tensor in load_file(ended.folder("south") / Place("final", RUN).path / names.FINAL_MODEL).items():
+    for name, tensor in load_file(ended.folder("south") / MessageRef("final", RUN).path / names.FINAL_MODEL).items():
         assert (kept[name] == tensor).all()
     if own["personal_round"]:
         personal = load_file(ended.site("south") / "personal" / RUN / f"{own['personal_round']:04d}.safetensors")
@@ -174,7 +176,9 @@ def test_nobody_agrees_to_what_was_not_offered(ended: Federation) -> None:
 
 
 def test_the_offer_says_every_setting(ended: Federation) -> None:
-    offered = yaml.safe_load((ended.folder("north") / Place("offer", RUN).path / names.RUN_CONFIGURATION).read_bytes())
+    offered = yaml.safe_load(
+        (ended.folder("north") / MessageRef("offer", RUN).path / names.RUN_CONFIGURATION).read_bytes()
+    )
     assert offered["method_options"]["temperature"] == 0.05
     assert offered["augmentation"]["rotation_degrees"] == [-30.0, 30.0]
     assert offered["task_options"]["head"] == "released"

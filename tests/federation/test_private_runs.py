@@ -15,7 +15,7 @@ from deploy.local.rounds import open_sites, run_rounds
 from shared.audit.verify import verify
 from shared.errors import ConfigurationError
 from shared.exchange import names
-from shared.exchange.names import METRICS, Place
+from shared.exchange.names import METRICS, MessageRef
 from shared.exchange.tables import EPSILON, read_metrics
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
@@ -95,14 +95,16 @@ def test_the_daemons_tell_what_was_spent_and_nothing_of_the_training_images(tmp_
             assert not verify(LocalFolder(folder)).findings
             spent = []
             for round_no in (1, 2):
-                table = read_metrics((folder / Place("update", RUN, round_no).path / METRICS).read_bytes(), METRICS)
+                table = read_metrics(
+                    (folder / MessageRef("update", RUN, round_no).path / METRICS).read_bytes(), METRICS
+                )
                 assert {row.split for row in table} == {"validation", "test"}
                 (told,) = [row.scores[EPSILON] for row in table if row.scores[EPSILON] is not None]
-                verdict = json.loads((folder / Place("verdict", RUN, round_no).path / names.VERDICT).read_bytes())
+                verdict = json.loads((folder / MessageRef("verdict", RUN, round_no).path / names.VERDICT).read_bytes())
                 assert float(verdict["epsilon"]) == told
                 spent.append(told)
             assert 0 < spent[0] < spent[1] <= EPSILON_WANTED
-            card = json.loads((folder / Place("final", RUN).path / names.CARD).read_bytes())
+            card = json.loads((folder / MessageRef("final", RUN).path / names.CARD).read_bytes())
             assert float(card["epsilon"][site]) == spent[1]
             assert (federation.site(site) / "final" / RUN / "card.yaml").exists()
             for path in folder.rglob("*"):

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.setup import initialise
 from shared import polling
-from shared.errors import NotFoundError, StandingError
+from shared.errors import ActionRequiredError, NotFoundError
 from shared.exchange.names import AGGREGATOR, SITE_CARD, STATUS
 from shared.folder import retrying
 from shared.folder.listed import ListedFolder
@@ -96,5 +96,5 @@ def test_a_directory_that_has_gone_has_the_folder_itself_looked_at(site: Site) -
         folder.list("runs/r/rounds/0002")
     site.mount.unlink()
     folder.look_anew()
-    with pytest.raises(StandingError, match="still shared with user 'north'"):
+    with pytest.raises(ActionRequiredError, match="still shared with user 'north'"):
         folder.list("runs/r/rounds/0002")

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from shared.audit.verify import verify
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Handover
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import write_file
@@ -50,12 +50,12 @@ def answer(hospital: Hospital, run: str) -> None:
 
 
 def heard(hospital: Hospital, run: str) -> bool:
-    return any(hospital.receive(Place("consent", run)) for _ in range(3))
+    return any(hospital.receive(MessageRef("consent", run)) for _ in range(3))
 
 
 def signer(hospital: Hospital, run: str) -> str:
     """Who signed the site's answer to a run, as it lies in the folder."""
-    key: str = json.loads((hospital.drop / Place("consent", run).manifest).read_bytes())["key"]
+    key: str = json.loads((hospital.drop / MessageRef("consent", run).manifest).read_bytes())["key"]
     return key
 
 
@@ -134,21 +134,21 @@ def test_killed_at_any_moment_it_goes_on_with_one_key_that_everybody_knows(
     assert verify(LocalFolder(hospital.drop)).findings == []
 
 
-def test_what_was_sealed_before_goes_out_under_the_old_key(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_signed_before_goes_out_under_the_old_key(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
     old = own_key(hospital.work).public
     hospital.offer(run_configuration(run="two", sites=["north"], quorum=1))
     create = hospital.folder.create
 
     def refuse_manifests(path: str, content: bytes) -> None:
         if path.endswith(names.MANIFEST):
-            raise StandingError("no writing today")
+            raise ActionRequiredError("no writing today")
         create(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr(hospital.folder, "create", refuse_manifests)
-        with pytest.raises(StandingError, match="no writing today"):
+        with pytest.raises(ActionRequiredError, match="no writing today"):
             hospital.live()
-    assert hospital.is_sealed(Place("consent", "two"))
+    assert hospital.is_signed(MessageRef("consent", "two"))
     rotate(hospital.work)
     hospital.live()
     assert heard(hospital, "two")
@@ -177,9 +177,9 @@ def test_an_old_key_from_a_backup_is_not_used(hospital: Hospital, lost: bool) ->
     if lost:
         shutil.rmtree(hospital.work / "mirror")
     before = sorted(path for path in hospital.drop.rglob("*"))
-    with pytest.raises(StandingError, match="put that very key back from a backup"):
+    with pytest.raises(ActionRequiredError, match="put that very key back from a backup"):
         hospital.live()
-    with pytest.raises(StandingError, match="put that very key back from a backup"):
+    with pytest.raises(ActionRequiredError, match="put that very key back from a backup"):
         rotate(hospital.work)
     assert sorted(path for path in hospital.drop.rglob("*")) == before
 
@@ -191,23 +191,23 @@ def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
     stolen = own_key(hospital.work)
     rotate(hospital.work)
     answer(hospital, "two")
-    offer = Place("offer", "three")
+    offer = MessageRef("offer", "three")
     hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
-    real = json.loads((hospital.drop / Place("consent", "two").manifest).read_bytes())["body"]
+    real = json.loads((hospital.drop / MessageRef("consent", "two").manifest).read_bytes())["body"]
     head = hospital.channel.peer_head
     forged = real | {"run": "three", "seq": head.seq + 1, "previous": head.digest}
     asked = hospital.channel.message(offer)
     assert asked is not None
     content = stolen.sign(forged | {"in_reply_to": asked.digest})
-    place = Place("consent", "three")
-    LocalFolder(hospital.drop).create(place.manifest, content)
-    shutil.copy(hospital.drop / Place("consent", "two").path / names.CONSENT, hospital.drop / place.path)
+    ref = MessageRef("consent", "three")
+    LocalFolder(hospital.drop).create(ref.manifest, content)
+    shutil.copy(hospital.drop / MessageRef("consent", "two").path / names.CONSENT, hospital.drop / ref.path)
     assert not heard(hospital, "three")
     assert "is signed by another key of north than its message 3: it is not taken, nor held" in caplog.text
-    assert not hospital.channel.is_settled(place)
+    assert not hospital.channel.is_settled(ref)
     findings = verify(LocalFolder(hospital.drop)).findings
     assert "is signed by another key of north than its message 3" in {finding.what for finding in findings}
-    shutil.rmtree(hospital.drop / place.path)
+    shutil.rmtree(hospital.drop / ref.path)
     hospital.live()
     assert heard(hospital, "three")
 
@@ -224,13 +224,13 @@ def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplo
         created="2026-11-21T09:30:00Z",
     )
     LocalFolder(hospital.drop).create("keys/0002.json", stolen.sign(body.model_dump()))
-    with pytest.raises(StandingError, match="somebody else has this site's key"):
+    with pytest.raises(ActionRequiredError, match="somebody else has this site's key"):
         hospital.live()
     rotated = hospital.work / "mirror" / "keys" / "0002.json"
     assert json.loads(rotated.read_bytes())["body"]["key"] == thief.public
     rotated.unlink()
     rotate(hospital.work)
-    with pytest.raises(StandingError, match=r"0002\.json in the folder is not the hand-over that was made here"):
+    with pytest.raises(ActionRequiredError, match=r"0002\.json in the folder is not the hand-over that was made here"):
         hospital.live()
 
 
@@ -243,7 +243,7 @@ def test_a_false_record_is_found_and_followed_by_nobody(
     assert [finding.file for finding in verify(LocalFolder(hospital.drop)).findings] == ["keys/0002.json"]
     (hospital.drop / names.STATUS).write_bytes(SigningKey(b"\x08" * 32).sign({"kind": "status"}))
     for _ in range(3):
-        with pytest.raises(PoisonError):
+        with pytest.raises(RejectedError):
             hospital.channel.open_status((hospital.drop / names.STATUS).read_bytes())
     assert hospital.channel.peer == before
     assert caplog.text.count("it is not followed") == 1
@@ -257,7 +257,7 @@ def test_a_gap_and_a_missing_message_are_found(hospital: Hospital) -> None:
     (hospital.drop / "keys" / "0002.json").unlink()
     found = {(finding.file, finding.what) for finding in verify(LocalFolder(hospital.drop)).findings}
     assert ("keys/0003.json", "hands a key over, and the hand-over before it is missing or does not hold") in found
-    assert (Place("consent", "two").manifest, "is signed by an unknown key") in found
+    assert (MessageRef("consent", "two").manifest, "is signed by an unknown key") in found
 
 
 def test_the_command(hospital: Hospital, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_check_knows_the_new_key(hospital: Hospital) -> None:
     rotate(hospital.work)
     assert shown_key(hospital.work) == first_key(hospital.work) != own_key(hospital.work).public
     write_file(hospital.work / KEY_FILE, old, private=True)
-    with pytest.raises(StandingError, match="put that back"):
+    with pytest.raises(ActionRequiredError, match="put that back"):
         shown_key(hospital.work)
 
 
@@ -303,7 +303,7 @@ def test_check_knows_the_new_key_after_the_disk_was_lost(hospital: Hospital) -> 
     assert shown_key(hospital.work) != first
     assert shown_key_by(hospital.work, folder, shown_key(hospital.work)) == first
     write_file(hospital.work / KEY_FILE, old, private=True)
-    with pytest.raises(StandingError, match="put that back"):
+    with pytest.raises(ActionRequiredError, match="put that back"):
         shown_key_by(hospital.work, folder, shown_key(hospital.work))
 
 
@@ -331,5 +331,5 @@ def test_a_daemon_killed_while_a_lost_disks_answers_come_back_goes_on_with_them(
         with pytest.raises(Killed):
             hospital.live()
     answer(hospital, "three")
-    assert [hospital.is_sealed(Place("consent", run)) for run in ("one", "two", "three")] == [True] * 3
+    assert [hospital.is_signed(MessageRef("consent", run)) for run in ("one", "two", "three")] == [True] * 3
     assert verify(LocalFolder(hospital.drop)).findings == []

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from deploy.local.rounds import EVERYONE
 from shared.audit.verify import lines, verify
 from shared.errors import ConfigurationError
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
 from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration
@@ -49,7 +49,7 @@ def test_signals_from_the_first_round_to_predictions(task: str, tmp_path: Path) 
     for site in run.sites:
         folder = federation.folder(site)
         assert list(lines(verify(LocalFolder(folder)))) == []
-        table = read_metrics((folder / Place("update", RUN, 1).path / "metrics.csv").read_bytes(), "metrics.csv")
+        table = read_metrics((folder / MessageRef("update", RUN, 1).path / "metrics.csv").read_bytes(), "metrics.csv")
         counts = {row.split: int(row.images) for row in table}
         assert sum(counts.values()) == 24 * excerpts
         assert all("auroc" in row.scores for row in table)

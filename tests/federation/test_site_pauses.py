@@ -9,7 +9,7 @@ import pytest
 from aggregator.setup import initialise
 from shared import polling
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
@@ -57,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def demand_ever_rarer_looks(clock: Clock, folder: Counting) -> None:
+def require_ever_rarer_looks(clock: Clock, folder: Counting) -> None:
     assert len(clock.pauses) < 120
     now = 0.0
     for pause in clock.pauses:
@@ -73,14 +73,14 @@ def test_a_site_that_waits_to_be_enrolled_looks_ever_more_rarely(tmp_path: Path,
     join(tmp_path / "north", invite, data={}, url=None, password=None)
     folder = Counting(tmp_path / "drop")
     Daemon(tmp_path / "north", read_configuration(tmp_path / "north"), folder, stop=clock).run()
-    demand_ever_rarer_looks(clock, folder)
+    require_ever_rarer_looks(clock, folder)
 
 
 def test_a_site_whose_run_has_ended_looks_ever_more_rarely(played: Played, clock: Clock) -> None:
     work = played.drop.parent / "north"
     folder = Counting(played.drop)
     Daemon(work, read_configuration(work), folder, stop=clock).run()
-    demand_ever_rarer_looks(clock, folder)
-    assert (played.drop / Place("final", "octa-1").manifest).exists()
+    require_ever_rarer_looks(clock, folder)
+    assert (played.drop / MessageRef("final", "octa-1").manifest).exists()
     assert SigningKey.at(work / "signing.key").public
     assert (work / names.STATUS).exists()

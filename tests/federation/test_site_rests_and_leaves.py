@@ -16,9 +16,9 @@ from aggregator.facts import ending_of as ending_at_aggregator
 from aggregator.store import withdrawal_of
 from shared.audit.reading import Reading
 from shared.audit.verify import verify
-from shared.errors import PoisonError, StandingError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Consent, RunConfiguration, Withdrawal
 from shared.exchange.trust import open_record
 from shared.folder.durable import hash_file
@@ -53,7 +53,7 @@ def hospital(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> H
 def agreed(hospital: Hospital, run: RunConfiguration | None = None) -> RunConfiguration:
     run = hospital.offer(run)
     hospital.live()
-    assert hospital.receive(Place("consent", run.run))
+    assert hospital.receive(MessageRef("consent", run.run))
     return run
 
 
@@ -69,7 +69,7 @@ def during_training(hospital: Hospital, *command: str) -> None:
 
 
 def trained(hospital: Hospital, round_no: int) -> str:
-    return hash_file(hospital.drop / Place("update", RUN, round_no).path / names.SITE_MODEL)[1]
+    return hash_file(hospital.drop / MessageRef("update", RUN, round_no).path / names.SITE_MODEL)[1]
 
 
 # --- pausing ----------------------------------------------------------------------------------------------------
@@ -86,14 +86,14 @@ def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
     hospital.live()  # a restart changes nothing
     assert "and only the heartbeat sent, until `dropfed-site resume" in caplog.text
     assert hospital.folder.requests == before + 2, "but for the card, before the first heartbeat"
-    assert not hospital.is_sealed(Place("round", RUN, 1))
+    assert not hospital.is_signed(MessageRef("round", RUN, 1))
     shown = site(hospital, "status").output
     assert "waits for: a person here, to end the pause" in shown
     assert f", once it runs: nothing, until `dropfed-site resume --work {hospital.work}`" in shown
     assert site(hospital, "resume").exit_code == 0
     assert "to end the pause" not in site(hospital, "status").output
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 1))
+    assert hospital.receive(MessageRef("update", RUN, 1))
 
 
 def test_a_training_that_is_paused_is_repeated_to_the_same_bytes(hospital: Hospital, tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_a_training_that_is_paused_is_repeated_to_the_same_bytes(hospital: Hospi
     during_training(hospital, "pause")
     hospital.live()
     assert "training" in hospital.folder.phases
-    assert not hospital.is_sealed(Place("update", RUN, 1))
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
     hospital.live()
-    assert not hospital.is_sealed(Place("update", RUN, 1))
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
     site(hospital, "resume")
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 1))
+    assert hospital.receive(MessageRef("update", RUN, 1))
     disturbed = trained(hospital, 1)
     shutil.rmtree(tmp_path)
     shutil.move(tmp_path.with_name("undisturbed"), tmp_path)
@@ -142,8 +142,8 @@ def test_a_pause_breaks_off_what_is_on_its_way(
     passed = during_transfer(hospital, way, "pause")
     hospital.live()
     assert passed == (["down"] if way == "up" else [])
-    assert not hospital.is_published(Place("update", RUN, 1))
-    assert hospital.is_sealed(Place("round", RUN, 1)) == (way == "up")
+    assert not hospital.is_published(MessageRef("update", RUN, 1))
+    assert hospital.is_signed(MessageRef("round", RUN, 1)) == (way == "up")
     assert "what was on its way is put off while the site is paused" in caplog.text
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     shown = site(hospital, "status").output
@@ -153,17 +153,17 @@ def test_a_pause_breaks_off_what_is_on_its_way(
     )
     site(hospital, "resume")
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 1))
+    assert hospital.receive(MessageRef("update", RUN, 1))
 
 
-def test_a_withdrawal_breaks_off_what_comes_but_not_what_is_sealed(hospital: Hospital) -> None:
+def test_a_withdrawal_breaks_off_what_comes_but_not_what_is_signed(hospital: Hospital) -> None:
     run = agreed(hospital)
     hospital.send_round(run, 1)
     passed = during_transfer(hospital, "down", "withdraw", RUN, "--yes")
     hospital.live()
-    assert passed == [] and hospital.is_published(Place("withdrawal", RUN))
+    assert passed == [] and hospital.is_published(MessageRef("withdrawal", RUN))
     hospital.live()
-    assert passed == [] and not hospital.is_sealed(Place("update", RUN, 1))
+    assert passed == [] and not hospital.is_signed(MessageRef("update", RUN, 1))
     hospital.send_verdict(run, 1)
 
     second = agreed(hospital, run.model_copy(update={"run": "another-run"}))
@@ -171,8 +171,8 @@ def test_a_withdrawal_breaks_off_what_comes_but_not_what_is_sealed(hospital: Hos
     passed = during_transfer(hospital, "up", "withdraw", "another-run", "--yes")
     hospital.live()
     assert passed == ["down", "up"]
-    assert hospital.is_published(Place("update", "another-run", 1))
-    assert hospital.is_published(Place("withdrawal", "another-run"))
+    assert hospital.is_published(MessageRef("update", "another-run", 1))
+    assert hospital.is_published(MessageRef("withdrawal", "another-run"))
 
 
 def test_whoever_asks_for_one_look_is_told_what_the_site_waits_for(
@@ -187,7 +187,7 @@ def test_whoever_asks_for_one_look_is_told_what_the_site_waits_for(
     settings.write_text(yaml.safe_dump(values | {"limits": {"training_hours": hours}}))
     hospital.live()
     assert f"nothing more to do now; this site waits for its hours for training, {hours}" in caplog.text
-    assert not hospital.is_sealed(Place("update", RUN, 1))
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_trouble_that_begins_while_sending_is_told_at_once(hospital: Hospital) -
         return dict(json.loads(path.read_bytes())["body"])
 
     hospital.send_round(agreed(hospital), 1)
-    blocked = hospital.drop / Place("update", RUN, 1).path
+    blocked = hospital.drop / MessageRef("update", RUN, 1).path
     blocked.write_bytes(b"a file where a folder must be")
     here, there = hospital.work / names.STATUS, hospital.drop / names.STATUS
     with hospital.living():
@@ -212,7 +212,7 @@ def test_trouble_that_begins_while_sending_is_told_at_once(hospital: Hospital) -
         assert "trouble: " in shown and ", once it runs: tries again until it works" in shown
     blocked.unlink()
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 1))
+    assert hospital.receive(MessageRef("update", RUN, 1))
     assert said(here)["trouble"] is None
 
 
@@ -223,18 +223,18 @@ def test_a_site_that_was_away_needs_no_weights_of_rounds_that_passed(hospital: H
     """It was asked in rounds 2 and 5 and missed them; their models are gone from the folder. It answers round 7."""
     run = agreed(hospital)
     for round_no in (2, 5):
-        place = hospital.send_round(run, round_no)
+        ref = hospital.send_round(run, round_no)
         hospital.send_verdict(run, round_no)
-        (hospital.drop / place.path / names.GLOBAL_MODEL).unlink()
+        (hospital.drop / ref.path / names.GLOBAL_MODEL).unlink()
     hospital.send_round(run, 7)
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 7))
+    assert hospital.receive(MessageRef("update", RUN, 7))
     for round_no, has_model in ((2, False), (5, False), (7, True)):
-        mirrored = hospital.work / "mirror" / Place("round", RUN, round_no).path
+        mirrored = hospital.work / "mirror" / MessageRef("round", RUN, round_no).path
         assert {path.name for path in mirrored.iterdir()} == {names.MANIFEST, names.ROUND_CONFIGURATION} | (
             {names.GLOBAL_MODEL} if has_model else set()
         )
-        assert hospital.is_published(Place("update", RUN, round_no)) == has_model
+        assert hospital.is_published(MessageRef("update", RUN, round_no)) == has_model
 
 
 def test_a_run_that_never_started_holds_up_no_other(hospital: Hospital) -> None:
@@ -256,7 +256,7 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     hospital.send_round(run, 1)
     during_training(hospital, "withdraw", RUN, "--yes", "--reason", "the ethics board\nobjects")
     hospital.live()
-    assert not hospital.is_sealed(Place("update", RUN, 1))
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
 
     # The aggregator goes on before it knows: all of that is read, without weights, and nothing is answered.
     hospital.send_verdict(run, 1)
@@ -264,17 +264,17 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     hospital.live()
     hospital.send_verdict(run, 2)
     hospital.live()
-    assert hospital.is_sealed(Place("verdict", RUN, 2))
-    assert not (hospital.work / "mirror" / Place("round", RUN, 2).path / names.GLOBAL_MODEL).exists()
-    assert not hospital.is_published(Place("update", RUN, 2))
+    assert hospital.is_signed(MessageRef("verdict", RUN, 2))
+    assert not (hospital.work / "mirror" / MessageRef("round", RUN, 2).path / names.GLOBAL_MODEL).exists()
+    assert not hospital.is_published(MessageRef("update", RUN, 2))
 
     # Then it knows, and has nothing more to say.
-    place = Place("withdrawal", RUN)
-    assert hospital.receive(place)
-    message, offer = hospital.channel.message(place), hospital.channel.message(Place("offer", RUN))
+    ref = MessageRef("withdrawal", RUN)
+    assert hospital.receive(ref)
+    message, offer = hospital.channel.message(ref), hospital.channel.message(MessageRef("offer", RUN))
     assert message is not None and offer is not None and message.manifest.in_reply_to == offer.digest
-    content = hospital.channel.path(place, names.WITHDRAWAL).read_bytes()
-    assert open_record(content, Withdrawal, place.path) == Withdrawal(run=RUN, reason="the ethics board objects")
+    content = hospital.channel.path(ref, names.WITHDRAWAL).read_bytes()
+    assert open_record(content, Withdrawal, ref.path) == Withdrawal(run=RUN, reason="the ethics board objects")
     assert not (hospital.work / "final").exists()
 
     # A new run is a new question.
@@ -294,22 +294,22 @@ def test_a_withdrawal_that_the_final_model_has_not_read_comes_too_late_for_every
     assert "was over before the aggregator read that this site withdraws" in site(hospital, "status").output
     hospital.site._heard_at = float("-inf")
     hospital.site._work()
-    assert hospital.channel.message(Place("withdrawal", RUN)) is not None
+    assert hospital.channel.message(MessageRef("withdrawal", RUN)) is not None
     assert ending_at_aggregator(hospital.channel, RUN) == "finished"
     assert Reading(LocalFolder(hospital.drop)).ending(RUN) == "finished"
     assert verify(LocalFolder(hospital.drop)).findings == []
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
 
 
-def test_a_round_that_was_sealed_after_the_withdrawal_was_read_is_not_taken(hospital: Hospital) -> None:
+def test_a_round_that_was_signed_after_the_withdrawal_was_read_is_not_taken(hospital: Hospital) -> None:
     run = agreed(hospital)
     site(hospital, "withdraw", RUN, "--yes")
     hospital.live()
-    assert hospital.receive(Place("withdrawal", RUN))
+    assert hospital.receive(MessageRef("withdrawal", RUN))
     hospital.send_round(run, 1)
-    with pytest.raises(PoisonError, match="does not answer the message it should answer"):
+    with pytest.raises(RejectedError, match="does not answer the message it should answer"):
         hospital.live()
-    assert not hospital.is_sealed(Place("round", RUN, 1))
+    assert not hospital.is_signed(MessageRef("round", RUN, 1))
 
 
 def test_to_withdraw_twice_is_to_withdraw_once(hospital: Hospital) -> None:
@@ -320,7 +320,7 @@ def test_to_withdraw_twice_is_to_withdraw_once(hospital: Hospital) -> None:
         assert result.exit_code == 0
         assert f"{RUN}: a person here has withdrawn already, for this reason: moving house;" in result.output
     hospital.live()
-    assert hospital.receive(Place("withdrawal", RUN))
+    assert hospital.receive(MessageRef("withdrawal", RUN))
     assert withdrawal_of(hospital.channel, RUN) == "moving house"
 
 
@@ -336,24 +336,24 @@ def test_who_lost_the_disk_has_still_withdrawn(hospital: Hospital) -> None:
         (hospital.work / name).write_bytes(content)
         (hospital.work / name).chmod(0o600)
     hospital.live()
-    assert hospital.is_sealed(Place("withdrawal", RUN)) and hospital.is_sealed(Place("round", RUN, 1))
-    assert not hospital.is_sealed(Place("update", RUN, 1))
+    assert hospital.is_signed(MessageRef("withdrawal", RUN)) and hospital.is_signed(MessageRef("round", RUN, 1))
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
 
 
-def test_what_was_sealed_before_comes_before_the_withdrawal(hospital: Hospital) -> None:
-    """The answer is sealed, the folder fails, the person withdraws: the chain keeps its order and the answer counts."""
+def test_what_was_signed_before_comes_before_the_withdrawal(hospital: Hospital) -> None:
+    """The answer is signed, the folder fails, the person withdraws: the chain keeps its order and the answer counts."""
     run = agreed(hospital)
     hospital.send_round(run, 1)
-    (hospital.drop / Place("update", RUN, 1).path).parent.mkdir(exist_ok=True)
-    blocked = hospital.drop / Place("update", RUN, 1).path
+    (hospital.drop / MessageRef("update", RUN, 1).path).parent.mkdir(exist_ok=True)
+    blocked = hospital.drop / MessageRef("update", RUN, 1).path
     blocked.write_bytes(b"a file where a folder must be")
-    with pytest.raises(StandingError, match="cannot be used"):
+    with pytest.raises(ActionRequiredError, match="cannot be used"):
         hospital.live()
-    assert hospital.is_sealed(Place("update", RUN, 1))
+    assert hospital.is_signed(MessageRef("update", RUN, 1))
     site(hospital, "withdraw", RUN, "--yes")
     blocked.unlink()
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 1))
+    assert hospital.receive(MessageRef("update", RUN, 1))
     hospital.site._heard_at = float("-inf")
     hospital.site._work()
     assert withdrawal_of(hospital.channel, RUN) == "it gave no reason"
@@ -390,11 +390,11 @@ def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital
     result = site(hospital, "withdraw", RUN, "--yes", "--reason", "too early for us")
     assert "has not agreed yet, so this declines;" in result.output
     hospital.live()
-    place = Place("consent", RUN)
-    assert hospital.receive(place)
-    consent = open_record(hospital.channel.path(place, names.CONSENT).read_bytes(), Consent, place.path)
+    ref = MessageRef("consent", RUN)
+    assert hospital.receive(ref)
+    consent = open_record(hospital.channel.path(ref, names.CONSENT).read_bytes(), Consent, ref.path)
     assert not consent.agrees and consent.reason == "a person at the hospital declined: too early for us"
-    assert not hospital.is_sealed(Place("withdrawal", RUN))
+    assert not hospital.is_signed(MessageRef("withdrawal", RUN))
     for command in (("withdraw", "--yes"), ("approve",), ("decline",)):
         result = site(hospital, command[0], RUN, *command[1:])
         assert result.exit_code == 2 and "has declined it already" in result.output
@@ -411,13 +411,13 @@ def test_each_wish_that_comes_too_late_is_one_sentence(hospital: Hospital) -> No
     site(hospital, "pause")
     assert "once it is resumed" in site(hospital, "withdraw", RUN, answer="y\n").output
     hospital.live()
-    assert not hospital.is_sealed(Place("withdrawal", RUN))
+    assert not hospital.is_signed(MessageRef("withdrawal", RUN))
     site(hospital, "resume")
     hospital.live()
-    assert hospital.is_published(Place("withdrawal", RUN))
+    assert hospital.is_published(MessageRef("withdrawal", RUN))
     assert "withdrawn from it already" in site(hospital, "withdraw", RUN, "--yes").output
     agreed(hospital, run.model_copy(update={"run": "another-run"}))
-    assert hospital.receive(Place("withdrawal", RUN))
+    assert hospital.receive(MessageRef("withdrawal", RUN))
     hospital.send_final(run.model_copy(update={"run": "another-run"}))
     hospital.live()
     result = site(hospital, "withdraw", "another-run", "--yes")
@@ -451,12 +451,12 @@ def test_who_withdraws_from_a_private_run_keeps_no_secret_of_its_noise(hospital:
     run = agreed(hospital, run_configuration(sites=["north"], quorum=1, rounds=9, **PRIVATE))
     hospital.send_round(run, 1)
     hospital.live()
-    assert hospital.receive(Place("update", RUN, 1))
+    assert hospital.receive(MessageRef("update", RUN, 1))
     secret = hospital.work / "noise" / RUN
     assert secret.exists()
     site(hospital, "withdraw", RUN, "--yes")
     hospital.live()
-    assert hospital.is_published(Place("withdrawal", RUN))
+    assert hospital.is_published(MessageRef("withdrawal", RUN))
     assert not secret.exists()
 
 
@@ -469,7 +469,7 @@ def test_a_private_run_that_so_few_images_cannot_be_is_declined_at_once(tmp_path
     hospital = Hospital(tmp_path / "home", many)
     run = agreed(hospital, run_configuration(sites=["north"], quorum=1, **PRIVATE))
     consent = open_record(
-        (hospital.drop / Place("consent", run.run).path / names.CONSENT).read_bytes(), Consent, names.CONSENT
+        (hospital.drop / MessageRef("consent", run.run).path / names.CONSENT).read_bytes(), Consent, names.CONSENT
     )
     assert not consent.agrees
     assert "delta: 0.01 is not below one in this site's 102 training images" in consent.reason

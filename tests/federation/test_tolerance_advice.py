@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save
 from aggregator.cli import main
 from shared.audit.verify import lines, verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import BelowLast, Verdict
 from shared.exchange.trust import open_record
@@ -43,8 +43,8 @@ def validate(federation: Federation) -> str:
 
 def verdicts(federation: Federation, site: str) -> list[Verdict]:
     """On a site's answers to all rounds that train."""
-    places = [Place("verdict", RUN, number) for number in range(1, ROUNDS + 1)]
-    files = [federation.folder(site) / place.path / names.VERDICT for place in places]
+    refs = [MessageRef("verdict", RUN, number) for number in range(1, ROUNDS + 1)]
+    files = [federation.folder(site) / ref.path / names.VERDICT for ref in refs]
     return [open_record(file.read_bytes(), Verdict, str(file)) for file in files]
 
 

@@ -12,9 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 from shared.audit.verify import lines, verify
-from shared.errors import ConfigurationError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import hash_file, write_file
@@ -27,7 +27,7 @@ from tests.federation.hospital import Hospital
 from tests.federation.running import RUN, TASK, WAIT_S, Federation, run_configuration, write_data
 from tests.ports import free_port
 
-UPDATE = Place("update", RUN, 1)
+UPDATE = MessageRef("update", RUN, 1)
 TWO = {"launcher": "torchrun", "processes": 2}
 
 
@@ -86,7 +86,7 @@ class Clinic(Hospital):
         run = run_configuration(sites=["north"], quorum=1, rounds=9, **wanted)
         self.offer(run)
         self.live()
-        assert self.receive(Place("consent", RUN))
+        assert self.receive(MessageRef("consent", RUN))
         self.send_round(run, 1)
         settle(self.work, **settings)
 
@@ -203,7 +203,7 @@ def test_whoever_ends_the_training_ends_every_process(clinic: Clinic) -> None:
         assert len(stopped) == 3
     assert_all_end(stopped)
     assert clinic.trouble() == "None"
-    assert not clinic.is_sealed(UPDATE)
+    assert not clinic.is_signed(UPDATE)
 
 
 def person(clinic: Clinic, command: str) -> None:
@@ -241,7 +241,7 @@ def test_a_private_run_is_trained_by_the_daemon_alone(clinic: Clinic) -> None:
 
 def test_what_stands_in_the_way_of_a_process_is_told_as_it_is(clinic: Clinic) -> None:
     clinic.ask(launcher="torchrun", processes=5)
-    with pytest.raises(StandingError, match=r"processes: a batch of [34] images cannot be shared by 5"):
+    with pytest.raises(ActionRequiredError, match=r"processes: a batch of [34] images cannot be shared by 5"):
         clinic.live()
     assert torchrun_of(psutil.Process()) == []
 
@@ -275,7 +275,7 @@ def test_a_federation_one_of_whose_sites_trains_by_torchrun(tmp_path: Path) -> N
         assert "a training process ended before its round did" in federation.output(federation.site("south"))
         for site in federation.run.sites:
             assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
-            assert (federation.folder(site) / Place("update", RUN, 1).manifest).exists()
+            assert (federation.folder(site) / MessageRef("update", RUN, 1).manifest).exists()
 
 
 @pytest.mark.parametrize(

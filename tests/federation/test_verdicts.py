@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save
 
 from shared.audit.verify import lines, verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.signing import SigningKey
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
@@ -91,7 +91,7 @@ def test_bad_answers_are_omitted_with_the_reason_and_never_reach_the_mean(tmp_pa
             assert (verdict.status, verdict.weight, verdict.score) == ("omitted", None, None)
             assert reason in verdict.reason, (name, verdict.reason)
         aggregate = load_file(sites["good"].receive_round(2))
-        sent = load_file(federation.folder("good") / Place("update", RUN, 1).path / names.SITE_MODEL)
+        sent = load_file(federation.folder("good") / MessageRef("update", RUN, 1).path / names.SITE_MODEL)
         assert all(np.array_equal(aggregate[name], sent[name]) for name in sent)
         for site in sites.values():
             if site.name != "good":
@@ -191,7 +191,7 @@ def test_a_forged_answer_is_held_against_nobody_and_the_sites_own_counts(tmp_pat
         for site in (north, south):
             site.consent()
         models = {site.name: site.receive_round(1).read_bytes() for site in (north, south)}
-        forged = federation.folder("north") / Place("update", RUN, 1).manifest
+        forged = federation.folder("north") / MessageRef("update", RUN, 1).manifest
         forged.parent.mkdir()
         forged.write_bytes(SigningKey(b"\x07" * 32).sign({"kind": "update"}))
         trouble = federation.aggregator / "sites" / "north" / "trouble.txt"
@@ -222,7 +222,9 @@ def test_a_late_site_is_told_so_recorded_and_takes_part_in_the_next_round(tmp_pa
             site.receive_round(2)
             site.answer(2, {names.SITE_MODEL: model, names.METRICS: metrics(2)})
         assert [site.verdict(2).status for site in (north, south)] == ["accepted", "accepted"]
-        assert (federation.aggregator / "sites/south/mirror" / Place("update", RUN, 1).path / names.MANIFEST).exists()
+        assert (
+            federation.aggregator / "sites/south/mirror" / MessageRef("update", RUN, 1).path / names.MANIFEST
+        ).exists()
         for site in (north, south):
             site.receive_round(3)
             site.answer(3, {names.METRICS: metrics(3)})
@@ -244,9 +246,9 @@ def test_the_best_aggregate_is_chosen_not_the_last(tmp_path: Path) -> None:
             site.answer(round_no, files)
             site.verdict(round_no)
         assert aggregator.wait(WAIT_S) == 0
-        newest = site.channel.message(Place("update", RUN, 3))
+        newest = site.channel.message(MessageRef("update", RUN, 3))
         assert newest is not None
-        site.receive(final := Place("final", RUN), newest.digest)
+        site.receive(final := MessageRef("final", RUN), newest.digest)
         assert site.channel.path(final, names.FINAL_MODEL).read_bytes() == models[1].read_bytes()
 
 
@@ -302,7 +304,7 @@ def test_a_stop_before_anybody_has_answered_is_no_error(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_until_the_final_model_is_in_every_folder(tmp_path: Path) -> None:
     with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=5) as federation:
-        in_the_way = federation.folder("north") / Place("final", RUN).path
+        in_the_way = federation.folder("north") / MessageRef("final", RUN).path
 
         def says() -> str:
             process = federation.start("aggregator.cli", "status", work=federation.aggregator)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Consent, RunConfiguration
 from shared.exchange.signing import canonical
 from shared.exchange.tables import read_metrics
@@ -72,8 +72,8 @@ def consent(hospital: Hospital, run: RunConfiguration) -> Consent:
     """Offer a run, and read the answer."""
     hospital.offer(run)
     hospital.live()
-    assert hospital.receive(Place("consent", run.run))
-    path = hospital.drop / Place("consent", run.run).path / names.CONSENT
+    assert hospital.receive(MessageRef("consent", run.run))
+    path = hospital.drop / MessageRef("consent", run.run).path / names.CONSENT
     return open_record(path.read_bytes(), Consent, names.CONSENT)
 
 
@@ -81,7 +81,7 @@ def answer_once(hospital: Hospital, run: RunConfiguration) -> None:
     """Have the first round answered, and end the run."""
     hospital.send_round(run, 1)
     hospital.live()
-    assert hospital.receive(Place("update", run.run, 1))
+    assert hospital.receive(MessageRef("update", run.run, 1))
     hospital.send_verdict(run, 1)
     hospital.send_final(run)
     hospital.live()
@@ -89,10 +89,10 @@ def answer_once(hospital: Hospital, run: RunConfiguration) -> None:
 
 def assert_stuck(hospital: Hospital, why: str) -> None:
     """Have the daemon act, and see that it does nothing but tell its people why."""
-    sealed = set(hospital.drop.rglob(names.MANIFEST))
-    with pytest.raises(StandingError, match=why):
+    signed = set(hospital.drop.rglob(names.MANIFEST))
+    with pytest.raises(ActionRequiredError, match=why):
         hospital.live()
-    assert set(hospital.drop.rglob(names.MANIFEST)) == sealed
+    assert set(hospital.drop.rglob(names.MANIFEST)) == signed
 
 
 def ids(hospital: Hospital, run: RunConfiguration) -> dict[str, frozenset[str]]:
@@ -231,7 +231,7 @@ def test_rows_of_scores_are_counted_over_all_runs_and_shown(hospital: Hospital) 
     assert "rows of scores:     up to 7 over one set of images; 5 of 7 are left for all runs together" in describe(
         hospital.work, third.run
     )
-    table = (hospital.drop / Place("update", first.run, 1).path / names.METRICS).read_bytes()
+    table = (hospital.drop / MessageRef("update", first.run, 1).path / names.METRICS).read_bytes()
     told = sum(row.split == "validation" for row in read_metrics(table, names.METRICS))
     budget = Budget.model_validate_json((hospital.work / BUDGET).read_bytes())
     assert budget.runs[first.run].rows["validation"] == told == 2
@@ -252,7 +252,7 @@ def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hos
         "privacy so far:     ε 0.00 of 10, at δ 0.001, are taken by other private runs; of one run δ may be 0.001",
     ):
         assert line in shown
-    assert not hospital.is_sealed(Place("consent", run.run))
+    assert not hospital.is_signed(MessageRef("consent", run.run))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_site_without_its_division_joins_no_run_until_a_person_accepts_another
     result = CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"])
     assert result.exit_code == 0, result.output
     hospital.live()
-    assert hospital.is_published(Place("consent", run.run))
+    assert hospital.is_published(MessageRef("consent", run.run))
     anew = Division.model_validate_json((hospital.work / DIVISION).read_bytes()).blocks
     assert len(anew) == len(blocks)
     assert anew != blocks
@@ -322,7 +322,7 @@ def test_a_site_with_an_older_budget_joins_no_run(hospital: Hospital) -> None:
     assert_stuck(hospital, "put the newest of both back from the backup")
     (hospital.work / BUDGET).write_bytes(newer)
     hospital.live()
-    assert hospital.is_published(Place("consent", run.run))
+    assert hospital.is_published(MessageRef("consent", run.run))
 
 
 def test_a_run_that_was_agreed_to_is_not_answered_with_another_division(hospital: Hospital) -> None:
@@ -354,12 +354,12 @@ def test_a_disk_lost_between_a_private_model_and_its_manifest_never_yields_a_sec
 ) -> None:
     run = asked(**PRIVATE)
     assert consent(hospital, run).agrees
-    sent = hospital.drop / Place("update", run.run, 1).path / names.SITE_MODEL
+    sent = hospital.drop / MessageRef("update", run.run, 1).path / names.SITE_MODEL
 
     def lose(direction: Direction) -> None:
         if direction == "up":
             sent.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(hospital.work / "mirror" / Place("update", run.run, 1).path / names.SITE_MODEL, sent)
+            shutil.copyfile(hospital.work / "mirror" / MessageRef("update", run.run, 1).path / names.SITE_MODEL, sent)
             raise DiskLostError
 
     hospital.send_round(run, 1)
@@ -379,7 +379,7 @@ def test_a_disk_lost_between_a_private_model_and_its_manifest_never_yields_a_sec
     assert sent.read_bytes() == first
     assert CliRunner().invoke(main, ["withdraw", run.run, "--work", str(hospital.work), "--yes"]).exit_code == 0
     hospital.live()
-    assert hospital.receive(Place("withdrawal", run.run))
+    assert hospital.receive(MessageRef("withdrawal", run.run))
     taken = Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run]
     reserved = Budget.model_validate_json(kept[BUDGET]).runs[run.run]
     assert taken.private == reserved.private is not None, "what had left in part counts as spent"
@@ -399,8 +399,8 @@ def backed_up(hospital: Hospital) -> dict[str, bytes]:
 
 def remove_what_it_said(hospital: Hospital, run: RunConfiguration) -> None:
     """Whoever can write in the folder takes the site's own messages of a run out of it, and what answered them."""
-    for place in (Place("consent", run.run), Place("round", run.run, 1), Place("update", run.run, 1)):
-        shutil.rmtree(hospital.drop / place.path)
+    for ref in (MessageRef("consent", run.run), MessageRef("round", run.run, 1), MessageRef("update", run.run, 1)):
+        shutil.rmtree(hospital.drop / ref.path)
 
 
 def test_a_site_that_restores_its_newest_backup_answers_no_private_run_again_whose_yes_was_removed(
@@ -419,7 +419,7 @@ def test_a_site_that_restores_its_newest_backup_answers_no_private_run_again_who
     assert (hospital.work / BUDGET).read_bytes() == backup[BUDGET]
     assert CliRunner().invoke(main, ["decline", run.run, "--work", str(hospital.work)]).exit_code == 0
     hospital.live()
-    declined = (hospital.drop / Place("consent", run.run).path / names.CONSENT).read_bytes()
+    declined = (hospital.drop / MessageRef("consent", run.run).path / names.CONSENT).read_bytes()
     assert not open_record(declined, Consent, names.CONSENT).agrees
 
 
@@ -438,7 +438,7 @@ def test_a_site_that_restores_an_older_backup_joins_a_private_run_only_once_a_pe
     assert not runs_with_noise(hospital.work)
     assert CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"]).exit_code == 0
     hospital.live()
-    assert hospital.is_published(Place("consent", run.run))
+    assert hospital.is_published(MessageRef("consent", run.run))
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_what_the_budget_knows_of_a_run_is_not_overwritten_when_the_run_is_offer
     assert Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run] == before
 
 
-def test_a_yes_that_was_cut_off_before_it_was_sealed_is_given_at_the_next_start(
+def test_a_yes_that_was_cut_off_before_it_was_signed_is_given_at_the_next_start(
     hospital: Hospital, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = asked(**PRIVATE)
@@ -475,7 +475,7 @@ def test_a_yes_that_was_cut_off_before_it_was_sealed_is_given_at_the_next_start(
         assert runs_with_noise(hospital.work) == [run.run]
     secret = noise_path(hospital.work, run.run).read_bytes()
     hospital.live()
-    assert hospital.is_published(Place("consent", run.run))
+    assert hospital.is_published(MessageRef("consent", run.run))
     assert noise_path(hospital.work, run.run).read_bytes() == secret
 
 

@@ -13,7 +13,7 @@ import yaml
 from aggregator.store import RunStore
 from shared.audit.verify import lines, verify
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import FinalCard, Verdict
 from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
@@ -30,8 +30,8 @@ def command(federation: Federation, side: str, *arguments: str, work: Path) -> N
     assert process.wait(WAIT_S) == 0, federation.output(work)
 
 
-def has(federation: Federation, site: str, place: Place) -> bool:
-    return (federation.folder(site) / place.manifest).exists()
+def has(federation: Federation, site: str, ref: MessageRef) -> bool:
+    return (federation.folder(site) / ref.manifest).exists()
 
 
 def rounds_in(folder: Path) -> list[int]:
@@ -54,7 +54,7 @@ def test_a_late_site_joins_a_paused_run_and_each_round_asks_two_of_three(tmp_pat
             federation.start_site(site)
         federation.wait_until(lambda: store.round_no == 1, "the first round")
         command(federation, "aggregator", "pause", RUN, work=federation.aggregator)
-        verdict = Place("verdict", RUN, 1)
+        verdict = MessageRef("verdict", RUN, 1)
         federation.wait_until(
             lambda: all(has(federation, site, verdict) for site in ("north", "south")), "the verdicts of round 1"
         )
@@ -62,7 +62,7 @@ def test_a_late_site_joins_a_paused_run_and_each_round_asks_two_of_three(tmp_pat
         aggregator.wait()
         aggregator = federation.start_aggregator()
         federation.start_site("east")
-        consent = federation.aggregator / "sites" / "east" / "mirror" / Place("consent", RUN).manifest
+        consent = federation.aggregator / "sites" / "east" / "mirror" / MessageRef("consent", RUN).manifest
         federation.wait_until(consent.exists, "the consent of the late site")
         time.sleep(3)  # longer than the aggregator ever waits before it decides again
         assert store.round_no == 1 and aggregator.poll() is None
@@ -94,21 +94,21 @@ def test_a_site_that_withdraws_is_not_waited_for_nor_asked_again_though_both_sid
         aggregator = federation.start_aggregator()
         federation.start_site("south")
         leaving = federation.start_site("north")
-        federation.wait_until((north / "mirror" / Place("round", RUN, 1).manifest).exists, "the first round")
+        federation.wait_until((north / "mirror" / MessageRef("round", RUN, 1).manifest).exists, "the first round")
         command(federation, "site_client", "withdraw", RUN, "--yes", "--reason", "moving house", work=north)
         for process in (leaving, aggregator):
             process.kill()
             process.wait()
         leaving = federation.start_site("north")
-        federation.wait_until(lambda: has(federation, "north", Place("withdrawal", RUN)), "the withdrawal")
+        federation.wait_until(lambda: has(federation, "north", MessageRef("withdrawal", RUN)), "the withdrawal")
         leaving.kill()
         leaving.wait()
         aggregator = federation.start_aggregator()
         assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
         assert store.participants(4) == ("south",)
-        assert not has(federation, "north", Place("final", RUN))
+        assert not has(federation, "north", MessageRef("final", RUN))
         newest = rounds_in(federation.folder("north"))[-1]
-        content = (federation.folder("north") / Place("verdict", RUN, newest).path / names.VERDICT).read_bytes()
+        content = (federation.folder("north") / MessageRef("verdict", RUN, newest).path / names.VERDICT).read_bytes()
         assert open_record(content, Verdict, "").status in ("withdrawn", "accepted")
         assert all("north" not in store.participants(n) for n in range(newest + 1, 5))
 
@@ -138,7 +138,7 @@ def test_a_run_ends_with_its_best_model_when_too_few_sites_are_left(tmp_path: Pa
         south.receive_round(1)
         south.withdraw("no more time")
         federation.wait_until(
-            (federation.aggregator / "sites/south/mirror" / Place("withdrawal", RUN).manifest).exists,
+            (federation.aggregator / "sites/south/mirror" / MessageRef("withdrawal", RUN).manifest).exists,
             "the withdrawal to be noticed",
         )
         east = ScriptedSite(federation, "east")
@@ -166,7 +166,7 @@ def test_a_run_ends_with_its_best_model_when_too_few_sites_are_left(tmp_path: Pa
 def test_a_pause_breaks_off_an_upload_and_resume_repeats_it(tmp_path: Path) -> None:
     run = run_configuration(sites=["north"], quorum=1, task_options={"image_size": 32, "widths": [64, 128]})
     with Federation(tmp_path, run, images=5) as federation:
-        north, update = federation.site("north"), Place("update", RUN, 1)
+        north, update = federation.site("north"), MessageRef("update", RUN, 1)
         federation.change(north / "site.yaml", limits={"upload_megabits": 1.0})  # it takes more than ten seconds
 
         def says(phase: str) -> bool:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode, rounded
-from shared.exchange.names import Kind, Place
+from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records import TensorList, TensorShape, Wire
 from shared.exchange.weights import write_tensors
 from shared.folder.durable import hash_file
@@ -30,7 +30,7 @@ ROUNDS = 2
 def sent(federation: Federation, site: str, kind: Kind, round_no: int) -> Path:
     """The weights that a message brought, as they lie in the folder."""
     name = names.GLOBAL_MODEL if kind == "round" else names.SITE_MODEL
-    return federation.folder(site) / Place(kind, RUN, round_no).path / name
+    return federation.folder(site) / MessageRef(kind, RUN, round_no).path / name
 
 
 def aggregate(federation: Federation, round_no: int) -> Path:
@@ -57,7 +57,7 @@ def plain_sha256(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of the final model of the run in the plain form."""
     with Federation(tmp_path_factory.mktemp("plain"), run_configuration(rounds=ROUNDS)) as federation:
         federation.run_to_the_end()
-        manifest = json.loads((federation.folder("north") / Place("update", RUN, 1).manifest).read_bytes())
+        manifest = json.loads((federation.folder("north") / MessageRef("update", RUN, 1).manifest).read_bytes())
         assert set(manifest["body"]["files"]["model.safetensors"]) == {"size", "sha256"}
         assert hash_file(sent(federation, "north", "round", 2)) == hash_file(aggregate(federation, 1))
         assert_all_holds_and_nothing_is_left(federation)
@@ -108,15 +108,15 @@ def test_all_three_at_once(tmp_path: Path) -> None:
                 decode(trained, tmp_path / site, tensors, SMALLEST, before, shown_as="")
                 models[site] = load_file(tmp_path / site)
                 verdict = json.loads(
-                    (federation.folder(site) / Place("verdict", RUN, round_no).path / names.VERDICT).read_bytes()
+                    (federation.folder(site) / MessageRef("verdict", RUN, round_no).path / names.VERDICT).read_bytes()
                 )
                 weights[site] = float(verdict["weight"])
             for name, array in load_file(aggregate(federation, round_no)).items():
                 mean = sum(weights[site] * models[site][name].astype(np.float64) for site in run.sites)
                 assert np.array_equal(array, rounded(np.asarray(mean, dtype=np.float32), "bfloat16"))
-        manifest = json.loads((federation.folder("north") / Place("update", RUN, 1).manifest).read_bytes())
+        manifest = json.loads((federation.folder("north") / MessageRef("update", RUN, 1).manifest).read_bytes())
         assert manifest["body"]["files"]["model.safetensors"]["wire"] == SMALLEST.model_dump()
-        final = federation.folder("north") / Place("final", RUN).path / names.FINAL_MODEL
+        final = federation.folder("north") / MessageRef("final", RUN).path / names.FINAL_MODEL
         assert set(load_file(final)) == set(tensors.tensors)  # float32, for any tool
         assert hash_file(final)[1] == federation.final_sha256()
 

@@ -62,7 +62,7 @@ class Answering(BaseHTTPRequestHandler):
         token, password = self._login()
         tree, right = self.world.links.get(token, (Path(), None))
         is_known = right is not None and self._session() == token  # as with accounts; that of a link was not tried
-        self._demand_login(is_known or password == right)
+        self._require_login(is_known or password == right)
         self._begin_session(token)
         return tree
 
@@ -76,7 +76,7 @@ class Answering(BaseHTTPRequestHandler):
                 401, "OCA\\DAV\\Connector\\Sabre\\Exception\\PasswordLoginForbidden", "password login forbidden"
             )
         else:
-            self._demand_login(self.world.users.get(user) == password)
+            self._require_login(self.world.users.get(user) == password)
         if user in self.world.disabled:
             raise Refusal(401, "Sabre\\DAV\\Exception\\NotAuthenticated", "User disabled")
         self._begin_session(user)
@@ -93,7 +93,7 @@ class Answering(BaseHTTPRequestHandler):
             self._new_cookie = secrets.token_hex(16)
             self.world.sessions[self._new_cookie] = user
 
-    def _demand_login(self, is_right: bool) -> None:
+    def _require_login(self, is_right: bool) -> None:
         if not is_right:
             raise Refusal(401, "Sabre\\DAV\\Exception\\NotAuthenticated", "Username or password was incorrect")
 

@@ -17,11 +17,11 @@ from tests.folder.owncloud_answers import HTML, JSON, XML, Answering
 from tests.folder.owncloud_body import BLOCK, Body
 from tests.folder.owncloud_multistatus import DAV, multistatus, propstat, response
 from tests.folder.owncloud_ocs import UNAUTHORISED, OcsRefusal, document
-from tests.folder.owncloud_place import ASSEMBLED, Place
+from tests.folder.owncloud_place import ASSEMBLED, MessageRef
 from tests.folder.owncloud_properties import USUAL_PROPERTIES, content_type, described, etag_of
 from tests.folder.owncloud_ranges import BOUNDARY, END, heads_of, ranges_of
 from tests.folder.owncloud_refusal import Refusal
-from tests.folder.owncloud_store import UPLOADS, checked_name, demand_checksum, in_natural_order, size_below
+from tests.folder.owncloud_store import UPLOADS, checked_name, in_natural_order, require_checksum, size_below
 
 GAP_S = 0.005  # between the removal of a file that a MOVE replaces and its new name; on a real one it differs
 UPDATE, CREATE, DELETE = 2, 4, 8  # rights, as shares have them
@@ -65,12 +65,12 @@ class Handler(Answering):
         if path.startswith("/ocs/v2.php/"):
             self._ocs(path.removeprefix("/ocs/v2.php"))
             return
-        place = self._place(path)
-        if place is None:
+        ref = self._place(path)
+        if ref is None:
             self._in_anothers_folder(path)
             return
-        self._check_conditions(place)
-        getattr(self, f"_{self.command.lower()}")(place)
+        self._check_conditions(ref)
+        getattr(self, f"_{self.command.lower()}")(ref)
 
     def _answer_too_large(self) -> None:
         """Answer, and hang up on what comes all the same once the client has had time to read that."""
@@ -116,7 +116,7 @@ class Handler(Answering):
 
     # --- who and where -------------------------------------------------------------------------------------
 
-    def _place(self, path: str) -> Place | None:
+    def _place(self, path: str) -> MessageRef | None:
         """Return what an address means to who asks, None in the tree of somebody else."""
         match path.split("/"):
             case ["", "public.php", "webdav", *segments]:
@@ -134,15 +134,15 @@ class Handler(Answering):
                 return self._inside("/remote.php/dav", f"/remote.php/dav/{kind}/{user}", tree, segments)
         raise Refusal(404, "Sabre\\DAV\\Exception\\NotFound")
 
-    def _inside(self, endpoint: str, prefix: str, tree: Path, segments: list[str]) -> Place:
-        return Place(endpoint, prefix, tree, "/".join(checked_name(segment) for segment in segments if segment))
+    def _inside(self, endpoint: str, prefix: str, tree: Path, segments: list[str]) -> MessageRef:
+        return MessageRef(endpoint, prefix, tree, "/".join(checked_name(segment) for segment in segments if segment))
 
     def _home(self, user: str) -> Path:
         return self.store.root / user
 
-    def _demand_right(self, place: Place, right: int) -> None:
-        token = self._login()[0] if place.is_linked else ""
-        if not self.world.ocs.permissions(place.tree, place.inside, token) & right:
+    def _require_right(self, ref: MessageRef, right: int) -> None:
+        token = self._login()[0] if ref.is_linked else ""
+        if not self.world.ocs.permissions(ref.tree, ref.inside, token) & right:
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Permission denied")
 
     def _in_anothers_folder(self, path: str) -> None:
@@ -155,8 +155,8 @@ class Handler(Answering):
         else:
             raise Refusal(404 if self.command in ("GET", "HEAD") else 403, "Sabre\\DAV\\Exception\\Forbidden")
 
-    def _check_conditions(self, place: Place) -> None:
-        etag = etag_of(self.store, place) if place.disk.exists() else None
+    def _check_conditions(self, ref: MessageRef) -> None:
+        etag = etag_of(self.store, ref) if ref.disk.exists() else None
         wanted, unwanted = self.headers.get("If-Match"), self.headers.get("If-None-Match")
         if wanted is not None and (etag is None or wanted not in ("*", etag)):
             raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed")
@@ -170,19 +170,19 @@ class Handler(Answering):
 
     # --- files ---------------------------------------------------------------------------------------------
 
-    def _options(self, place: Place) -> None:
+    def _options(self, ref: MessageRef) -> None:
         self._answer(200, b"", {"DAV": "1, 3, extended-mkcol"})
 
-    def _get(self, place: Place) -> None:
-        disk = place.disk
+    def _get(self, ref: MessageRef) -> None:
+        disk = ref.disk
         if disk.is_dir():
             raise Refusal(501, "Sabre\\DAV\\Exception\\NotImplemented", "GET is only implemented for File objects")
         if not disk.exists():
             with self.store.locks.missing(self.store.name(disk)):
-                self._demand_existing(disk)
+                self._require_existing(disk)
         with self.store.locks.reading(self.store.name(disk)), self._opened(disk) as file:
             size = disk.stat().st_size
-            headers = self._file_headers(place)
+            headers = self._file_headers(ref)
             if self.headers.get("If-None-Match") == headers["ETag"]:
                 self._answer(304, b"", headers)
                 return
@@ -199,8 +199,8 @@ class Handler(Answering):
             if self.command == "GET":
                 self._send(file, start, end)
 
-    def _head(self, place: Place) -> None:
-        self._get(place)
+    def _head(self, ref: MessageRef) -> None:
+        self._get(ref)
 
     def _send_parts(self, file: BinaryIO, headers: Mapping[str, str], ranges: list[tuple[int, int]], size: int) -> None:
         heads = heads_of(ranges, size, headers["Content-Type"])
@@ -219,99 +219,99 @@ class Handler(Answering):
             self.wfile.write(file.read(min(BLOCK, end - file.tell())))
 
     def _opened(self, disk: Path) -> BinaryIO:
-        self._demand_existing(disk)
+        self._require_existing(disk)
         return disk.open("rb")
 
-    def _put(self, place: Place) -> None:
-        disk = place.disk
+    def _put(self, ref: MessageRef) -> None:
+        disk = ref.disk
         if self.headers.get("Content-Range") is not None:
             raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", "Content-Range on PUT requests are forbidden.")
-        if disk.is_dir() or not disk.parent.is_dir() or (place.is_upload and "/" not in place.inside):
+        if disk.is_dir() or not disk.parent.is_dir() or (ref.is_upload and "/" not in ref.inside):
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict")
-        self._demand_right(place, UPDATE if disk.exists() else CREATE)
-        self.store.demand_room(disk, self.body.length or 0)
+        self._require_right(ref, UPDATE if disk.exists() else CREATE)
+        self.store.require_room(disk, self.body.length or 0)
         part = self.store.new_part()
         with self.store.written(disk):
-            self._check_conditions(place)  # once more: somebody may have written it since
+            self._check_conditions(ref)  # once more: somebody may have written it since
             try:
                 with part.open("xb", buffering=0) as file:
                     for block in self.body.blocks():
                         file.write(block)
-                if not self.body.is_whole and not (place.is_upload and self.body.is_sender_gone()):
+                if not self.body.is_whole and not (ref.is_upload and self.body.is_sender_gone()):
                     raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", "the body is shorter than announced")
-                demand_checksum(self.headers.get("OC-Checksum"), part)
+                require_checksum(self.headers.get("OC-Checksum"), part)
                 is_new = self.store.publish(part, disk)
             finally:
                 part.unlink(missing_ok=True)
-        self._answer(201 if is_new else 204, b"", self._stored_headers(place))
+        self._answer(201 if is_new else 204, b"", self._stored_headers(ref))
 
-    def _mkcol(self, place: Place) -> None:
-        disk = place.disk
-        if place.is_upload and "/" in place.inside:
+    def _mkcol(self, ref: MessageRef) -> None:
+        disk = ref.disk
+        if ref.is_upload and "/" in ref.inside:
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
-        self.store.demand_room(disk, 0)
+        self.store.require_room(disk, 0)
         if not disk.parent.is_dir():
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "Parent node does not exist")
-        self._demand_right(place, CREATE)
+        self._require_right(ref, CREATE)
         with self.store.written(disk):
             self.store.make_folder(disk)
         self._answer(201)
 
-    def _delete(self, place: Place) -> None:
-        share = place.tree / place.inside
-        doomed = share if share.is_symlink() else place.disk
-        if place.is_assembled:
-            doomed = place.disk.parent
-        if not place.inside:
+    def _delete(self, ref: MessageRef) -> None:
+        share = ref.tree / ref.inside
+        doomed = share if share.is_symlink() else ref.disk
+        if ref.is_assembled:
+            doomed = ref.disk.parent
+        if not ref.inside:
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden")
-        self._demand_existing(doomed)
-        self._demand_right(place, DELETE)
+        self._require_existing(doomed)
+        self._require_right(ref, DELETE)
         is_folder = doomed.is_dir()
         with self.store.written(doomed):
             self.store.remove(doomed)
-        if is_folder and place.is_linked and not self.world.is_nextcloud:
+        if is_folder and ref.is_linked and not self.world.is_nextcloud:
             raise Refusal(500, "TypeError", "a fault of files_versions; the folder is gone all the same")
         self._answer(204)
 
     # --- moving and copying --------------------------------------------------------------------------------
 
-    def _move(self, place: Place) -> None:
+    def _move(self, ref: MessageRef) -> None:
         try:
-            self._move_or_copy(place)
+            self._move_or_copy(ref)
         except Refusal as refusal:
             if refusal.status == 423:
                 raise Refusal(500, "OCP\\Lock\\LockedException", refusal.message) from None
             raise
 
-    def _copy(self, place: Place) -> None:
-        self._move_or_copy(place)
+    def _copy(self, ref: MessageRef) -> None:
+        self._move_or_copy(ref)
 
-    def _move_or_copy(self, place: Place) -> None:
+    def _move_or_copy(self, ref: MessageRef) -> None:
         target = self._place(unquote(urlsplit(self.headers.get("Destination", "")).path))
-        if target is None or target.endpoint != place.endpoint or target.is_upload or not target.inside:
+        if target is None or target.endpoint != ref.endpoint or target.is_upload or not target.inside:
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Destination is out of this tree")
-        source, destination = place.disk, target.disk
+        source, destination = ref.disk, target.disk
         existed, may_replace = destination.exists(), self.headers.get("Overwrite", "T") != "F"
-        if place.is_assembled and existed and not may_replace:
+        if ref.is_assembled and existed and not may_replace:
             raise _exists()
-        self._demand_existing(source.parent if place.is_assembled else source)
-        self._demand_right(target, CREATE)
+        self._require_existing(source.parent if ref.is_assembled else source)
+        self._require_right(target, CREATE)
         if source == destination or destination.is_relative_to(source):
             raise Refusal(403, "Sabre\\DAV\\Exception\\Forbidden", "Source and destination uri are identical.")
         if not destination.parent.is_dir():
             raise Refusal(409, "Sabre\\DAV\\Exception\\Conflict", "The destination node is not found")
-        if self.command == "MOVE" and existed and may_replace and not place.is_assembled:
+        if self.command == "MOVE" and existed and may_replace and not ref.is_assembled:
             self._make_way(destination)
         with self.store.written(source, destination):
             if destination.exists() and not may_replace:
                 raise _exists()
-            if place.is_assembled:
+            if ref.is_assembled:
                 self._assemble(source.parent, destination)
             elif self.command == "MOVE":
                 self.store.move(source, destination)
             else:
-                self.store.demand_room(destination, size_below(source))
-                self.store.copy(source, destination, keep_checksums=not place.is_linked)
+                self.store.require_room(destination, size_below(source))
+                self.store.copy(source, destination, keep_checksums=not ref.is_linked)
         headers = self._stored_headers(target) if destination.is_file() else {}
         self._answer(204 if existed else 201, b"", headers)
 
@@ -329,13 +329,13 @@ class Handler(Answering):
         if announced is not None and announced != str(total):
             message = f"Chunks on server do not sum up to {announced} but to {total}"
             raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest", message)
-        self.store.demand_room(destination, total)
+        self.store.require_room(destination, total)
         part = self.store.new_part()
         try:
             with part.open("xb") as file:
                 for chunk in chunks:
                     file.write(chunk.read_bytes())
-            demand_checksum(self.headers.get("OC-Checksum"), part)
+            require_checksum(self.headers.get("OC-Checksum"), part)
             self.store.publish(part, destination)
         finally:
             part.unlink(missing_ok=True)
@@ -343,7 +343,7 @@ class Handler(Answering):
 
     # --- properties ----------------------------------------------------------------------------------------
 
-    def _propfind(self, place: Place) -> None:
+    def _propfind(self, ref: MessageRef) -> None:
         depth = self.headers.get("Depth", "1")
         if depth not in ("0", "1"):
             raise Refusal(412, "Sabre\\DAV\\Exception\\PreconditionFailed", "Depth infinity is not allowed")
@@ -352,40 +352,40 @@ class Handler(Answering):
             wanted = [prop.tag for prop in fromstring(question).findall(f"{DAV}prop/*")] if question else []
         except ParseError:
             raise Refusal(400, "Sabre\\DAV\\Exception\\BadRequest") from None
-        places = [place]
-        if not place.disk.exists():
-            self.store.locks.look_at_missing(self.store.name(place.disk))
-        self._demand_existing(place.disk.parent if place.is_assembled else place.disk)
-        if depth == "1" and place.disk.is_dir():
-            found = [entry.name for entry in place.disk.iterdir()]
-            if place.is_upload and place.inside:
+        refs = [ref]
+        if not ref.disk.exists():
+            self.store.locks.look_at_missing(self.store.name(ref.disk))
+        self._require_existing(ref.disk.parent if ref.is_assembled else ref.disk)
+        if depth == "1" and ref.disk.is_dir():
+            found = [entry.name for entry in ref.disk.iterdir()]
+            if ref.is_upload and ref.inside:
                 found.append(ASSEMBLED)
-            places += [
-                Place(place.endpoint, place.prefix, place.tree, f"{place.inside}/{name}".lstrip("/")) for name in found
+            refs += [
+                MessageRef(ref.endpoint, ref.prefix, ref.tree, f"{ref.inside}/{name}".lstrip("/")) for name in found
             ]
-        self._answer(207, multistatus([*self._described_all(places, wanted or USUAL_PROPERTIES)]), XML)
+        self._answer(207, multistatus([*self._described_all(refs, wanted or USUAL_PROPERTIES)]), XML)
 
-    def _described_all(self, places: list[Place], wanted: list[str]) -> Iterator[str]:
-        for place in places:
+    def _described_all(self, refs: list[MessageRef], wanted: list[str]) -> Iterator[str]:
+        for ref in refs:
             with suppress(FileNotFoundError):  # moved or removed since it was listed
-                yield described(self.store, place, wanted)
+                yield described(self.store, ref, wanted)
 
     # --- answers -------------------------------------------------------------------------------------------
 
-    def _demand_existing(self, path: Path) -> None:
+    def _require_existing(self, path: Path) -> None:
         if not path.exists():
             raise Refusal(404, "Sabre\\DAV\\Exception\\NotFound", f"File with name {path.name} could not be located")
 
-    def _stored_headers(self, place: Place) -> dict[str, str]:
-        etag = etag_of(self.store, place)
-        return {"OC-FileId": f"{self.store.node(place.disk).id:08d}ocstandin", "ETag": etag, "OC-ETag": etag}
+    def _stored_headers(self, ref: MessageRef) -> dict[str, str]:
+        etag = etag_of(self.store, ref)
+        return {"OC-FileId": f"{self.store.node(ref.disk).id:08d}ocstandin", "ETag": etag, "OC-ETag": etag}
 
-    def _file_headers(self, place: Place) -> dict[str, str]:
-        headers = self._stored_headers(place) | {
-            "Content-Type": content_type(place.disk),
-            "Last-Modified": formatdate(place.disk.stat().st_mtime, usegmt=True),
+    def _file_headers(self, ref: MessageRef) -> dict[str, str]:
+        headers = self._stored_headers(ref) | {
+            "Content-Type": content_type(ref.disk),
+            "Last-Modified": formatdate(ref.disk.stat().st_mtime, usegmt=True),
         }
-        checksums = self.store.node(place.disk).checksums
+        checksums = self.store.node(ref.disk).checksums
         if not checksums:
             return headers
         known = f"SHA1:{checksums['SHA1']}"

@@ -11,7 +11,7 @@ ASSEMBLED = ".file"  # in an upload's folder: what its chunks will be together
 
 
 @dataclass(frozen=True)
-class Place:
+class MessageRef:
     """What an address means.
 
     Attributes:

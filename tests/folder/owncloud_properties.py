@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from tests.folder.owncloud_multistatus import DAV, OC, element, propstat, response
-from tests.folder.owncloud_place import Place
+from tests.folder.owncloud_place import MessageRef
 from tests.folder.owncloud_store import Store, size_below
 
 USUAL_PROPERTIES = [
@@ -25,25 +25,25 @@ USUAL_PROPERTIES = [
 ]
 
 
-def described(store: Store, place: Place, wanted: list[str]) -> str:
+def described(store: Store, ref: MessageRef, wanted: list[str]) -> str:
     """Return what a listing says of one place."""
-    known = _properties(store, place)
+    known = _properties(store, ref)
     found = [element(tag, known[tag]) for tag in wanted if tag in known]
     missing = [element(tag, "") for tag in wanted if tag not in known]
     stats = propstat(found, 200) + (propstat(missing, 404) if missing else "")
-    slash = "/" if place.disk.is_dir() else ""
-    return response(f"{place.prefix}/{place.inside}".rstrip("/") + slash, stats)
+    slash = "/" if ref.disk.is_dir() else ""
+    return response(f"{ref.prefix}/{ref.inside}".rstrip("/") + slash, stats)
 
 
-def _properties(store: Store, place: Place) -> dict[str, str]:
-    if place.is_assembled:
-        size = str(size_below(place.disk.parent))
+def _properties(store: Store, ref: MessageRef) -> dict[str, str]:
+    if ref.is_assembled:
+        size = str(size_below(ref.disk.parent))
         return {f"{DAV}getcontentlength": size, f"{DAV}resourcetype": ""}
-    disk, node = place.disk, store.node(place.disk)
-    received = "" if store.owner(disk) == place.tree.name else "S"
+    disk, node = ref.disk, store.node(ref.disk)
+    received = "" if store.owner(disk) == ref.tree.name else "S"
     properties = {
         f"{DAV}getlastmodified": formatdate(disk.stat().st_mtime, usegmt=True),
-        f"{DAV}getetag": escape(etag_of(store, place)),
+        f"{DAV}getetag": escape(etag_of(store, ref)),
         f"{OC}fileid": str(node.id),
         f"{OC}size": str(size_below(disk)),
     }
@@ -65,8 +65,8 @@ def _properties(store: Store, place: Place) -> dict[str, str]:
     }
 
 
-def etag_of(store: Store, place: Place) -> str:
-    return f'"{store.node(place.disk).etag}"'
+def etag_of(store: Store, ref: MessageRef) -> str:
+    return f'"{store.node(ref.disk).etag}"'
 
 
 def content_type(path: Path) -> str:

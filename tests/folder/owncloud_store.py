@@ -66,7 +66,7 @@ class Store:
         quota = self.quotas.get(self.owner(path))
         return None if quota is None else max(0, quota - self.used(path))
 
-    def demand_room(self, path: Path, size: int) -> None:
+    def require_room(self, path: Path, size: int) -> None:
         """Refuse what has no room; where there is none at all, also what needs none."""
         available = self.available(path)
         if available is not None and (size > available or available == 0):
@@ -175,7 +175,7 @@ def checksums_of(path: Path) -> dict[str, str]:
     }
 
 
-def demand_checksum(announced: str | None, path: Path) -> None:
+def require_checksum(announced: str | None, path: Path) -> None:
     """Refuse a file that is not what ``OC-Checksum`` announced; any other spelling is refused as well."""
     kind, _, value = (announced or "").partition(":")
     if announced is not None and checksums_of(path).get(kind) != value:

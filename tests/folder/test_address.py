@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.check import look_at_server
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.address import checked_address, checked_url, folder_here
 from shared.folder.local import LocalFolder
 
@@ -22,16 +22,16 @@ def test_a_folder_of_this_machine_has_an_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["file:relative", "file://server/share", "ftp://example.org/x", "/srv/folder"])
 def test_no_other_address_is_taken(url: str) -> None:
-    with pytest.raises(StandingError, match="malformed"):
+    with pytest.raises(ActionRequiredError, match="malformed"):
         checked_address(url)
 
 
 def test_no_server_is_reached_by_the_address_of_a_folder_here(tmp_path: Path) -> None:
-    with pytest.raises(StandingError, match="malformed"):
+    with pytest.raises(ActionRequiredError, match="malformed"):
         checked_url(tmp_path.as_uri())
 
 
 def test_a_check_says_that_the_folder_is_here(tmp_path: Path) -> None:
     assert next(finding.grade for finding in look_at_server(LocalFolder(tmp_path))) == "ok"
-    with pytest.raises(StandingError, match="is not a folder"):
+    with pytest.raises(ActionRequiredError, match="is not a folder"):
         list(look_at_server(LocalFolder(tmp_path / "gone")))

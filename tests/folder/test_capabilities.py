@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import PassingError, StandingError
+from shared.errors import ActionRequiredError, TransientError
 from shared.exchange.names import SCRATCH
 from shared.folder.capabilities import Capabilities
 from shared.folder.webdav import WebDavFolder
@@ -126,7 +126,7 @@ class TestWhatTheServerSays:
 
     def test_a_create_only_share(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.refuses_moves = True
-        with pytest.raises(StandingError, match="forbids PUT"):  # of a name that is there already
+        with pytest.raises(ActionRequiredError, match="forbids PUT"):  # of a name that is there already
             faulty_folder.capabilities("check-1")
 
     def test_a_file_is_held_for_a_moment(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
@@ -137,7 +137,7 @@ class TestWhatTheServerSays:
 
     def test_a_file_that_stays_locked(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.always_fail("PUT", says(423))
-        with pytest.raises(PassingError, match="423 Locked"):
+        with pytest.raises(TransientError, match="423 Locked"):
             faulty_folder.capabilities("check-1")
 
     def test_moves_alone_are_forbidden(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
@@ -185,23 +185,23 @@ class TestWhatTheServerSays:
 
     def test_a_share_that_cannot_be_written_to(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.always_fail("MKCOL", says(403))
-        with pytest.raises(StandingError, match="forbids MKCOL"):
+        with pytest.raises(ActionRequiredError, match="forbids MKCOL"):
             faulty_folder.capabilities("check-1")
         assert faulty.files == {}
 
     def test_a_trouble_that_passes_is_no_finding(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.fail("GET", says(503))
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.capabilities("check-1")
         assert faulty.requests[-1] == "DELETE check-1"
 
     @pytest.mark.parametrize("method", ["PROPFIND", "MKCOL", "PUT", "GET", "MOVE"])
     def test_a_cut_connection(self, method: str, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.fail(method, hangs_up)
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.capabilities("check-1")
 
     def test_content_that_changes_on_its_way(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.fail("GET", says(200, b"scanned by your firewall"))
-        with pytest.raises(StandingError, match="came back with other content"):
+        with pytest.raises(ActionRequiredError, match="came back with other content"):
             faulty_folder.capabilities("check-1")

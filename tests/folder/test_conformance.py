@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import AlreadyExistsError, DropfedError, NotFoundError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, AlreadyExistsError, DropfedError, NotFoundError, RejectedError
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
 from tests.folder.logins import Login
@@ -38,7 +38,7 @@ def test_empty_folder(folder: Folder) -> None:
 def test_missing_root_is_a_standing_failure(way: Login | Path) -> None:
     missing = LocalFolder(way / "nowhere") if isinstance(way, Path) else way.at(f"{way.url}/nowhere").open()
     for attempt in (missing.check, lambda: missing.list(""), lambda: missing.create("a/b", b"x")):
-        with pytest.raises(StandingError, match="nowhere"):
+        with pytest.raises(ActionRequiredError, match="nowhere"):
             attempt()
 
 
@@ -119,10 +119,10 @@ def test_what_is_missing_is_not_found(folder: Folder, tmp_path: Path) -> None:
 def test_wrong_size_is_poison_and_keeps_the_old_target(folder: Folder, tmp_path: Path) -> None:
     folder.create("f", b"12345")
     (tmp_path / "target").write_bytes(b"old")
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         folder.read("f", max_bytes=4)
     for size in (4, 6):
-        with pytest.raises(PoisonError):
+        with pytest.raises(RejectedError):
             folder.download("f", tmp_path / "target", size=size)
     assert (tmp_path / "target").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["target"]

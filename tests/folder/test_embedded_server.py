@@ -22,7 +22,7 @@ import requests
 
 from deploy.local.atomic_files import AtomicProvider
 from deploy.local.webdav_server import EmbeddedServer, main
-from shared.errors import ConfigurationError, PassingError
+from shared.errors import ConfigurationError, TransientError
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.logins import AGGREGATOR, AGGREGATOR_PASSWORD, AUTH, PASSWORD, PASSWORDS, SITE
@@ -307,7 +307,7 @@ def test_restart_during_an_upload(interrupted: Interrupted, tmp_path: Path) -> N
     (tmp_path / "source").write_bytes(content)
     interrupted.folder.upload("d/model", tmp_path / "source")
     assert len(interrupted.parts) == 1  # it was arriving when the server stopped
-    assert isinstance(interrupted.troubles[0], PassingError)
+    assert isinstance(interrupted.troubles[0], TransientError)
     assert interrupted.troubles[1:] == [None]
     folder = tmp_path / "drop" / "north" / "d"
     assert (folder / "model").read_bytes() == content
@@ -321,7 +321,7 @@ def test_restart_during_a_download(interrupted: Interrupted, tmp_path: Path) -> 
     digest = interrupted.folder.download("model", tmp_path / "target", size=len(content))
     assert digest == hashlib.sha256(content).hexdigest()
     assert (tmp_path / "target").read_bytes() == content
-    assert isinstance(interrupted.troubles[0], PassingError)
+    assert isinstance(interrupted.troubles[0], TransientError)
     assert interrupted.troubles[1:] == [None]
 
 

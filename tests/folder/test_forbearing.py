@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shared.errors import AlreadyExistsError, LeftAloneError, LockedError, PassingError
+from shared.errors import AlreadyExistsError, LeftAloneError, LockedError, TransientError
 from shared.folder.forbearing import LEFT_ALONE_S, LOCKED_FOR_S, ForbearingFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, hangs_up, says
@@ -71,12 +71,12 @@ def test_a_server_with_another_trouble_is_not_left_alone(
     faulty.always_fail("MOVE", says(500))
     faulty.always_fail("PROPFIND", says(500))
     for clock.s in (0, LOCKED_FOR_S, 2 * LOCKED_FOR_S):
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             folder.create(NAME, b"content")
     faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
     faulty.fail("PUT", hangs_up)
     clock.s += 1
-    with pytest.raises(PassingError, match="cut"):
+    with pytest.raises(TransientError, match="cut"):
         folder.create(NAME, b"content")
     with pytest.raises(LockedError):  # its ten minutes begin anew
         folder.create(NAME, b"content")

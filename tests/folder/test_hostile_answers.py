@@ -16,7 +16,7 @@ import requests
 
 from shared.doors import Refusal
 from shared.doors.multistatus import MOST_NAMES, Reader
-from shared.errors import DropfedError, PassingError
+from shared.errors import DropfedError, TransientError
 from shared.folder.connection import MAX_LISTING_BYTES, Connection, FileBody
 from shared.folder.contract import MAX_ENTRIES
 from shared.folder.sockets import LEAST_BYTES, MAX_HEAD_BYTES, MOST_LINES, _Steady
@@ -253,7 +253,7 @@ DRIPPING = {
 def test_an_answer_that_drips_stands_still(part: str) -> None:
     server = RawServer(DRIPPING[part], lambda client, _: drip(client))
     folder = WebDavFolder(server.url, "north", "secret-word", stall_s=0.3)
-    with pytest.raises(PassingError, match=r"stood still|503 Service Unavailable"):
+    with pytest.raises(TransientError, match=r"stood still|503 Service Unavailable"):
         folder.list("") if part == "listing" else folder.read("f", max_bytes=1 << 20)
     server.close()
 
@@ -266,7 +266,7 @@ def test_a_head_that_does_not_end_is_no_answer(flood: bytes) -> None:
 
     server = RawServer(b"HTTP/1.1 100 Continue\r\n", pour)
     folder = WebDavFolder(server.url, "north", "secret-word", stall_s=60)
-    with peak_memory() as peak, pytest.raises(PassingError):
+    with peak_memory() as peak, pytest.raises(TransientError):
         folder.read("f", max_bytes=100)
     assert peak() < 10 * MAX_HEAD_BYTES
     server.close()
@@ -279,7 +279,7 @@ def test_what_follows_the_last_chunk_without_an_end_is_no_answer() -> None:
 
     server = RawServer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", pour)
     folder = WebDavFolder(server.url, "north", "secret-word", stall_s=60)
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         folder.read("f", max_bytes=100)
     server.close()
 
@@ -306,7 +306,7 @@ def test_what_waits_for_an_answer_that_drips_can_be_cut_from_another_thread() ->
         is_asked.wait()
         while not reading.done():  # the first may come before the socket is known
             folder.interrupt()
-        assert isinstance(reading.exception(), PassingError)
+        assert isinstance(reading.exception(), TransientError)
     server.close()
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.local.webdav_server import AGGREGATOR, EmbeddedServer
-from shared.errors import PassingError
+from shared.errors import TransientError
 from shared.folder.chunks import AT_A_TIME, CHUNK, upload_name
 from shared.folder.copies import Copies
 from shared.folder.durable import hash_file
@@ -146,7 +146,7 @@ def test_a_put_that_was_cut_goes_on_in_chunks(cloud: OwnCloud, inside: str, sour
     relay = Relay(cloud.port, CUT_AT, reset)
     folder = WebDavFolder(f"http://127.0.0.1:{relay.port}{inside}", "north", "secret")
     sha256 = hash_file(source)[1]
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         folder.upload("runs/r/big", source, sha256=sha256)
     assert chunks_sent(cloud) == []
     folder.upload("runs/r/big", source, sha256=sha256)
@@ -174,7 +174,7 @@ def test_after_a_cut_only_the_chunks_in_flight_are_sent_again(cloud: OwnCloud, i
     begin_in_chunks(cloud, many_chunks)
     relay = Relay(cloud.port, size * 3 // 4, reset)
     url = f"http://127.0.0.1:{relay.port}{inside}"
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         upload(url, many_chunks)
     upload(url, many_chunks)
     relay.close()
@@ -238,7 +238,7 @@ def test_an_interrupt_ends_all_chunks(cloud: OwnCloud, inside: str, many_chunks:
         sending = pool.submit(folder.upload, "runs/r/big", many_chunks, sha256=hash_file(many_chunks)[1])
         assert stands_still.wait(60)
         folder.interrupt()
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             sending.result(30)  # less than a standstill may last
     is_over.set()
     relay.close()

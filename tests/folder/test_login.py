@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from requests.utils import parse_dict_header
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.connection import SESSION_S, Connection
 from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
@@ -95,7 +95,7 @@ def test_a_large_body_goes_out_once(faulty: FaultyServer, gate: Gate, source: Pa
 def test_a_wrong_password_is_told_and_no_body_goes_out(faulty: FaultyServer, gate: Gate, source: Path) -> None:
     folder = WebDavFolder(faulty.url, USER, "secret-word")
     for attempt in (folder.check, lambda: folder.upload("f", source), lambda: folder.read("f", max_bytes=1)):
-        with pytest.raises(StandingError, match=f"refuses user '{USER}' or the password") as caught:
+        with pytest.raises(ActionRequiredError, match=f"refuses user '{USER}' or the password") as caught:
             attempt()
         assert "secret-word" not in str(caught.value)
     assert faulty.count("PUT") == 0
@@ -110,16 +110,16 @@ def test_a_password_that_is_corrected_is_taken_up(
         Gate(faulty)
     else:
         for method in METHODS:
-            faulty.always_fail(method, demand_basic)
+            faulty.always_fail(method, require_basic)
     path = tmp_path / "password"
     write_file(path, b"secret-word", private=True)
     folder = WebDavFolder(faulty.url, USER, kept_password(path, "site.yaml"))
     remedy = f"correct user or url in site.yaml, or write the right password into {path}"
     for _ in range(2):
-        with pytest.raises(StandingError, match=f"refuses user '{USER}' or the password: {remedy}"):
+        with pytest.raises(ActionRequiredError, match=f"refuses user '{USER}' or the password: {remedy}"):
             folder.check()
     path.unlink()
-    with pytest.raises(StandingError, match="password is missing"):
+    with pytest.raises(ActionRequiredError, match="password is missing"):
         folder.check()
     write_file(path, PASSWORD.encode(), private=True)
     folder.check()
@@ -128,7 +128,7 @@ def test_a_password_that_is_corrected_is_taken_up(
     assert faulty.files == {"one": bytes(SIZE)}
 
 
-def demand_basic(handler: Handler) -> None:
+def require_basic(handler: Handler) -> None:
     handler.body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
     is_right = handler.headers.get("Authorization") == f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
     handler.answer(*(handler.behave() if is_right else (401, b"who are you?")))
@@ -139,7 +139,7 @@ def test_a_password_that_no_longer_holds_stops_a_large_body(faulty: FaultyServer
     folder.upload("one", source)
     for method in METHODS:
         faulty.always_fail(method, says(401, b"", ("WWW-Authenticate", 'Digest realm="dav", nonce="n", qop="auth"')))
-    with pytest.raises(StandingError, match="refuses user"):
+    with pytest.raises(ActionRequiredError, match="refuses user"):
         folder.upload("two", source)
     assert faulty.count("PUT") == 1
 
@@ -149,7 +149,7 @@ def test_basic_is_kept_where_both_are_offered(faulty: FaultyServer) -> None:
     faulty.always_fail("PROPFIND", says(401, b"", *offers))
     folder = WebDavFolder(faulty.url, USER, PASSWORD)
     for _ in range(2):
-        with pytest.raises(StandingError, match="refuses user"):
+        with pytest.raises(ActionRequiredError, match="refuses user"):
             folder.check()
     assert [headers["Authorization"].split(" ")[0] for headers in faulty.headers] == ["Basic", "Basic"]
 
@@ -157,14 +157,14 @@ def test_basic_is_kept_where_both_are_offered(faulty: FaultyServer) -> None:
 @pytest.mark.parametrize("challenge", ['Digest realm="a", nonce="n", algorithm=UNKNOWN', "Negotiate", ""])
 def test_what_is_not_known_is_a_refusal(faulty: FaultyServer, challenge: str) -> None:
     faulty.always_fail("PROPFIND", says(401, b"", ("WWW-Authenticate", challenge)))
-    with pytest.raises(StandingError, match="refuses user"):
+    with pytest.raises(ActionRequiredError, match="refuses user"):
         WebDavFolder(faulty.url, USER, PASSWORD).check()
 
 
 def test_an_endless_refusal_is_not_read(faulty: FaultyServer) -> None:
     offer = ("WWW-Authenticate", 'Digest realm="a", nonce="n"')
     faulty.always_fail("PROPFIND", says(401, bytes(8 << 20), offer))
-    with pytest.raises(StandingError, match="refuses user"):
+    with pytest.raises(ActionRequiredError, match="refuses user"):
         WebDavFolder(faulty.url, USER, PASSWORD).check()
     assert faulty.count("PROPFIND") == 1
 
@@ -184,7 +184,7 @@ class TestSessions:
 
     def test_a_check_shows_the_password_alone(self, folder: WebDavFolder) -> None:
         for attempt in (folder.check, lambda: folder.read("f", max_bytes=1), lambda: folder.overwrite("f", b"y")):
-            with pytest.raises(StandingError, match="refuses user 'north' or the password"):
+            with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
                 attempt()
 
     def test_every_few_minutes_the_password_is_shown_alone(
@@ -192,7 +192,7 @@ class TestSessions:
     ) -> None:
         began = time.monotonic()
         monkeypatch.setattr("shared.folder.connection.time", SimpleNamespace(monotonic=lambda: began + SESSION_S))
-        with pytest.raises(StandingError, match="refuses user 'north' or the password"):
+        with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
             folder.read("f", max_bytes=1)
 
     def test_a_session_belongs_to_its_connection(self, cloud: OwnCloud) -> None:

@@ -9,7 +9,7 @@ from email.utils import formatdate
 import pytest
 
 from shared.check import Finding, free_scratch, look_at_server
-from shared.errors import PassingError, StandingError
+from shared.errors import ActionRequiredError, TransientError
 from shared.exchange.names import SCRATCH
 from shared.folder.capabilities import Capabilities
 from shared.folder.contract import Entry
@@ -53,7 +53,9 @@ def test_a_scratch_folder_has_the_first_of_nine_names_that_is_free() -> None:
     for server.taken, free in (((), SCRATCH[0]), (SCRATCH[:4], SCRATCH[4]), (SCRATCH[1:], SCRATCH[0])):
         assert free_scratch(server) == free
     server.taken = SCRATCH
-    with pytest.raises(StandingError, match="check-1 to check-9 are all in the folder, left by checks that were cut"):
+    with pytest.raises(
+        ActionRequiredError, match="check-1 to check-9 are all in the folder, left by checks that were cut"
+    ):
         free_scratch(server)
 
 
@@ -64,7 +66,7 @@ def test_the_token_of_a_public_link_is_not_told(path: str) -> None:
     WebDavFolder.__init__(folder, f"http://127.0.0.1:1/{path}{'' if 'webdav' in path else token}", token, "")
     told = [finding.text for finding in look_at_server(folder)]
     assert told[0].startswith("http://127.0.0.1:1/") and " answers" in told[0]
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         WebDavFolder.check(folder)
     assert token not in f"{told} {caught.value} {folder!r}"
     assert Server().url in next(look_at_server(Server())).text
@@ -106,7 +108,7 @@ def test_a_wrong_clock_is_told_and_waiting_does_not_depend_on_it(
     monkeypatch.setattr(Handler, "date_time_string", lambda *_: formatdate(time.time() + 86400, usegmt=True))
     assert any(finding.text.startswith("clock: the server's is 86") for finding in look_at_server(faulty_folder))
     faulty.fail("GET", says(503, b"", ("Retry-After", formatdate(time.time() + 86400 + 120, usegmt=True))))
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         faulty_folder.read("f", max_bytes=1)
     assert caught.value.retry_after_s is not None
     assert 60 < caught.value.retry_after_s <= 121

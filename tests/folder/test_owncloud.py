@@ -15,7 +15,7 @@ from email import message_from_bytes
 import pytest
 import requests
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.folder.webdav import WebDavFolder
 from tests.folder.owncloud import OwnCloud
 from tests.folder.owncloud_requests import AGGREGATOR, FILES, NORTH, UPLOAD, ask, begin_cut, etag_of, ocs, send_cut
@@ -69,7 +69,7 @@ def test_another_users_folder_looks_empty(cloud: OwnCloud) -> None:
     assert "getetag" not in listing.text
     assert ask(cloud, "GET", f"{FILES}/north/x").status_code == 404
     assert ask(cloud, "PUT", f"{FILES}/north/x", b"x").status_code == 403
-    with pytest.raises(StandingError, match="nobody's folder"):
+    with pytest.raises(ActionRequiredError, match="nobody's folder"):
         WebDavFolder(cloud.url + f"{FILES}/north", *AGGREGATOR).check()
 
 
@@ -84,7 +84,7 @@ def test_the_folder_of_a_user_that_does_not_exist_is_not_there(cloud: OwnCloud) 
         assert ask(cloud, method, f"{FILES}/nobody/{path}").status_code == code
     folder = WebDavFolder(cloud.url + f"{FILES}/nobody", *AGGREGATOR)
     for attempt in (folder.check, lambda: folder.create("a/b", b"x"), lambda: folder.overwrite("status.json", b"x")):
-        with pytest.raises(StandingError, match="is not there: check the address"):
+        with pytest.raises(ActionRequiredError, match="is not there: check the address"):
             attempt()
 
 
@@ -208,7 +208,7 @@ def test_quota_is_the_owners(cloud: OwnCloud) -> None:
     # nothing is left: not even what needs no room can be made
     assert ask(cloud, "PUT", f"{FILES}/north/retina/g", b"", user=NORTH).status_code == 507
     assert ask(cloud, "MKCOL", f"{FILES}/north/retina/h", user=NORTH).status_code == 507
-    with pytest.raises(StandingError, match="no room left"):
+    with pytest.raises(ActionRequiredError, match="no room left"):
         WebDavFolder(f"{cloud.url}{FILES}/north/retina", *NORTH).create("runs/a/b", b"")
     assert ask(cloud, "DELETE", f"{FILES}/north/retina/f", user=NORTH).status_code == 204
 
@@ -285,7 +285,7 @@ def test_a_public_link_is_a_folder_with_the_token_as_user(cloud: OwnCloud) -> No
     assert ask(cloud, "GET", f"{FILES}/aggregator/north/a/b").content == b"content"
     chunked = ask(cloud, "MKCOL", "/remote.php/dav/uploads/token/1", user=("token", "link-password"))
     assert chunked.status_code == 401
-    with pytest.raises(StandingError, match="refuses user '…'"):  # whoever has the token may get in
+    with pytest.raises(ActionRequiredError, match="refuses user '…'"):  # whoever has the token may get in
         WebDavFolder(f"{cloud.url}/public.php/webdav", "token", "wrong").check()
 
 

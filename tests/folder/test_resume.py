@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shared.errors import PassingError, PoisonError
+from shared.errors import RejectedError, TransientError
 from shared.folder.chunks import CHUNK
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
@@ -64,7 +64,7 @@ def test_a_download_goes_on_where_it_was_cut(
     login.open().upload("big", source)
     relay, through_relay = cut
     target = tmp_path / "target"
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         through_relay.open().download("big", target, size=SIZE)
     assert not target.exists()
     digest = through_relay.open().download("big", target, size=SIZE)
@@ -106,7 +106,7 @@ class TestWhatTheServerSays:
         faulty.files["f"] = b"0123456789"
         faulty.fail("GET", cuts_answer(5))
         target = tmp_path / "target"
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.download("f", target, size=10)
         faulty.requests.clear()
         return target
@@ -141,10 +141,10 @@ class TestWhatTheServerSays:
     ) -> None:
         faulty.files["f"] = b"0123456789"
         faulty.fail("GET", says(200, b"0123"))
-        with pytest.raises(PassingError, match="came with 4 of 10 bytes"):
+        with pytest.raises(TransientError, match="came with 4 of 10 bytes"):
             faulty_folder.download("f", tmp_path / "target", size=10)
         faulty.files["f"] = b"0123"
-        with pytest.raises(PoisonError, match="has 4 bytes instead of 10"):
+        with pytest.raises(RejectedError, match="has 4 bytes instead of 10"):
             faulty_folder.download("f", tmp_path / "target", size=10)
 
     def test_all_had_come(self, faulty: FaultyServer, faulty_folder: WebDavFolder, half_here: Path) -> None:

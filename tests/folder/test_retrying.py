@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from shared.errors import (
+    ActionRequiredError,
     AlreadyExistsError,
     DropfedError,
     LockedError,
     NotFoundError,
-    PassingError,
-    PoisonError,
-    StandingError,
+    RejectedError,
     Stopped,
+    TransientError,
 )
 from shared.folder.local import LocalFolder
 from shared.folder.retrying import LONGEST_RETRY_AFTER_S, ROOT_SEEN_EVERY_S, RetryingFolder
@@ -77,7 +77,7 @@ def test_passing_failures_are_waited_out_and_told_once(bench: Bench, caplog: pyt
     bench.server.fail("GET", says(503), hangs_up, says(423), says(429), says(500))
     assert bench.folder().read("f", max_bytes=10) == b"content"
     assert len(bench.time.waits) == 5
-    assert bench.kinds_told == [PassingError, None]
+    assert bench.kinds_told == [TransientError, None]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert all(record.getMessage().startswith("north: ") for record in caplog.records)
 
@@ -113,7 +113,7 @@ def test_a_lock_that_comes_with_another_trouble_and_stays_is_told_too(
     caplog.set_level(logging.INFO, "shared.folder.retrying")
     bench.server.fail("PUT", hangs_up, *[says(423)] * 5)
     bench.folder().create("a", b"x")
-    assert bench.kinds_told == [PassingError, LockedError, None]
+    assert bench.kinds_told == [TransientError, LockedError, None]
     assert "423" in str(bench.told[1])
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
 
@@ -140,7 +140,7 @@ def test_standing_failures_are_tried_again_slowly_and_each_is_told(bench: Bench)
     folder = bench.folder()
     folder.check()
     assert [wait for wait in bench.time.waits if wait == 60.0] == [60.0] * 6
-    assert bench.kinds_told == [StandingError, StandingError, PassingError, StandingError, None]
+    assert bench.kinds_told == [ActionRequiredError, ActionRequiredError, TransientError, ActionRequiredError, None]
     assert "password" in str(bench.told[0])
     assert "no room" in str(bench.told[1])
     folder.check()
@@ -151,14 +151,14 @@ def test_trouble_lasts_across_calls_until_one_is_answered(bench: Bench) -> None:
     bench.server.fail("PROPFIND", says(503), says(503), says(503))
     folder = bench.folder(give_up_after_s=0.0)
     for _ in range(3):
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             folder.check()
     assert bench.told == []  # whoever called was told by the error
     bench.server.fail("GET", says(503))
     folder = bench.folder()
     with pytest.raises(NotFoundError):
         folder.read("missing", max_bytes=1)
-    assert bench.kinds_told == [PassingError, None]  # "not there" is an answer
+    assert bench.kinds_told == [TransientError, None]  # "not there" is an answer
 
 
 def test_each_sentence_is_said_once_until_it_is_over(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,7 +176,15 @@ def test_each_sentence_is_said_once_until_it_is_over(bench: Bench, caplog: pytes
     ] * 2
     assert all(text.endswith(". Trying again until it works.") for text in said if "used again" not in text)
     # Whoever shows the present trouble is told each change of it.
-    kinds = [PassingError, StandingError, PassingError, StandingError, StandingError, PassingError, None]
+    kinds = [
+        TransientError,
+        ActionRequiredError,
+        TransientError,
+        ActionRequiredError,
+        ActionRequiredError,
+        TransientError,
+        None,
+    ]
     assert bench.kinds_told == kinds * 2
 
 
@@ -196,7 +204,7 @@ def test_a_file_is_not_missing_but_its_folder_is(bench: Bench, monkeypatch: pyte
     now_s += ROOT_SEEN_EVERY_S
     with pytest.raises(NotFoundError):
         folder.list("not-yet")
-    assert bench.kinds_told == [StandingError, None]
+    assert bench.kinds_told == [ActionRequiredError, None]
     assert "still shared" in str(bench.told[0])
     assert bench.time.waits == [60.0, 60.0]
 
@@ -208,8 +216,8 @@ def test_other_errors_pass_at_once(bench: Bench, tmp_path: Path) -> None:
     attempts: list[tuple[type[Exception], Callable[[], object]]] = [
         (NotFoundError, lambda: folder.read("missing", max_bytes=1)),
         (NotFoundError, lambda: folder.list("missing")),
-        (PoisonError, lambda: folder.read("f", max_bytes=1)),
-        (PoisonError, lambda: folder.download("f", tmp_path / "target", size=4)),
+        (RejectedError, lambda: folder.read("f", max_bytes=1)),
+        (RejectedError, lambda: folder.download("f", tmp_path / "target", size=4)),
         (AlreadyExistsError, lambda: folder.create("f", b"other")),
         (ValueError, lambda: folder.upload("../f", tmp_path / "source")),
         (ValueError, lambda: folder.overwrite("", b"")),
@@ -223,12 +231,12 @@ def test_other_errors_pass_at_once(bench: Bench, tmp_path: Path) -> None:
 
 def test_giving_up(bench: Bench) -> None:
     bench.server.always_fail("PROPFIND", says(503, b"", ("Retry-After", "10")))
-    with pytest.raises(PassingError, match="503"):
+    with pytest.raises(TransientError, match="503"):
         bench.folder(give_up_after_s=25.0).check()
     assert sum(bench.time.waits) <= 25.0
     assert len(bench.time.waits) == 2
     bench.time.waits.clear()
-    for kind, fault in ((PassingError, says(503)), (StandingError, says(401))):
+    for kind, fault in ((TransientError, says(503)), (ActionRequiredError, says(401))):
         bench.server.always_fail("PROPFIND", fault)
         with pytest.raises(kind):
             bench.folder(give_up_after_s=0.0).check()
@@ -283,7 +291,7 @@ def test_every_method_is_repeated(bench: Bench, tmp_path: Path) -> None:
     folder.check()
     assert server.files == {"a/b/payload": b"payload", "a/b/manifest": b"manifest", "status": b"status"}
     assert (tmp_path / "target").read_bytes() == b"payload"
-    assert bench.kinds_told == [PassingError, None] * 7
+    assert bench.kinds_told == [TransientError, None] * 7
 
 
 def test_a_local_folder_that_comes_back(tmp_path: Path) -> None:

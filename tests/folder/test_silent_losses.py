@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import AlreadyExistsError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError, TransientError
 from shared.folder.webdav import WebDavFolder
 from tests.faults.faults import PAGE, Truncate
 from tests.folder.faulty import FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, multistatus, says
@@ -42,7 +42,7 @@ def test_1_redirects_are_not_followed(
         lambda: faulty_folder.create("f", b"x"),
         lambda: faulty_folder.overwrite("f", b"x"),
     ):
-        with pytest.raises(StandingError, match=r"sends elsewhere, to https://login\.example/form: ") as caught:
+        with pytest.raises(ActionRequiredError, match=r"sends elsewhere, to https://login\.example/form: ") as caught:
             attempt()
         assert "hidden" not in str(caught.value)
     assert faulty.files == {}
@@ -76,7 +76,7 @@ def test_3_a_failed_download_keeps_the_old_file(
         says(503),
     ):
         faulty.fail("GET", fault)
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.download("f", target, size=len(CONTENT))
         assert target.read_bytes() == b"old and good"
         assert [path.name for path in tmp_path.iterdir() if path.suffix != ".arriving"] == ["target"]
@@ -87,16 +87,16 @@ def test_3_a_failed_download_keeps_the_old_file(
 def test_4_what_is_not_a_listing_is_not_an_empty_folder(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
     whole = multistatus({"": None, "a": 1})
     for code, body, error in (
-        (200, PAGE, StandingError),
-        (200, b"", StandingError),
-        (200, whole, StandingError),
-        (207, PAGE, StandingError),
-        (207, b"<html><body/></html>", StandingError),
-        (207, b"", PassingError),
-        (207, whole[:-20], PassingError),
-        (207, whole[: len(whole) // 2], PassingError),
-        (207, multistatus({"other": None, "other/a": 1}), StandingError),
-        (207, b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', StandingError),
+        (200, PAGE, ActionRequiredError),
+        (200, b"", ActionRequiredError),
+        (200, whole, ActionRequiredError),
+        (207, PAGE, ActionRequiredError),
+        (207, b"<html><body/></html>", ActionRequiredError),
+        (207, b"", TransientError),
+        (207, whole[:-20], TransientError),
+        (207, whole[: len(whole) // 2], TransientError),
+        (207, multistatus({"other": None, "other/a": 1}), ActionRequiredError),
+        (207, b'<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', ActionRequiredError),
     ):
         headers = [HTML] if body is PAGE else [("Content-Type", "application/xml")]
         faulty.fail("PROPFIND", says(code, body, *headers), says(code, body, *headers))
@@ -105,7 +105,7 @@ def test_4_what_is_not_a_listing_is_not_an_empty_folder(faulty: FaultyServer, fa
         with pytest.raises(error):
             faulty_folder.check()
     faulty.fail("PROPFIND", cuts_answer(40))
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         faulty_folder.list("")
 
 
@@ -118,7 +118,7 @@ def test_5_a_repeated_upload_sends_the_whole_body_again(
     assert faulty.files["known/second"] == CONTENT
     faulty.fail("PUT", does_it_and_hangs_up, hangs_up)
     for _ in range(2):
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.upload("known/second", source)
     faulty_folder.upload("known/second", source)
     assert faulty.files["known/second"] == CONTENT
@@ -126,18 +126,18 @@ def test_5_a_repeated_upload_sends_the_whole_body_again(
 
 def test_a_login_page_is_not_a_file(faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path) -> None:
     faulty.always_fail("GET", says(200, PAGE, HTML))
-    with pytest.raises(StandingError, match="web page"):
+    with pytest.raises(ActionRequiredError, match="web page"):
         faulty_folder.read("manifest.json", max_bytes=1000)
-    with pytest.raises(StandingError, match="web page"):
+    with pytest.raises(ActionRequiredError, match="web page"):
         faulty_folder.download("model.safetensors", tmp_path / "target", size=len(PAGE))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_login_page_is_not_a_stored_file(faulty: FaultyServer, faulty_folder: WebDavFolder, source: Path) -> None:
     faulty.always_fail("PUT", says(200, PAGE, HTML))
-    with pytest.raises(StandingError, match="web page"):
+    with pytest.raises(ActionRequiredError, match="web page"):
         faulty_folder.upload("f", source)
-    with pytest.raises(StandingError, match="web page"):
+    with pytest.raises(ActionRequiredError, match="web page"):
         faulty_folder.create("f", b"x")
 
 
@@ -156,7 +156,7 @@ def test_a_folder_that_is_not_made_is_a_passing_failure(
     faulty: FaultyServer, faulty_folder: WebDavFolder, source: Path
 ) -> None:
     faulty.fail("MKCOL", says(404))
-    with pytest.raises(PassingError, match="could not be made"):
+    with pytest.raises(TransientError, match="could not be made"):
         faulty_folder.upload("a/b", source)
     faulty_folder.upload("a/b", source)
     assert faulty.files["a/b"] == CONTENT
@@ -165,7 +165,7 @@ def test_a_folder_that_is_not_made_is_a_passing_failure(
 def test_a_longer_file_is_not_read_to_its_end(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
     faulty.files["f"] = CONTENT
     faulty.fail("GET", cuts_answer(len(CONTENT), says_length=False))  # nothing announced, so it must be counted
-    with pytest.raises(PoisonError):
+    with pytest.raises(RejectedError):
         faulty_folder.read("f", max_bytes=1000)
 
 
@@ -174,7 +174,7 @@ class TestLostAnswers:
 
     def test_of_the_put(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.fail("PUT", does_it_and_hangs_up)
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.create("manifest.json", b"mine")
         assert "manifest.json" not in faulty.files
         faulty_folder.create("manifest.json", b"mine")
@@ -188,7 +188,7 @@ class TestLostAnswers:
 
     def test_of_the_move_that_did_not_happen(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.fail("MOVE", hangs_up)
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.create("manifest.json", b"mine")
         faulty_folder.create("manifest.json", b"mine")
         assert faulty.files == {"manifest.json": b"mine"}
@@ -197,7 +197,7 @@ class TestLostAnswers:
         faulty.folders.add("a")
         faulty.fail("MOVE", does_it_and_hangs_up)
         faulty.fail("PROPFIND", says(404), says(503))
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.create("a/manifest.json", b"mine")
         faulty_folder.create("a/manifest.json", b"mine")
         assert faulty.files == {"a/manifest.json": b"mine"}
@@ -213,7 +213,7 @@ class TestLostAnswers:
     def test_of_overwriting(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
         faulty.files["status.json"] = b"old"
         faulty.fail("MOVE", does_it_and_hangs_up)
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.overwrite("status.json", b"new")
         faulty_folder.overwrite("status.json", b"newer")
         assert faulty.files == {"status.json": b"newer"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import DropfedError, NotFoundError, PassingError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, DropfedError, NotFoundError, RejectedError, TransientError
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.sockets import LEAST_BYTES
 from shared.folder.webdav import WebDavFolder
@@ -25,23 +25,23 @@ from tests.ports import free_port
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        (400, StandingError, "400 Bad Request"),
-        (401, StandingError, "refuses user 'north' or the password"),
-        (403, StandingError, "forbids GET"),
+        (400, ActionRequiredError, "400 Bad Request"),
+        (401, ActionRequiredError, "refuses user 'north' or the password"),
+        (403, ActionRequiredError, "forbids GET"),
         (404, NotFoundError, "is not there"),
-        (405, StandingError, "405 Method Not Allowed"),
-        (408, PassingError, "408"),
+        (405, ActionRequiredError, "405 Method Not Allowed"),
+        (408, TransientError, "408"),
         (410, NotFoundError, "is not there"),
-        (413, StandingError, "upload limit"),
-        (423, PassingError, "423 Locked"),
-        (429, PassingError, "429"),
-        (500, PassingError, "500"),
-        (502, PassingError, "502"),
-        (503, PassingError, "503"),
-        (504, PassingError, "504"),
-        (507, StandingError, "no room"),
-        (599, PassingError, "599"),
-        (206, StandingError, "206"),
+        (413, ActionRequiredError, "upload limit"),
+        (423, TransientError, "423 Locked"),
+        (429, TransientError, "429"),
+        (500, TransientError, "500"),
+        (502, TransientError, "502"),
+        (503, TransientError, "503"),
+        (504, TransientError, "504"),
+        (507, ActionRequiredError, "no room"),
+        (599, TransientError, "599"),
+        (206, ActionRequiredError, "206"),
     ],
 )
 def test_each_status_has_its_kind(
@@ -60,10 +60,10 @@ def test_a_full_disk_and_a_lost_right_stand_when_writing(
     (tmp_path / "source").write_bytes(b"x")
     for code in (401, 403, 405, 413, 507):
         faulty.fail("PUT", says(code))
-        with pytest.raises(StandingError):
+        with pytest.raises(ActionRequiredError):
             faulty_folder.upload("f", tmp_path / "source")
     faulty.fail("PUT", says(400))  # what servers say to a body that was cut on its way
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         faulty_folder.upload("f", tmp_path / "source")
 
 
@@ -71,7 +71,7 @@ def test_a_full_disk_and_a_lost_right_stand_when_writing(
 def test_retry_after(retry_after: str, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
     sent = format_datetime(datetime.now(UTC) + timedelta(seconds=3000), usegmt=True)
     faulty.fail("PROPFIND", says(503, b"", ("Retry-After", sent if retry_after == "date" else retry_after)))
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         faulty_folder.list("")
     if retry_after == "17":
         assert caught.value.retry_after_s == 17
@@ -83,7 +83,7 @@ def test_retry_after(retry_after: str, faulty: FaultyServer, faulty_folder: WebD
 
 
 def test_no_server_is_a_passing_failure() -> None:
-    with pytest.raises(PassingError, match="refused"):
+    with pytest.raises(TransientError, match="refused"):
         WebDavFolder(f"http://127.0.0.1:{free_port()}/drop", "north", "secret-word").check()
 
 
@@ -107,7 +107,7 @@ def test_standstill_is_a_passing_failure_and_slowness_is_none(faulty: FaultyServ
 
     faulty.fail("GET", creeps, stands_still)
     folder.download("slow", tmp_path / "target", size=len(faulty.files["slow"]))  # 0.9 s in all
-    with pytest.raises(PassingError, match=r"stood still: fewer than 256 bytes moved in 0\.4 s"):
+    with pytest.raises(TransientError, match=r"stood still: fewer than 256 bytes moved in 0\.4 s"):
         folder.read("slow", max_bytes=100)
     released.set()
 
@@ -166,7 +166,7 @@ def test_one_connection_serves_all_requests(faulty: FaultyServer, faulty_folder:
         with pytest.raises(NotFoundError):
             faulty_folder.read("missing", max_bytes=1)
         faulty.fail("GET", says(503, b"busy" * 1000))
-        with pytest.raises(PassingError):
+        with pytest.raises(TransientError):
             faulty_folder.read("missing", max_bytes=1)
     assert faulty.connections == 1
 
@@ -176,7 +176,7 @@ def test_too_long_a_listing_is_poison(faulty: FaultyServer, faulty_folder: WebDa
     faulty.fail("PROPFIND", says(207, multistatus(files)))
     assert len(faulty_folder.list("")) == MAX_ENTRIES
     faulty.fail("PROPFIND", says(207, multistatus(files | {"one more": 1})))
-    with pytest.raises(PoisonError, match="10000"):
+    with pytest.raises(RejectedError, match="10000"):
         faulty_folder.list("")
 
 
@@ -191,7 +191,7 @@ def test_the_folder_of_nobody_is_noticed(faulty: FaultyServer) -> None:
     body = multistatus({"": None}).replace(b"/drop/", b"/remote.php/dav/files/nrth/")
     faulty.always_fail("PROPFIND", says(207, body))
     url = faulty.url.replace("/drop", "/remote.php/dav/files/nrth")
-    with pytest.raises(StandingError, match="user name"):
+    with pytest.raises(ActionRequiredError, match="user name"):
         WebDavFolder(url, "north", "secret-word").check()
 
 
@@ -220,7 +220,7 @@ def test_the_folder_of_nobody_is_noticed(faulty: FaultyServer) -> None:
     ],
 )
 def test_addresses_that_are_refused(url: str, words: str) -> None:
-    with pytest.raises(StandingError, match=words) as caught:
+    with pytest.raises(ActionRequiredError, match=words) as caught:
         WebDavFolder(url, "north", "secret-word")
     assert "secret-word" not in str(caught.value)
 
@@ -264,7 +264,7 @@ def test_netrc_and_cookies_of_others_are_not_used(
 def test_the_proxy_comes_from_the_environment(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(PassingError, match="refused"):
+    with pytest.raises(TransientError, match="refused"):
         WebDavFolder("https://dav.example/drop", "north", "secret-word").check()
     WebDavFolder(faulty.url, "north", "secret-word").check()  # this machine needs no proxy
 
@@ -274,9 +274,9 @@ def test_a_local_disk_that_cannot_be_used_is_a_standing_failure(
 ) -> None:
     faulty.files["f"] = b"x"
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StandingError, match="missing"):
+    with pytest.raises(ActionRequiredError, match="missing"):
         faulty_folder.upload("f", tmp_path / "missing")
-    with pytest.raises(StandingError, match="file"):
+    with pytest.raises(ActionRequiredError, match="file"):
         faulty_folder.download("f", tmp_path / "file" / "target", size=1)
 
 
@@ -313,12 +313,12 @@ def https_port(tmp_path: Path) -> Iterator[int]:
 
 def test_certificates_are_checked(https_port: int, tmp_path: Path) -> None:
     url = f"https://localhost:{https_port}/drop"
-    with pytest.raises(StandingError, match=r"certificate .* is not valid .*self-signed"):
+    with pytest.raises(ActionRequiredError, match=r"certificate .* is not valid .*self-signed"):
         WebDavFolder(url, "north", "secret-word").check()
-    with pytest.raises(StandingError, match="refuses user"):  # trusted, so the request came through
+    with pytest.raises(ActionRequiredError, match="refuses user"):  # trusted, so the request came through
         WebDavFolder(url, "north", "secret-word", ca_file=tmp_path / "certificate.pem").check()
     by_number = url.replace("localhost", "127.0.0.1")  # a name the certificate does not hold
-    with pytest.raises(StandingError, match=r"certificate .* is not valid"):
+    with pytest.raises(ActionRequiredError, match=r"certificate .* is not valid"):
         WebDavFolder(by_number, "north", "secret-word", ca_file=tmp_path / "certificate.pem").check()
-    with pytest.raises(StandingError, match="CA file"):
+    with pytest.raises(ActionRequiredError, match="CA file"):
         WebDavFolder(url, "north", "secret-word", ca_file=tmp_path / "missing.pem")

@@ -29,7 +29,7 @@ from shared.doors import Refusal, certificates, ciphertext, keys, patterns, yaml
 from shared.doors.multistatus import Reader
 from shared.errors import ConfigurationError, DropfedError
 from shared.exchange import names
-from shared.exchange.names import MAX_RECORD_BYTES, Place
+from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import (
     Abort,
@@ -47,7 +47,7 @@ from shared.exchange.records import (
 )
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
 from shared.exchange.tables import read_metrics, write_metrics
-from shared.exchange.trust import Correspondent, open_federation, open_record, open_site_card, open_yaml
+from shared.exchange.trust import Peer, open_federation, open_record, open_site_card, open_yaml
 from shared.exchange.weights import TensorFile, check_tensors, layout_of, write_tensors
 from shared.folder.contract import MAX_ENTRIES
 from shared.folder.multistatus import listing_of
@@ -57,8 +57,8 @@ from site_client.setup import read_invite
 
 KEY, _PRIVATE = SigningKey(b"\x07" * 32), Ed25519PrivateKey.from_private_bytes(b"\x07" * 32)
 CONTENT_KEY = b"\x08" * 32
-PLACE = Place("update", "octa-1", 1)
-SITE = Correspondent("retina", "north", "north", KEY.public)
+PLACE = MessageRef("update", "octa-1", 1)
+SITE = Peer("retina", "north", "north", KEY.public)
 TENSORS = TensorList(tensors={"a": TensorShape(dtype="F32", shape=[3, 2]), "b": TensorShape(dtype="F32", shape=[1])})
 CLOSING = Closing(
     federation="retina",
@@ -93,16 +93,16 @@ def judge(door: str, content: bytes) -> None:
     except (DropfedError, Refusal) as refusal:
         said = refusal.problems if isinstance(refusal, ConfigurationError) else [str(refusal)]
         for sentence in said:
-            _demand(sentence.isprintable() and bool(sentence), f"{sentence!r} is no sentence")
+            _require(sentence.isprintable() and bool(sentence), f"{sentence!r} is no sentence")
 
 
-def _demand(holds: bool, what: str) -> None:
+def _require(holds: bool, what: str) -> None:
     if not holds:
         raise BrokenError(what)
 
 
-def _demand_same(written: bytes, content: bytes) -> None:
-    _demand(written == content, f"{content[:200]!r} was taken, and is written as {written[:200]!r}")
+def _require_same(written: bytes, content: bytes) -> None:
+    _require(written == content, f"{content[:200]!r} was taken, and is written as {written[:200]!r}")
 
 
 # --- what lies in a folder --------------------------------------------------------------------------------------
@@ -111,12 +111,12 @@ def _demand_same(written: bytes, content: bytes) -> None:
 def name(content: bytes) -> None:
     """A path as a listing tells it."""
     path = content.decode("utf-8", "surrogateescape")
-    place = names.place_at(path)
-    _demand(place is None or place.path == path, f"{path!r} is the place {place}")
+    ref = names.ref_at(path)
+    _require(ref is None or ref.path == path, f"{path!r} is the place {ref}")
     if names.is_handover(path):
-        _demand(path.isprintable() and path.isascii(), f"{path!r} hands a key over")
+        _require(path.isprintable() and path.isascii(), f"{path!r} hands a key over")
     if names.is_name(path) or names.is_scratch(path) or names.may_hold("update", path):
-        _demand(path.isprintable() and path.isascii() and "/" not in path, f"{path!r} is a name")
+        _require(path.isprintable() and path.isascii() and "/" not in path, f"{path!r} is a name")
 
 
 def signed(body: bytes) -> bytes:
@@ -129,7 +129,7 @@ def manifest(body: bytes) -> None:
     """A message's manifest."""
     content = signed(body)
     message = SITE.open_out_of_order(content, PLACE)
-    _demand_same(KEY.sign(message.manifest.model_dump()), content)
+    _require_same(KEY.sign(message.manifest.model_dump()), content)
 
 
 def signed_record(content: bytes) -> None:
@@ -150,21 +150,21 @@ def signed_record(content: bytes) -> None:
             check(content, CLOSING, shown_as="closing.json")
             return
         case _:
-            _demand_same(KEY.sign(open_signed(content)[0]), content)
+            _require_same(KEY.sign(open_signed(content)[0]), content)
             return
-    _demand_same(KEY.sign(record.model_dump()), content)
+    _require_same(KEY.sign(record.model_dump()), content)
 
 
 def json_record(content: bytes) -> None:
     """A payload in JSON, whose kind the first byte chooses."""
     kind, text = IN_JSON[content[0] % len(IN_JSON)] if content else Consent, content[1:]
-    _demand_same(canonical(open_record(text, kind, "record.json").model_dump()), text)
+    _require_same(canonical(open_record(text, kind, "record.json").model_dump()), text)
 
 
 def yaml_record(content: bytes) -> None:
     """A payload in YAML, likewise."""
     kind, text = IN_YAML[content[0] % len(IN_YAML)] if content else Reliability, content[1:]
-    _demand_same(dump_yaml(open_yaml(text, kind, "record.yaml")), text)
+    _require_same(dump_yaml(open_yaml(text, kind, "record.yaml")), text)
 
 
 def yaml(content: bytes) -> None:
@@ -172,12 +172,12 @@ def yaml(content: bytes) -> None:
     value = yaml_text.parse(content, MAX_RECORD_BYTES)
     if isinstance(value, dict):
         written = yaml_text.write(value)
-        _demand(yaml_text.write(yaml_text.parse(written, 8 * MAX_RECORD_BYTES)) == written, "it reads back otherwise")
+        _require(yaml_text.write(yaml_text.parse(written, 8 * MAX_RECORD_BYTES)) == written, "it reads back otherwise")
 
 
 def table(content: bytes) -> None:
     """A metrics table."""
-    _demand_same(write_metrics(read_metrics(content, names.METRICS)), content)
+    _require_same(write_metrics(read_metrics(content, names.METRICS)), content)
 
 
 def tensors(content: bytes) -> None:
@@ -188,43 +188,43 @@ def tensors(content: bytes) -> None:
     check_tensors(path, TENSORS, path.name)
     file = TensorFile(path)
     write_tensors(HOME / "written", TENSORS, file.tensor)
-    _demand_same((HOME / "written").read_bytes(), content)
+    _require_same((HOME / "written").read_bytes(), content)
 
 
 def frame(content: bytes) -> None:
     """A zstd frame behind three bytes that say how large it is to be."""
     size, packed = int.from_bytes(content[:3], "little"), content[3:]
     found = sum(map(len, zstd_frame.expand(io.BytesIO(packed), len(packed), size)))
-    _demand(found == size, f"{found} bytes came of {size}")
+    _require(found == size, f"{found} bytes came of {size}")
 
 
 def encrypted(content: bytes) -> None:
     """An encrypted payload: as it comes; or of blocks with tags and lengths by the input, under the right key."""
     if content[:1] != b"k":
         ciphertext.unwrapped(content, b"octa-1", CONTENT_KEY)
-        sealed = content
+        signed = content
     else:
         state = crypto_secretstream_xchacha20poly1305_state()
-        sealed = crypto_secretstream_xchacha20poly1305_init_push(state, CONTENT_KEY)
+        signed = crypto_secretstream_xchacha20poly1305_init_push(state, CONTENT_KEY)
         for tag, length in islice(zip(content[1::2], content[2::2], strict=False), MOST_BLOCKS):
             block = bytes(length * ciphertext.BLOCK_BYTES // 255)
-            sealed += crypto_secretstream_xchacha20poly1305_push(state, block, tag=tag % 4)
-    for block in ciphertext.opened(io.BytesIO(sealed), CONTENT_KEY):
-        _demand(len(block) <= ciphertext.BLOCK_BYTES, "a block is too long")
+            signed += crypto_secretstream_xchacha20poly1305_push(state, block, tag=tag % 4)
+    for block in ciphertext.opened(io.BytesIO(signed), CONTENT_KEY):
+        _require(len(block) <= ciphertext.BLOCK_BYTES, "a block is too long")
 
 
 def public_key(content: bytes) -> None:
     """A public key, and a signature behind it."""
     key, signature = content[:64].decode("latin-1"), content[64:].decode("latin-1")
     for look in (
-        lambda: keys.demand_public(key),
-        lambda: keys.demand_signed(b"", key, signature),
+        lambda: keys.require_public(key),
+        lambda: keys.require_signed(b"", key, signature),
         lambda: SITE.hand_over(KEY.sign(_handover(key))),
     ):
         try:
             look()
         except (Refusal, DropfedError) as refusal:
-            _demand(str(refusal).isprintable(), "a refusal is no sentence")
+            _require(str(refusal).isprintable(), "a refusal is no sentence")
 
 
 def _handover(key: str) -> dict[str, object]:
@@ -279,7 +279,7 @@ def listing(content: bytes) -> None:
         reader.feed(content[start : start + size])
     found = listing_of(reader.close(), "/drop", "http://127.0.0.1/drop")
     for entry in (found.itself, *found.entries):
-        _demand(entry.size is None or 0 <= entry.size < 10**18, f"{entry.name!r} has {entry.size} bytes")
+        _require(entry.size is None or 0 <= entry.size < 10**18, f"{entry.name!r} has {entry.size} bytes")
 
 
 def cloud(content: bytes) -> None:

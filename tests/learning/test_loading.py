@@ -20,8 +20,8 @@ import pytest
 import torch
 from torch import nn
 
-from shared.errors import DataError, StandingError, Stopped
-from shared.learning.compute import EXACT, Computing, demand_computing
+from shared.errors import ActionRequiredError, DataError, Stopped
+from shared.learning.compute import EXACT, Computing, require_computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.loading import prepared
@@ -306,10 +306,10 @@ def test_a_gpu_has_workers_unasked_and_a_cpu_none() -> None:
 
 
 def test_a_machine_that_cannot_compute_so_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    demand_computing(Computing(workers=2))
-    with pytest.raises(StandingError, match="device: cuda:99 is not on this machine; set `device: cpu`"):
-        demand_computing(Computing("cuda:99"))
+    require_computing(Computing(workers=2))
+    with pytest.raises(ActionRequiredError, match="device: cuda:99 is not on this machine; set `device: cpu`"):
+        require_computing(Computing("cuda:99"))
     monkeypatch.delattr(os, "memfd_create")  # as on Windows
-    demand_computing(EXACT)
-    with pytest.raises(StandingError, match=r"workers: .*set `workers: 0`"):
-        demand_computing(Computing(workers=2))
+    require_computing(EXACT)
+    with pytest.raises(ActionRequiredError, match=r"workers: .*set `workers: 0`"):
+        require_computing(Computing(workers=2))

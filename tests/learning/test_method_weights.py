@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.store import RunStore
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.exchange.records import Sharing
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.methods.contract import Contribution, Groups, Method, MethodOptions
@@ -49,7 +49,9 @@ def weights_of(home: Path, given: Mapping[str, float]) -> dict[str, float]:
     ],
 )
 def test_what_is_no_weight_is_refused_by_the_name_of_the_method(tmp_path: Path, given: Mapping[str, float]) -> None:
-    with pytest.raises(StandingError, match=r"^method: mean gave the weights .*; correct weights\(\) in its file"):
+    with pytest.raises(
+        ActionRequiredError, match=r"^method: mean gave the weights .*; correct weights\(\) in its file"
+    ):
         weights_of(tmp_path, given)
 
 

@@ -19,11 +19,11 @@ from shared.exchange.records import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
 from shared.learning.data.splits import SplitPlan
 from shared.learning.data.synthetic_octa import WIDE, write_site
-from shared.learning.demands import demands
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses
 from shared.learning.optimizers import new_optimizer
+from shared.learning.requirements import requirements
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import open_anew
@@ -187,7 +187,7 @@ def test_a_site_trains_on_as_many_crops_as_it_may(tmp_path):
         run = run.model_copy(update={"augmentation": run.augmentation | {"crops": crops}, "batch_size": 2})
         outcome = run_rounds(run, {"north": tmp_path}, tmp_path / f"home-{number}")
         assert len(outcome.finals["north"].dataset.train) == 4
-        assert demands(run).steps(4) == 4 and demands(run).steps(20) == (10 if crops is many else 20)
+        assert requirements(run).steps(4) == 4 and requirements(run).steps(20) == (10 if crops is many else 20)
         weights.append(outcome.finals["north"].network().state_dict())
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
@@ -199,8 +199,8 @@ def test_crops_are_of_masks_and_count_as_views():
     run = run_configuration(task_options=options, augmentation=once | {"crops": crops})
     whole = run_configuration(task_options=options, augmentation=once)
     check_together(run)
-    assert demands(run).views == 4 * demands(whole).views
-    assert demands(run).memory_bytes < demands(whole).memory_bytes
+    assert requirements(run).views == 4 * requirements(whole).views
+    assert requirements(run).memory_bytes < requirements(whole).memory_bytes
     with pytest.raises(ConfigurationError, match=r"crops are parts of images with masks, and dr_staging has none"):
         check_together(staging_run(method="fedbn", augmentation={"crops": crops}))
     privacy = {"target_epsilon": 8, "delta": 0.001, "max_grad_norm": 1.0}

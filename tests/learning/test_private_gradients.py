@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.models.early_exits import EarlyExits
 from shared.learning.models.encoders import ENCODERS
@@ -456,7 +456,7 @@ def test_a_secret_is_made_once_and_read_by_its_owner_only(tmp_path):
     assert not torch.equal(made.uniform(9), Secret.made_at(tmp_path / "other.key").uniform(9))
     assert bytes.fromhex(path.read_text()).hex() not in repr(made) + str(vars(made.of("x")))
     path.chmod(0o644)
-    with pytest.raises(StandingError, match=r"noise\.key"):
+    with pytest.raises(ActionRequiredError, match=r"noise\.key"):
         Secret.made_at(path)
 
 
@@ -465,7 +465,7 @@ def test_a_damaged_secret_is_named(tmp_path, content):
     path = tmp_path / "noise.key"
     path.write_text(content)
     path.chmod(0o600)
-    with pytest.raises(StandingError, match="does not hold a secret of dropfed any more: no round of this"):
+    with pytest.raises(ActionRequiredError, match="does not hold a secret of dropfed any more: no round of this"):
         Secret.made_at(path)
 
 

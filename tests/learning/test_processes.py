@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared.errors import StandingError
+from shared.errors import ActionRequiredError
 from shared.learning.processes import Processes
 from tests.federation.forked import Forked
 from tests.learning.together import train
@@ -60,5 +60,5 @@ def test_shares_are_all_of_a_batch_in_order():
         shares = [Processes(rank, count).share_of("abcde") for rank in range(count)]
         assert "".join(shares) == "abcde"
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    with pytest.raises(StandingError, match="a batch of 5 images cannot be shared by 6"):
+    with pytest.raises(ActionRequiredError, match="a batch of 5 images cannot be shared by 6"):
         Processes(0, 6).share_of("abcde")

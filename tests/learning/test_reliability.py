@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from deploy.local.rounds import open_public
-from shared.errors import PoisonError, StandingError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Reliability, RoundConfiguration, RunConfiguration
@@ -406,7 +406,7 @@ def test_a_well_formed_record_is_taken():
     ids=str,
 )
 def test_any_other_record_is_refused(changes):
-    with pytest.raises(PoisonError, match=RELIABILITY):
+    with pytest.raises(RejectedError, match=RELIABILITY):
         opened(**changes)
 
 
@@ -433,7 +433,7 @@ def test_a_threshold_is_told_with_four_decimals_and_is_never_0():
 @pytest.mark.parametrize("theta", ["!!bool x", "!!timestamp x", '!!int ""', "!!python/object:os.system x", "!own 0.5"])
 def test_a_tag_is_refused_before_anything_is_made_of_it(theta):
     content = f"theta: {theta}\nstatus: measured\nn: '8'\nn_wrong: null\nauroc: null\nquantiles: null\n".encode()
-    with pytest.raises(PoisonError, match="uses a tag"):
+    with pytest.raises(RejectedError, match="uses a tag"):
         open_yaml(content, Reliability, RELIABILITY)
 
 
@@ -450,7 +450,7 @@ def test_what_has_diverged_is_not_kept(site, tmp_path):
 
 def test_grades_that_changed_since_are_one_sentence(site, tmp_path):
     one = Round(site, tmp_path, method="fedbn")
-    with pytest.raises(StandingError, match="were this site's grades changed since"):
+    with pytest.raises(ActionRequiredError, match="were this site's grades changed since"):
         one.trainer.network(5, one.files.received, one.files.start, one.files.kept)
 
 

@@ -22,9 +22,9 @@ from shared.learning.data.spectrograms import cut_spectrograms, read_spectrogram
 from shared.learning.data.splits import Folds, SplitPlan, unit_of
 from shared.learning.data.synthetic_signals import write_wave
 from shared.learning.data.time_series import cut_windows, read_time_series
-from shared.learning.demands import demands
 from shared.learning.methods import open_method
 from shared.learning.probe import probe_score
+from shared.learning.requirements import requirements
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, divided
@@ -548,7 +548,7 @@ def test_windows_that_overlap_show_each_moment_as_often_and_are_declined(stride,
     run = RunConfiguration(
         run="r", task="time_series", method="mean", sites=["a"], rounds=3, task_options=options, batch_size=8
     )
-    found = demands(run)
+    found = requirements(run)
     assert found.views == 3 * overlap
     told = "times one image may be shown in the whole run are more than this hospital's 5,000"
     assert any(told in sentence for sentence in excesses(Policy(), found)) == (3 * overlap > 5000)
@@ -556,7 +556,7 @@ def test_windows_that_overlap_show_each_moment_as_often_and_are_declined(stride,
 
 def test_the_answers_of_all_passes_take_memory():
     def memory(passes):
-        return demands(
+        return requirements(
             RunConfiguration(
                 run="r",
                 task="octa_segmentation",

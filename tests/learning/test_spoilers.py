@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator.store import RunStore
-from shared.errors import PoisonError, StandingError
-from shared.exchange.names import Place
+from shared.errors import ActionRequiredError, RejectedError
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Numbers, RunConfiguration, Sharing, TensorList, TensorShape
 from shared.exchange.weights import LARGEST, check_tensors, write_tensors, write_zeros
 from shared.learning.aggregation import Aggregation, Answer
@@ -29,7 +29,7 @@ from tests.federation.running import run_configuration
 
 W = TensorList(tensors={"w": TensorShape(dtype="F32", shape=[2])})
 SITES = ("east", "north", "south")
-UPDATE = Place("update", "test-run", 1)
+UPDATE = MessageRef("update", "test-run", 1)
 
 
 def scaffold(home: Path, numbers: Numbers = "float32", **options: object) -> tuple[Aggregation, RunConfiguration]:
@@ -62,7 +62,7 @@ SOUND = Scored(score="0.9", theta=None, reason="")
 @pytest.mark.parametrize("value", [LARGEST * 1.001, -LARGEST * 1.001, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan])
 def test_a_number_beyond_what_any_network_has_is_poison(value: float, tmp_path: Path) -> None:
     write_tensors(tmp_path / "x", W, lambda _: np.array([0, value], np.float32))
-    with pytest.raises(PoisonError, match=r"no number may be beyond 16777216|holds a value that is not"):
+    with pytest.raises(RejectedError, match=r"no number may be beyond 16777216|holds a value that is not"):
         check_tensors(tmp_path / "x", W, "x")
     write_tensors(tmp_path / "x", W, lambda _: np.array([LARGEST, -LARGEST], np.float32))
     check_tensors(tmp_path / "x", W, "x")
@@ -74,10 +74,12 @@ def test_a_control_variate_of_any_size_names_its_site(control: float, holds: boo
     aggregation, _ = scaffold(tmp_path / "work")
     sent = answer(tmp_path, "north", 0.5, control)
     if holds:
-        aggregation.demand_plausible(UPDATE, "north", sent.files)
+        aggregation.require_plausible(UPDATE, "north", sent.files)
     else:
-        with pytest.raises(PoisonError, match="w holds numbers that cannot follow from how far training has moved the"):
-            aggregation.demand_plausible(UPDATE, "north", sent.files)
+        with pytest.raises(
+            RejectedError, match="w holds numbers that cannot follow from how far training has moved the"
+        ):
+            aggregation.require_plausible(UPDATE, "north", sent.files)
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def test_what_is_left_can_always_be_worked_on(bad: list[frozenset[str]]) -> None
         work(left)
 
 
-@pytest.mark.parametrize("error", [StandingError("correct weights()"), OSError("the disk"), MemoryError()])
+@pytest.mark.parametrize("error", [ActionRequiredError("correct weights()"), OSError("the disk"), MemoryError()])
 def test_what_is_nobodys_fault_is_held_against_nobody(error: Exception) -> None:
     def work(_: Sequence[str]) -> None:
         raise error

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from aggregator import rounds
 from aggregator.facts import run_facts, site_facts
 from aggregator.store import withdrawal_of
-from shared.exchange.names import Kind, Place
+from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records import RunConfiguration
 from shared.learning.answers import SOUND, UNANSWERED, decide
 from shared.learning.run_files import Scored
@@ -274,7 +274,7 @@ def _closed(office: Office) -> dict[str, Desk]:
     """The verdicts, by the daemon's own function."""
     round_no = office.director.round_no
     participants = [site for site, desk in office.desks.items() if desk.takes_part]
-    update = Place("update", RUN, round_no)
+    update = MessageRef("update", RUN, round_no)
     scored = {}
     for site in participants:
         refused = office.known[site].refusal(update)
@@ -305,37 +305,37 @@ def does_for(office: Office, site: str, due: str) -> tuple[str, Desk]:
     """Do what was decided for a site, if it still may be done; say what was done."""
     desk, known, round_no = office.desks[site], office.known[site], office.director.round_no
     match due:
-        case "SealOffer":
-            return _sealed(desk, site, Told("offer", 0, 0))
-        case "SealRound":
+        case "SignOffer":
+            return _signed(desk, site, Told("offer", 0, 0))
+        case "SignRound":
             if office.site_facts(site).may_be_sent_round:
                 _check_look(office, desk)
-                return _sealed(desk._replace(shown="", had_left=False), site, Told("round", round_no, desk.accepted))
+                return _signed(desk._replace(shown="", had_left=False), site, Told("round", round_no, desk.accepted))
         case "Score":
             return f"scores what {site} answered", desk._replace(scored=True)
-        case "SealVerdict":
-            update = known.message(Place("update", RUN, round_no))
+        case "SignVerdict":
+            update = known.message(MessageRef("update", RUN, round_no))
             has_answered = desk.status not in UNANSWERED and update is not None
-            return _sealed(desk, site, Told("verdict", round_no, update.seq if has_answered and update else None))
-        case "SealFinal" | "SealAbort":
+            return _signed(desk, site, Told("verdict", round_no, update.seq if has_answered and update else None))
+        case "SignFinal" | "SignAbort":
             end = rounds.due_end(office.site_facts(site), final_chosen=office.director.chosen)
             if end is not None and type(end).__name__ == due:
-                kind: Kind = "final" if due == "SealFinal" else "abort"
-                return _sealed(desk, site, Told(kind, 0, desk.accepted))
+                kind: Kind = "final" if due == "SignFinal" else "abort"
+                return _signed(desk, site, Told(kind, 0, desk.accepted))
     return f"leaves {due} for {site}", desk
 
 
-def _sealed(desk: Desk, site: str, message: Told) -> tuple[str, Desk]:
-    expect(all((each.kind, each.round_no) != message[:2] for each in desk.told), "a message is sealed twice")
+def _signed(desk: Desk, site: str, message: Told) -> tuple[str, Desk]:
+    expect(all((each.kind, each.round_no) != message[:2] for each in desk.told), "a message is signed twice")
     what = f"{message.kind} {message.round_no}" if message.round_no else message.kind
-    return f"seals {what} for {site}", desk._replace(told=(*desk.told, message))
+    return f"signs {what} for {site}", desk._replace(told=(*desk.told, message))
 
 
 def _check_look(office: Office, desk: Desk) -> None:
-    expect(desk.shown != "", "a round is sealed for a site whose folder was not looked into since the round was opened")
-    expect(desk.shown != "withdrawal", "a round is sealed for a site after a look that showed its withdrawal")
+    expect(desk.shown != "", "a round is signed for a site whose folder was not looked into since the round was opened")
+    expect(desk.shown != "withdrawal", "a round is signed for a site after a look that showed its withdrawal")
     missed = desk.had_left and not office.rules.looks_may_miss
-    expect(not missed, "a round is sealed for a site whose withdrawal was in its folder when the round was opened")
+    expect(not missed, "a round is signed for a site whose withdrawal was in its folder when the round was opened")
 
 
 def accidents(office: Office) -> Iterator[Found]:

@@ -9,9 +9,9 @@ from functools import cache
 from unittest.mock import patch
 
 from aggregator import store as aggregator_store
-from shared.errors import DoubtfulError, PoisonError
+from shared.errors import DoubtfulError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Consent, Head, Withdrawal
 from shared.exchange.signing import canonical
 from shared.exchange.trust import check_order, open_record
@@ -22,10 +22,10 @@ CARD = "card"
 
 
 @dataclass(frozen=True)
-class Sealed:
+class Signed:
     """A message as far as its place in the order goes."""
 
-    place: Place
+    ref: MessageRef
     seq: int
     previous: str | None
     in_reply_to: str | None
@@ -33,7 +33,7 @@ class Sealed:
     says: str = ""
 
     @property
-    def manifest(self) -> Sealed:
+    def manifest(self) -> Signed:
         """What chains it."""
         return self
 
@@ -44,11 +44,11 @@ class Sealed:
 
 
 @cache
-def told_messages(told: tuple[Told, ...]) -> tuple[Sealed, ...]:
+def told_messages(told: tuple[Told, ...]) -> tuple[Signed, ...]:
     """The aggregator's messages."""
     return tuple(
-        Sealed(
-            place=Place(each.kind, RUN, each.round_no),
+        Signed(
+            ref=MessageRef(each.kind, RUN, each.round_no),
             seq=seq,
             previous=f"told {seq - 1}" if seq > 1 else None,
             in_reply_to=None if each.answers is None else CARD if each.answers == 0 else f"sent {each.answers}",
@@ -59,15 +59,15 @@ def told_messages(told: tuple[Told, ...]) -> tuple[Sealed, ...]:
 
 
 @cache
-def sent_messages(sent: tuple[Sent, ...], told: tuple[Told, ...]) -> tuple[Sealed, ...]:
+def sent_messages(sent: tuple[Sent, ...], told: tuple[Told, ...]) -> tuple[Signed, ...]:
     """The site's messages, which answer those of the aggregator."""
-    by_place = {message.place: message.digest for message in told_messages(told)}
+    by_ref = {message.ref: message.digest for message in told_messages(told)}
     return tuple(
-        Sealed(
-            place=(place := Place(each.kind, RUN, each.round_no)),
+        Signed(
+            ref=(ref := MessageRef(each.kind, RUN, each.round_no)),
             seq=seq,
             previous=f"sent {seq - 1}" if seq > 1 else None,
-            in_reply_to=by_place[place.answers] if place.answers else None,
+            in_reply_to=by_ref[ref.answers] if ref.answers else None,
             digest=f"sent {seq}",
             says=each.says,
         )
@@ -78,36 +78,36 @@ def sent_messages(sent: tuple[Sent, ...], told: tuple[Told, ...]) -> tuple[Seale
 class Known:
     """An ``Exchange``: what one end knows of its own messages and the other's."""
 
-    def __init__(self, own: tuple[Sealed, ...], peers: tuple[Sealed, ...], refused: tuple[Sealed, ...] = ()) -> None:
+    def __init__(self, own: tuple[Signed, ...], peers: tuple[Signed, ...], refused: tuple[Signed, ...] = ()) -> None:
         self._own, self._peers = own, peers
-        self._by_place = {message.place: message for message in (*own, *peers)}
-        self._refused = {message.place: message for message in refused}
+        self._by_ref = {message.ref: message for message in (*own, *peers)}
+        self._refused = {message.ref: message for message in refused}
 
-    def message(self, place: Place) -> Sealed | None:
+    def message(self, ref: MessageRef) -> Signed | None:
         """As for any."""
-        return self._by_place.get(place)
+        return self._by_ref.get(ref)
 
-    def refusal(self, place: Place) -> str | None:
+    def refusal(self, ref: MessageRef) -> str | None:
         """As for any."""
-        return "is poison" if place in self._refused else None
+        return "is poison" if ref in self._refused else None
 
-    def is_settled(self, place: Place) -> bool:
+    def is_settled(self, ref: MessageRef) -> bool:
         """As for any."""
-        return place in self._by_place or place in self._refused
+        return ref in self._by_ref or ref in self._refused
 
-    def content(self, place: Place, name: str) -> bytes:
+    def content(self, ref: MessageRef, name: str) -> bytes:
         """As for any."""
-        return _content(name, self._by_place[place].says)
+        return _content(name, self._by_ref[ref].says)
 
-    def own_messages(self) -> tuple[Sealed, ...]:
+    def own_messages(self) -> tuple[Signed, ...]:
         """As for any."""
         return self._own
 
-    def peer_messages(self) -> tuple[Sealed, ...]:
+    def peer_messages(self) -> tuple[Signed, ...]:
         """As for any."""
         return self._peers
 
-    def last_from_peer(self) -> Sealed | None:
+    def last_from_peer(self) -> Signed | None:
         """As for any."""
         return self._peers[-1] if self._peers else None
 
@@ -162,12 +162,12 @@ class Noticed(Known):
         self._sent = sent_messages(hospital.sent, desk.told)
         self._told = told_messages(desk.told)
         self._accepted, self._refused_count = desk.accepted, desk.refused
-        self._seen = {message.place: message for message in self._sent if message.seq in visible}
+        self._seen = {message.ref: message for message in self._sent if message.seq in visible}
         self._rotated = hospital.rotated if hospital.shows_key else None
         self._is_signed_anew = hospital.rotated
         self._keeps_back = keeps_back
         self.knows_key = desk.knows_key
-        self.asked_for: set[Place] = set()
+        self.asked_for: set[MessageRef] = set()
         """Where it was looked."""
         self.met_gap = False
         """Whether a message was seen whose sender has sent others before it, which are not seen."""
@@ -182,51 +182,51 @@ class Noticed(Known):
         end = self._accepted + self._refused_count
         super().__init__(self._told, self._sent[: self._accepted], self._sent[self._accepted : end])
 
-    def notice(self, place: Place) -> bytes | None:
+    def notice(self, ref: MessageRef) -> bytes | None:
         """As for any; the manifest's bytes say nothing here."""
-        self.asked_for.add(place)
-        return b"manifest" if place in self._seen else None
+        self.asked_for.add(ref)
+        return b"manifest" if ref in self._seen else None
 
-    def is_signed(self, place: Place, manifest: bytes) -> bool:
+    def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
         """As for any: whether the key that signed a message is known."""
-        message = self._seen[place]
+        message = self._seen[ref]
         return self._is_signed_anew is None or message.seq <= self._is_signed_anew or self.knows_key
 
-    def skips_messages(self, place: Place, manifest: bytes) -> bool:
+    def skips_messages(self, ref: MessageRef, manifest: bytes) -> bool:
         """As for any."""
-        return self.is_signed(place, manifest) and self._seen[place].seq > self._accepted + 1
+        return self.is_signed(ref, manifest) and self._seen[ref].seq > self._accepted + 1
 
-    def has_shown(self, place: Place) -> bool:
+    def has_shown(self, ref: MessageRef) -> bool:
         """Whether it was looked there, and a message seen that its sender has signed."""
-        is_seen = place in self.asked_for and place in self._seen
-        return is_seen and self.is_signed(place, b"manifest")
+        is_seen = ref in self.asked_for and ref in self._seen
+        return is_seen and self.is_signed(ref, b"manifest")
 
-    def fetch(self, place: Place, manifest: bytes) -> bool:
-        """Take a message as the courier does; return whether it was accepted or refused.
+    def fetch(self, ref: MessageRef, manifest: bytes) -> bool:
+        """Take a message as the folder-sync worker does; return whether it was accepted or refused.
 
         Raises:
             DoubtfulError: it comes before one that is missing.
         """
-        message = self._seen[place]
-        if not self.is_signed(place, manifest):
+        message = self._seen[ref]
+        if not self.is_signed(ref, manifest):
             self.knows_key = self._rotated is not None
             return False
-        if self._keeps_back and place.kind == "withdrawal":
+        if self._keeps_back and ref.kind == "withdrawal":
             return False
-        answered = self.message(place.answers) if place.answers else None
+        answered = self.message(ref.answers) if ref.answers else None
         refused = [each.digest for each in self._sent[self._accepted :][: self._refused_count]]
         head = self._peers[-1].head if self._peers else Head()
         try:
-            check_order(message, place, head=head, answers=(answered.digest,) if answered else (), refused=refused)
+            check_order(message, ref, head=head, answers=(answered.digest,) if answered else (), refused=refused)
             if message.says == "poison":
-                raise PoisonError(place.manifest, "is poison")
+                raise RejectedError(ref.manifest, "is poison")
         except DoubtfulError:
             if self._rotated is not None and not self.knows_key:
                 self.knows_key = True  # for it may be signed by another key: it is looked at again
                 return False
             self.met_gap = True
             raise
-        except PoisonError:
+        except RejectedError:
             self._refused_count += 1
         else:
             self._accepted += 1
@@ -234,7 +234,7 @@ class Noticed(Known):
         return True
 
 
-def chains(desk: Desk, hospital: Hospital) -> Iterator[Sealed]:
+def chains(desk: Desk, hospital: Hospital) -> Iterator[Signed]:
     """What lies in the folder, as an auditor reads it."""
     yield from told_messages(desk.told)[: desk.published]
     yield from sent_messages(hospital.sent, desk.told)[: hospital.published]

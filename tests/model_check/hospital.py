@@ -1,6 +1,6 @@
 """What a site may do next: what ``site_client.rounds`` decides, and what its people and accidents do.
 
-Each step of a daemon is one of its actions; a message takes three: sealed, its payload in the folder, its manifest
+Each step of a daemon is one of its actions; a message takes three: signed, its payload in the folder, its manifest
 there. A look is one step, and may miss anything: so it stands for one that began before something was published, too.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shared.errors import PoisonError
-from shared.exchange.names import Place
+from shared.errors import RejectedError
+from shared.exchange.names import MessageRef
 from shared.exchange.order import may_follow
 from shared.exchange.records import Head
 from shared.exchange.trust import check_order
 from site_client import rounds
 from site_client.facts import may_answer, may_leave, site_facts
-from tests.model_check.exchanges import CARD, Sealed, known_at_hospital, told_messages
+from tests.model_check.exchanges import CARD, Signed, known_at_hospital, told_messages
 from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, Folder, Hospital, Says, Sent
 
@@ -69,12 +69,12 @@ def _daemon_steps(folder: Folder, rules: Rules) -> Iterator[tuple[str, Hospital]
         case rounds.Look() as look:
             yield from _looks(folder, look, rules)
         case rounds.AnswerOffer():
-            yield from _seals(hospital, rules, Sent("consent", 0, "yes"))
-            yield from _seals(hospital, rules, Sent("consent", 0, "no"))
+            yield from _signs(hospital, rules, Sent("consent", 0, "yes"))
+            yield from _signs(hospital, rules, Sent("consent", 0, "no"))
         case rounds.AnswerRound(_, round_no):
-            yield from _seals(hospital, rules, Sent("update", round_no))
+            yield from _signs(hospital, rules, Sent("update", round_no))
         case rounds.Withdraw():
-            yield from _seals(hospital, rules, Sent("withdrawal"))
+            yield from _signs(hospital, rules, Sent("withdrawal"))
         case rounds.Wait():
             if hospital.looked:
                 yield "rests", done
@@ -84,22 +84,22 @@ def _looks(folder: Folder, look: rounds.Look, rules: Rules) -> Iterator[tuple[st
     hospital = folder.hospital
     found = _found(folder, look)
     if found is not None:
-        yield f"reads {_called(found.place)}", hospital._replace(read=hospital.read + 1, looked=False)
+        yield f"reads {_called(found.ref)}", hospital._replace(read=hospital.read + 1, looked=False)
     if found is None or rules.looks_may_miss:
         yield "misses it" if found else "finds nothing", hospital._replace(looked=True)
 
 
 def _publishes(hospital: Hospital) -> tuple[str, Hospital]:
-    """The next step of bringing what is sealed into the folder."""
+    """The next step of bringing what is signed into the folder."""
     newest = hospital.sent[hospital.published]
-    what = _called(Place(newest.kind, RUN, newest.round_no))
+    what = _called(MessageRef(newest.kind, RUN, newest.round_no))
     if not hospital.has_payload:
         return f"uploads {what}", hospital._replace(has_payload=True)
     return f"publishes {what}", hospital._replace(has_payload=False, published=hospital.published + 1)
 
 
-def _seals(hospital: Hospital, rules: Rules, message: Sent) -> Iterator[tuple[str, Hospital]]:
-    """Seal a message, which may be poison."""
+def _signs(hospital: Hospital, rules: Rules, message: Sent) -> Iterator[tuple[str, Hospital]]:
+    """Sign a message, which may be poison."""
     may_be_poison = rules.poison and not any(each.says == "poison" for each in hospital.sent)
     variants: tuple[Says, ...] = (message.says, "poison") if may_be_poison and message.says != "no" else (message.says,)
     for says in variants:
@@ -107,12 +107,12 @@ def _seals(hospital: Hospital, rules: Rules, message: Sent) -> Iterator[tuple[st
             f"{'poison in place of ' if says == 'poison' else ''}{message.says} {message.kind} {message.round_no or ''}"
         )
         yield (
-            f"seals {' '.join(what.split())}",
+            f"signs {' '.join(what.split())}",
             hospital._replace(sent=(*hospital.sent, message._replace(says=says)), looked=False),
         )
 
 
-def _found(folder: Folder, look: rounds.Look) -> Sealed | None:
+def _found(folder: Folder, look: rounds.Look) -> Signed | None:
     """The aggregator's next message, if it is published where the site looks.
 
     Raises:
@@ -123,24 +123,24 @@ def _found(folder: Folder, look: rounds.Look) -> Sealed | None:
         return None
     messages = told_messages(desk.told)
     message = messages[hospital.read]
-    if not _is_looked_for(message.place, look):
+    if not _is_looked_for(message.ref, look):
         return None
     known = known_at_hospital(hospital, desk)
     head = messages[hospital.read - 1].head if hospital.read else Head()
     try:
-        check_order(message, message.place, head=head, answers=may_answer(known, message.place, CARD))
-    except PoisonError as error:
+        check_order(message, message.ref, head=head, answers=may_answer(known, message.ref, CARD))
+    except RejectedError as error:
         raise AssertionError(f"the site refuses the aggregator's message: {error}") from None
-    assert message.place.kind == "offer" or may_follow(messages[hospital.read - 1].place, message.place)
+    assert message.ref.kind == "offer" or may_follow(messages[hospital.read - 1].ref, message.ref)
     return message
 
 
-def _is_looked_for(place: Place, look: rounds.Look) -> bool:
-    if place.kind == "offer":
+def _is_looked_for(ref: MessageRef, look: rounds.Look) -> bool:
+    if ref.kind == "offer":
         return look.offers
-    if place.kind == "round":
-        return look.later_than is not None and place.round_no > look.later_than.round_no
-    return place in look.places
+    if ref.kind == "round":
+        return look.later_than is not None and ref.round_no > look.later_than.round_no
+    return ref in look.refs
 
 
 def _accidents(folder: Folder, rules: Rules) -> Iterator[tuple[str, Hospital]]:
@@ -171,5 +171,5 @@ def is_quiet(folder: Folder, rules: Rules) -> bool:
     )
 
 
-def _called(place: Place) -> str:
-    return f"{place.kind} {place.round_no}" if place.round_no else place.kind
+def _called(ref: MessageRef) -> str:
+    return f"{ref.kind} {ref.round_no}" if ref.round_no else ref.kind

@@ -1,8 +1,8 @@
 """States as numbers, and what may come next of many at once.
 
 The aggregator's part and each folder are numbered when they are first met. What may happen next is worked out once for
-each part that matters: at a site and its courier for a folder, at the aggregator for its own part and what it knows of
-both folders. All else is putting numbers together, which NumPy does for a whole array of states.
+each part that matters: at a site and its folder-sync worker for a folder, at the aggregator for its own part and what
+it knows of both folders. All else is putting numbers together, which NumPy does for a whole array of states.
 
 Two states that differ only in which site is which are one (``Rules.is_symmetric``): the aggregator's decisions are then
 the same, which is checked for each that is worked out. Nothing else is left out.
@@ -82,10 +82,10 @@ class _Rows:
         """The lists of these numbers (N,), one after the other: (M,) places among these, and (M, width) steps."""
         first = np.frombuffer(self._first, dtype=np.int64)
         starts, counts = first[numbers], first[numbers + 1] - first[numbers]
-        places = np.repeat(np.arange(len(numbers)), counts)
-        within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        refs = np.repeat(np.arange(len(numbers)), counts)
+        within = np.arange(len(refs)) - np.repeat(np.cumsum(counts) - counts, counts)
         steps = np.frombuffer(self._numbers, dtype=np.int64).reshape(-1, self._width)
-        return places, steps[np.repeat(starts, counts) + within]
+        return refs, steps[np.repeat(starts, counts) + within]
 
 
 class Model:
@@ -122,14 +122,14 @@ class Model:
         self._work_out_folders(states)
         found = []
         for moving, others in ((first, second), (second, first)):
-            places, steps = self._folder_steps.of(moving)
-            found.append((places, self._packed(runs[places], steps[:, 0], others[places]), steps[:, 1]))
+            refs, steps = self._folder_steps.of(moving)
+            found.append((refs, self._packed(runs[refs], steps[:, 0], others[refs]), steps[:, 1]))
         rows, are_swapped = self._result_rows_of(states)
-        places, steps = self._results.of(rows)
+        refs, steps = self._results.of(rows)
         after, are_accidents, one, other = steps.T
-        one, other = np.where(are_swapped[places], (other, one), (one, other))
-        one, other = self._place(first[places], one), self._place(second[places], other)
-        found.append((places, self._packed(after, one, other), are_accidents))
+        one, other = np.where(are_swapped[refs], (other, one), (one, other))
+        one, other = self._place(first[refs], one), self._place(second[refs], other)
+        found.append((refs, self._packed(after, one, other), are_accidents))
         sources, targets, accidents = (np.concatenate(each) for each in zip(*found, strict=True))
         return Steps(sources, targets, accidents.astype(bool))
 
@@ -173,12 +173,12 @@ class Model:
         views = np.frombuffer(self._view_of_folder, dtype=np.int64)
         first, second = (views[each] for each in folders)
         keys = self._packed(runs, first, second)
-        distinct, places = np.unique(keys, return_inverse=True)
+        distinct, refs = np.unique(keys, return_inverse=True)
         for key in _unknown(distinct, self._result_rows):
             with _wrong_is(lambda key=key: states[keys == key]):
                 self._work_out_results(key)
         rows = np.array([self._result_rows[key] for key in distinct.tolist()], dtype=np.int64)
-        return rows[places], np.asarray(first > second) & self.rules.is_symmetric
+        return rows[refs], np.asarray(first > second) & self.rules.is_symmetric
 
     def _work_out_results(self, key: int) -> None:
         run, *seen = (int(part[0]) for part in _parts(np.array([key])))
@@ -195,11 +195,11 @@ class Model:
 
     def _place(self, folders: Numbers, marks: Numbers) -> Numbers:
         """The numbers of folders whose aggregator's end has changed."""
-        keys, places = np.unique(folders << _BITS | marks, return_inverse=True)
+        keys, refs = np.unique(folders << _BITS | marks, return_inverse=True)
         for key in _unknown(keys, self._placed):
             folder, (desk, name) = self._folders.parts[key >> _BITS], self._marks.parts[key & _MASK]
             self._placed[key] = self._folder_number(self._of.placed(folder, desk, name))
-        return np.array([self._placed[key] for key in keys.tolist()], dtype=np.int64)[places]
+        return np.array([self._placed[key] for key in keys.tolist()], dtype=np.int64)[refs]
 
     def _folder_number(self, folder: Folder) -> int:
         number = self._folders.number(folder)

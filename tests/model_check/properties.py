@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.order import Replies, may_follow
-from tests.model_check.exchanges import CARD, Sealed, known_at_desk, known_at_hospital, sent_messages, told_messages
+from tests.model_check.exchanges import CARD, Signed, known_at_desk, known_at_hospital, sent_messages, told_messages
 from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, Director, Folder
 
@@ -33,10 +33,10 @@ def check_end(director: Director, folder: Folder, rules: Rules) -> None:
     if not desk.told:
         return  # it was not offered the run
     told, sent = told_messages(desk.told), sent_messages(hospital.sent, desk.told)
-    by_place = {message.place: message for message in told}
+    by_ref = {message.ref: message for message in told}
     for message in told:
-        verdict = Place("verdict", RUN, message.place.round_no)
-        expect(message.place.kind != "round" or verdict in by_place, f"{message.place.path} has no verdict")
+        verdict = MessageRef("verdict", RUN, message.ref.round_no)
+        expect(message.ref.kind != "round" or verdict in by_ref, f"{message.ref.path} has no verdict")
     agreed = {"yes": True, "no": False, "poison": True}.get(hospital.sent[0].says) if hospital.sent else None
     by_audit = rules.ending_by_audit([*told, *sent], agreed=agreed)
     by_site = rules.ending_at_site(known_at_hospital(hospital, desk))
@@ -44,19 +44,19 @@ def check_end(director: Director, folder: Folder, rules: Rules) -> None:
     expect(by_site is not None, "a site that was offered the run is never told its end")
     who = f"the site ({by_site}), the aggregator ({by_aggregator}) and an auditor ({by_audit})"
     expect(by_site == by_aggregator == by_audit, f"the run has not ended alike for {who}")
-    expect(director.chosen or Place("final", RUN) not in by_place, "a final model was sent that was not chosen")
+    expect(director.chosen or MessageRef("final", RUN) not in by_ref, "a final model was sent that was not chosen")
     _check_as_auditor(told, sent)
 
 
-def _check_as_auditor(told: tuple[Sealed, ...], sent: tuple[Sealed, ...]) -> None:
+def _check_as_auditor(told: tuple[Signed, ...], sent: tuple[Signed, ...]) -> None:
     """What ``verify`` says of the order of the messages."""
     replies = Replies(CARD, sent)
     for before, message in zip((None, *told), told, strict=False):
-        follows = before is None or may_follow(before.place, message.place)
-        expect(follows, f"{message.place.path} may not follow {before.place.path if before else AGGREGATOR}")
-        fault = replies.fault(message.place, message.in_reply_to)
-        expect(fault is None, f"{message.place.path} {fault}")
+        follows = before is None or may_follow(before.ref, message.ref)
+        expect(follows, f"{message.ref.path} may not follow {before.ref.path if before else AGGREGATOR}")
+        fault = replies.fault(message.ref, message.in_reply_to)
+        expect(fault is None, f"{message.ref.path} {fault}")
         replies.take(message)
     for message in sent:
-        fault = replies.fault(message.place, message.in_reply_to)
-        expect(fault is None, f"{message.place.path} {fault}")
+        fault = replies.fault(message.ref, message.in_reply_to)
+        expect(fault is None, f"{message.ref.path} {fault}")

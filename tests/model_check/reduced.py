@@ -2,7 +2,7 @@
 
 What is left out here can be told from a look that misses what is there, and any look may:
 
-    publishing   what is sealed is in its folder at once; before that, it was as if it was missed
+    publishing   what is signed is in its folder at once; before that, it was as if it was missed
     keys         who signs with another key is not read until that is known: missed
     a site       that dies, is stopped, joins late, or has looked and not acted yet, does what it does a little later
     what the aggregator has decided and not done yet for one site: it may do it as long as that is allowed at all
@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from shared.exchange.names import Place
-from tests.model_check import courier, director, hospital
+from shared.exchange.names import MessageRef
+from tests.model_check import director, folder_sync, hospital
 from tests.model_check.director import View
 from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, Desk, Director, Folder
@@ -72,8 +72,8 @@ def folder_steps(folder: Folder, rules: Rules) -> list[tuple[str, bool, Folder]]
         for name, is_accident, after in hospital.steps(before, rules):
             _note(found, plain(after), f"site {name}", is_accident or wants_out or (looked and has_news))
     asked = Folder(desk._replace(asked_look=desk.takes_part), site)
-    for name, is_accident, after in courier.steps(asked, rules):
-        _note(found, plain(after), f"courier {name}", is_accident)
+    for name, is_accident, after in folder_sync.steps(asked, rules):
+        _note(found, plain(after), f"folder-sync {name}", is_accident)
     found.pop(folder, None)
     return [(name, is_accident, after) for after, (name, is_accident) in found.items()]
 
@@ -117,18 +117,18 @@ def _allowed(office: director.Office, site: str) -> Iterator[str]:
     """What may be done for one site, whatever was decided; some of it is looked at once more when it is done."""
     run, desk, known = office.director, office.desks[site], office.known[site]
     newest = run.round_no
-    is_sent = known.message(Place("round", RUN, newest)) is not None
-    is_told = known.message(Place("verdict", RUN, newest)) is not None
+    is_sent = known.message(MessageRef("round", RUN, newest)) is not None
+    is_told = known.message(MessageRef("verdict", RUN, newest)) is not None
     if desk.enrolled and not desk.told:
-        yield "SealOffer"
+        yield "SignOffer"
     if run.chosen or run.aborted:
-        yield from ("SealFinal", "SealAbort")
+        yield from ("SignFinal", "SignAbort")
     elif desk.takes_part and not run.closed:
-        yield "SealRound"
-        if known.is_settled(Place("update", RUN, newest)) and not desk.scored:
+        yield "SignRound"
+        if known.is_settled(MessageRef("update", RUN, newest)) and not desk.scored:
             yield "Score"
     elif desk.takes_part and is_sent and not is_told and (run.aggregated or newest > office.rules.rounds):
-        yield "SealVerdict"
+        yield "SignVerdict"
 
 
 def placed(folder: Folder, desk: Desk, name: str) -> Folder:

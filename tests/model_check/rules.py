@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aggregator import facts as facts_of_aggregator
 from aggregator import rounds as aggregator_rounds
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange, Linked, ending
 from site_client import facts as facts_of_site
 from site_client import rounds as site_rounds
@@ -30,7 +30,7 @@ class Rules:
         trouble: folders cannot be reached while a stop waits.
         sites: how many of the two sites may join at all.
         is_reduced: explore the model of ``reduced.py``.
-        rounds_need_no_look: as it was: a round is sealed without a look into the folder.
+        rounds_need_no_look: as it was: a round is signed without a look into the folder.
         aborts_untold: as it was: nobody is told of a run that was aborted.
         crossings_undefined: as it was: a withdrawal counts for whoever has it, whatever the end had read.
     """
@@ -79,9 +79,9 @@ class Rules:
 
     def ending_by_audit(self, messages: Sequence[Linked], *, agreed: bool | None) -> str | None:
         """How a run ended in a folder, by its messages."""
-        is_left = self.crossings_undefined and any(message.place.kind == "withdrawal" for message in messages)
+        is_left = self.crossings_undefined and any(message.ref.kind == "withdrawal" for message in messages)
         return "withdrawn" if is_left else ending(RUN, messages, agreed=agreed)
 
     def _as_it_was(self, known: Exchange) -> str | None:
-        is_left = self.crossings_undefined and known.is_settled(Place("withdrawal", RUN))
+        is_left = self.crossings_undefined and known.is_settled(MessageRef("withdrawal", RUN))
         return "withdrawn" if is_left else None

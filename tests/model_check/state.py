@@ -38,7 +38,7 @@ class Hospital(NamedTuple):
     Args:
         comes: it may join at all; the other model of one folder alone has a second site that never does.
         is_here: its card is in the folder; ``knows``: it has read that it is enrolled.
-        sent: what it sealed, of which so many are ``published``; ``has_payload``: so is the payload of the next.
+        sent: what it signed, of which so many are ``published``; ``has_payload``: so is the payload of the next.
         read: so many of the aggregator's messages it has accepted.
         wants_out: a person decided to withdraw.
         rotated: after which of its messages another key signs; ``shows_key``: the hand-over is in the folder.
@@ -64,7 +64,7 @@ class Desk(NamedTuple):
 
     Args:
         enrolled: the site's card was accepted.
-        told: what it sealed, of which so many are ``published``; ``has_payload``: so is the payload of the next.
+        told: what it signed, of which so many are ``published``; ``has_payload``: so is the payload of the next.
         accepted: so many of the site's messages; ``refused``: so many after those.
         knows_key: the hand-over was read.
         takes_part, scored, status: in the newest round; ``status`` once that is closed.

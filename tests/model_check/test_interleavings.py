@@ -44,9 +44,9 @@ GAPS = {
         "a site that was offered the run is never told its end",
         "aggregator: Abort",
     ),
-    "a round is sealed for a site that may have withdrawn": (
+    "a round is signed for a site that may have withdrawn": (
         Rules(is_reduced=True, sites=1, rounds=1, rounds_need_no_look=True),
-        "a round is sealed for a site whose folder was not looked into since the round was opened",
+        "a round is signed for a site whose folder was not looked into since the round was opened",
         "aggregator: OpenRound",
     ),
     "a withdrawal and the final model cross": (
@@ -68,22 +68,22 @@ def test_each_gap_that_there_was_is_found_where_the_old_rule_is_put_back(gap: st
 
 WITHDRAWS_IN_A_PAUSE = """
     north: site starts
-    north: courier enrols it
+    north: folder-sync enrols it
     aggregator: decides
-    aggregator: seals offer for north
+    aggregator: signs offer for north
     north: site is enrolled
-    north: courier uploads offer
-    north: courier publishes offer
+    north: folder-sync uploads offer
+    north: folder-sync publishes offer
     north: site reads offer
     north: site finds nothing
-    north: site seals yes consent
+    north: site signs yes consent
     north: site uploads consent
     north: site publishes consent
-    north: courier looks
+    north: folder-sync looks
     aggregator: the deadline passes
     aggregator: the PI pauses the run
     north: site has decided to withdraw
-    north: site seals withdrawal
+    north: site signs withdrawal
     north: site uploads withdrawal
     north: site publishes withdrawal
     aggregator: the PI resumes the run
@@ -101,9 +101,9 @@ def after(trace: str, rules: Rules) -> list[str]:
     return [name for name, _, _ in steps(state, rules)]
 
 
-def test_a_withdrawal_sealed_in_a_pause_is_read_before_a_round_is_sealed() -> None:
+def test_a_withdrawal_signed_in_a_pause_is_read_before_a_round_is_signed() -> None:
     with pytest.raises(ViolationError, match="whose folder was not looked into since the round was opened"):
         after(WITHDRAWS_IN_A_PAUSE, Rules(sites=1, rounds_need_no_look=True))
     then = after(WITHDRAWS_IN_A_PAUSE, Rules(sites=1))
-    assert "north: courier looks" in then
-    assert not [name for name in then if "seals round" in name]
+    assert "north: folder-sync looks" in then
+    assert not [name for name in then if "signs round" in name]

@@ -22,7 +22,7 @@ def test_the_daemons_do_what_the_model_says() -> None:
 def _towards_a_gap(step: Step) -> float:
     """Have two messages pile up, the second perhaps under a new key, and a look see that alone."""
     name, _, after = step
-    if "courier looks" in name or "no consent" in name:
+    if "folder-sync looks" in name or "no consent" in name:
         return 100.0 if _is_in_trouble(after) else 0.001
     return 100.0 if "withdraw" in name or "rotates" in name else 1.0
 
@@ -40,8 +40,8 @@ def test_a_gap_that_a_look_meets_is_played_too(rotations: bool) -> None:
 
 
 def test_a_model_that_says_otherwise_is_found_out() -> None:
-    """By one that has a round sealed without a look into the folder."""
+    """By one that has a round signed without a look into the folder."""
     calm = {"poison": False, "rotations": False, "withdrawals": False, "pauses": False, "stops": False}
     quick = {"looks_may_miss": False, "crashes": False, "trouble": False}
-    with pytest.raises(AssertionError, match=r"due for north: \[\]; by the model: \['SealRound'\]"):
+    with pytest.raises(AssertionError, match=r"due for north: \[\]; by the model: \['SignRound'\]"):
         walked(0, Rules(rounds=1, sites=1, rounds_need_no_look=True, **calm, **quick))

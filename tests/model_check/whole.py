@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model_check import courier, director, hospital, reduced
+from tests.model_check import director, folder_sync, hospital, reduced
 from tests.model_check.rules import Rules
 from tests.model_check.state import Director, Folder
 
@@ -10,7 +10,7 @@ from tests.model_check.state import Director, Folder
 def folder_steps(folder: Folder, rules: Rules) -> list[tuple[str, bool, Folder]]:
     """All that may happen in one folder without the aggregator's decisions; each is a step of the reduced model."""
     found = [(f"site {name}", accident, after) for name, accident, after in hospital.steps(folder, rules)]
-    found += [(f"courier {name}", accident, after) for name, accident, after in courier.steps(folder, rules)]
+    found += [(f"folder-sync {name}", accident, after) for name, accident, after in folder_sync.steps(folder, rules)]
     steps = [step for step in found if step[2] != folder]
     if rules.looks_may_miss:
         for *_, after in steps:

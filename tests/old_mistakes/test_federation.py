@@ -20,9 +20,9 @@ import torch
 
 from aggregator.overview import overview
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, PoisonError, StandingError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import Manifest, RoundConfiguration, TensorList, Verdict, now_text
 from shared.exchange.tables import read_metrics
@@ -77,8 +77,8 @@ def all_files(federation: Federation) -> dict[Path, bytes]:
 
 
 def answer_without_table(south: ScriptedSite, round_no: int) -> None:
-    """What no program of ours can seal: a well-signed answer that lacks a required file."""
-    place, sent = Place("update", RUN, round_no), south.channel.message(Place("round", RUN, round_no))
+    """What no program of ours can sign: a well-signed answer that lacks a required file."""
+    ref, sent = MessageRef("update", RUN, round_no), south.channel.message(MessageRef("round", RUN, round_no))
     head = south.channel.own_head
     assert sent is not None
     manifest = Manifest(
@@ -94,7 +94,7 @@ def answer_without_table(south: ScriptedSite, round_no: int) -> None:
         created=now_text(),
         files={},
     )
-    south.folder.create(place.manifest, south.key.sign(manifest.model_dump()))
+    south.folder.create(ref.manifest, south.key.sign(manifest.model_dump()))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         south = ScriptedSite(federation, "south")
         south.consent()
         south.receive_round(1)
-        answer = federation.aggregator / "sites" / "north" / "mirror" / Place("update", RUN, 1).manifest
+        answer = federation.aggregator / "sites" / "north" / "mirror" / MessageRef("update", RUN, 1).manifest
         federation.wait_until(answer.exists, "north's answer at the aggregator")
 
         federation.kill_server()
@@ -138,8 +138,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 def test_a_missing_file_turned_into_nan_or_a_crash(story: Story) -> None:
     """A file that did not come became NaN in the means, or ended the run; here its site is left out, and told why."""
     for round_no, reason in (
-        (1, f"{Place('update', RUN, 1).path}/model.safetensors: is missing from the answer"),
-        (3, f"{Place('update', RUN, 3).manifest}: "),
+        (1, f"{MessageRef('update', RUN, 1).path}/model.safetensors: is missing from the answer"),
+        (3, f"{MessageRef('update', RUN, 3).manifest}: "),
     ):
         verdict = story.verdicts[round_no]
         assert (verdict.status, verdict.score, verdict.weight) == ("omitted", None, None)
@@ -149,7 +149,7 @@ def test_a_missing_file_turned_into_nan_or_a_crash(story: Story) -> None:
     assert card is not None
     north = {}
     for round_no in (1, 2, 3):
-        table = story.federation.folder("north") / Place("update", RUN, round_no).path / names.METRICS
+        table = story.federation.folder("north") / MessageRef("update", RUN, round_no).path / names.METRICS
         north[round_no] = next(
             row.scores["dice_mean"] for row in read_metrics(table.read_bytes(), "") if row.epoch == 0
         )
@@ -207,9 +207,9 @@ def test_plain_text_passwords(story: Story, tmp_path: Path) -> None:
     shown = tmp_path / "password"
     shown.write_text("for all to read")
     shown.chmod(0o644)
-    with pytest.raises(StandingError, match="chmod 600"):
+    with pytest.raises(ActionRequiredError, match="chmod 600"):
         read_password(shown)
-    with pytest.raises(StandingError, match="in the clear"):
+    with pytest.raises(ActionRequiredError, match="in the clear"):
         WebDavFolder("http://cloud.example.org/dav", "north", password_of("north"))
 
 
@@ -223,7 +223,7 @@ def test_loading_that_runs_code(story: Story, tmp_path: Path) -> None:
     for content in (planted(mark), pickle.dumps(Planted(mark))):
         model = tmp_path / names.GLOBAL_MODEL
         model.write_bytes(content)
-        with pytest.raises(PoisonError, match="is not a safetensors file"):
+        with pytest.raises(RejectedError, match="is not a safetensors file"):
             check_tensors(model, TensorList(tensors={}), "global.safetensors")
     tag = f"round: !!python/object/apply:builtins.open [{json.dumps(str(mark))}, w]"
     with pytest.raises(ConfigurationError, match="is not plain YAML"):

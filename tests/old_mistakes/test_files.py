@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import DropfedError, PassingError, PoisonError
+from shared.errors import DropfedError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, MANIFEST, Place, place_at
+from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef, ref_at
 from shared.exchange.records import Head
 from shared.exchange.signing import open_signed
 from shared.folder.durable import write_file
@@ -73,7 +73,7 @@ def set_times(folder: LocalFolder, second: int) -> None:
 def test_newness_by_modification_second(ends: tuple[Channel, Channel], drop: LocalFolder) -> None:
     """A file was new if its modification second was later than the last one's; here content decides, and no date."""
     aggregator, north = ends
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     payload = drop.root / OFFER.path / names.TENSORS
     whole = payload.read_bytes()
@@ -84,16 +84,16 @@ def test_newness_by_modification_second(ends: tuple[Channel, Channel], drop: Loc
     set_times(drop, 1_700_000_000)
     assert receive(north, OFFER) is not None  # mended within the same second
     for run, second in (("same-second", 1_700_000_000), ("long-ago", 0)):
-        aggregator.seal(Place("offer", run), FILES, in_reply_to=None)
+        aggregator.sign(MessageRef("offer", run), FILES, in_reply_to=None)
         aggregator.publish()
         set_times(drop, second)
-        assert receive(north, Place("offer", run)) is not None
+        assert receive(north, MessageRef("offer", run)) is not None
 
 
 def test_the_last_of_several_matching_names(ends: tuple[Channel, Channel], drop: LocalFolder) -> None:
     """Of several matching names the last in the listing was taken; here one name is right, all others are nothing."""
     aggregator, north = ends
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     for name in (*FILES, MANIFEST):
         stem, suffix = name.split(".")
@@ -109,24 +109,24 @@ def test_the_last_of_several_matching_names(ends: tuple[Channel, Channel], drop:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        (Place("offer", "octa-10"), Place("offer", "octa-1")),
-        (Place("round", "r", 10), Place("round", "r", 1)),
-        (Place("round", "r", 1), Place("round", "r", 1000)),
+        (MessageRef("offer", "octa-10"), MessageRef("offer", "octa-1")),
+        (MessageRef("round", "r", 10), MessageRef("round", "r", 1)),
+        (MessageRef("round", "r", 1), MessageRef("round", "r", 1000)),
     ],
 )
 def test_substring_matching_that_takes_files_of_another_run(
-    ends: tuple[Channel, Channel], drop: LocalFolder, theirs: Place, ours: Place
+    ends: tuple[Channel, Channel], drop: LocalFolder, theirs: MessageRef, ours: MessageRef
 ) -> None:
     """An id anywhere in a name was a match, so octa-1 got what was octa-10's; here run and round must be equal."""
     aggregator, north = ends
     offered_before(aggregator)
-    aggregator.seal(theirs, FILES if theirs.kind == "offer" else round_files(theirs.round_no), in_reply_to=None)
+    aggregator.sign(theirs, FILES if theirs.kind == "offer" else round_files(theirs.round_no), in_reply_to=None)
     aggregator.publish()
     assert north.notice(ours) is None
     shutil.copytree(drop.root / theirs.path, drop.root / ours.path)  # nor does it pass under our name
     assert receive(north, ours) is None
     with pytest.raises(
-        PoisonError, match=re.escape(f"{ours.manifest}: ") + "(belongs to run|is of kind round and round)"
+        RejectedError, match=re.escape(f"{ours.manifest}: ") + "(belongs to run|is of kind round and round)"
     ):
         receive(north, ours)
 
@@ -135,12 +135,12 @@ def test_substring_matching_that_takes_files_of_another_run(
 def test_truncated_downloads_taken_as_whole(faulty: FaultyServer, tmp_path: Path, says_length: bool) -> None:
     """What had come when the connection broke was used; here a file counts when it has its size and its hash."""
     aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     manifest = north.notice(OFFER)
     assert manifest is not None
     faulty.fail("GET", cuts_answer(3, says_length=says_length))
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         north.fetch(OFFER, manifest, answers=(None,), max_weights_bytes=100)
     assert north.message(OFFER) is None
     assert not any(north.path(OFFER, name).exists() for name in FILES)
@@ -163,40 +163,40 @@ FAILED_UPLOADS: dict[str, list[Fault]] = {
 @pytest.mark.parametrize("faults", FAILED_UPLOADS.values(), ids=FAILED_UPLOADS)
 def test_upload_results_ignored(faulty: FaultyServer, tmp_path: Path, faults: list[Fault]) -> None:
     """An upload was done whatever the server said; here nothing is published before the server has confirmed it all."""
-    aggregator, place = over(faulty, tmp_path, AGGREGATOR), Place("round", "r", 1)
+    aggregator, ref = over(faulty, tmp_path, AGGREGATOR), MessageRef("round", "r", 1)
     offered_before(aggregator)
-    aggregator.seal(place, round_files(1), in_reply_to=None)
+    aggregator.sign(ref, round_files(1), in_reply_to=None)
     faulty.fail("PUT", *faults)
     with pytest.raises(DropfedError):
         aggregator.publish()
     assert aggregator.has_unpublished
     assert aggregator.published_head == Head()
-    assert place.manifest not in faulty.files
+    assert ref.manifest not in faulty.files
     aggregator.publish()
     assert not aggregator.has_unpublished
     for name in (*round_files(1), MANIFEST):
-        assert faulty.files[f"{place.path}/{name}"] == aggregator.path(place, name).read_bytes()
+        assert faulty.files[f"{ref.path}/{name}"] == aggregator.path(ref, name).read_bytes()
 
 
 def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Path) -> None:
     """A site saw a round before its model was there; here the manifest goes last, and until then there is no round."""
     aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
-    place = Place("round", "r", 1)
+    ref = MessageRef("round", "r", 1)
     offered_before(aggregator)
-    aggregator.seal(place, round_files(1), in_reply_to=None)
+    aggregator.sign(ref, round_files(1), in_reply_to=None)
     faulty.fail("PUT", keeps(1), says(503))
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         aggregator.publish()
-    assert f"{place.path}/{names.ROUND_CONFIGURATION}" in faulty.files
-    assert north.notice(place) is None
+    assert f"{ref.path}/{names.ROUND_CONFIGURATION}" in faulty.files
+    assert north.notice(ref) is None
     aggregator.publish()
-    sent = [request.removeprefix(f"PUT {place.path}/") for request in faulty.requests if request.startswith("PUT ")]
+    sent = [request.removeprefix(f"PUT {ref.path}/") for request in faulty.requests if request.startswith("PUT ")]
     assert [name for name in sent if name != names.ROUND_CONFIGURATION] == [
         names.GLOBAL_MODEL,
         names.GLOBAL_MODEL,
         f"{MANIFEST}.new",
     ]
-    assert north.notice(place) is not None
+    assert north.notice(ref) is not None
 
 
 def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, played: Played) -> None:
@@ -204,7 +204,7 @@ def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, play
     aggregator = over(faulty, tmp_path, AGGREGATOR)
     offered_before(aggregator)
     for round_no in (1, 2, 3):
-        aggregator.seal(Place("round", "r", round_no), round_files(round_no), in_reply_to=None)
+        aggregator.sign(MessageRef("round", "r", round_no), round_files(round_no), in_reply_to=None)
         aggregator.publish()
     written = [request for request in faulty.requests if request.startswith("PUT ")]
     assert len(set(written)) == len(written) == 9
@@ -217,4 +217,4 @@ def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, play
         path = manifest.parent.relative_to(played.drop).as_posix()
         assert path.startswith(f"runs/{body['run']}/")
         assert (f"/rounds/{body['round']:04d}/" in path) == (body["kind"] in ("round", "update", "verdict"))
-        assert place_at(path) == Place(body["kind"], body["run"], body["round"])
+        assert ref_at(path) == MessageRef(body["kind"], body["run"], body["round"])

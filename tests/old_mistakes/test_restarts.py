@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import PoisonError
+from shared.errors import RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import Verdict
 from shared.exchange.signing import canonical
 from shared.folder.local import LocalFolder
@@ -47,10 +47,10 @@ def round_of(play: Played, round_no: int) -> dict[str, bytes | Path]:
     return {names.ROUND_CONFIGURATION: b"round: %d\n" % round_no, names.GLOBAL_MODEL: play.model(0.5)}
 
 
-def publish(play: Played, place: Place, files: dict[str, bytes | Path], answered: Place | None) -> None:
+def publish(play: Played, ref: MessageRef, files: dict[str, bytes | Path], answered: MessageRef | None) -> None:
     """The aggregator goes on, and the site is not there to see it."""
     message = play.aggregator.message(answered) if answered else None
-    play.aggregator.seal(place, files, in_reply_to=message.digest if message else None)
+    play.aggregator.sign(ref, files, in_reply_to=message.digest if message else None)
     play.aggregator.publish()
 
 
@@ -66,14 +66,14 @@ def publish_late(play: Played, round_no: int) -> None:
         weight=None,
         reason="no answer came before the round closed",
     )
-    publish(play, Place("verdict", RUN, round_no), {names.VERDICT: canonical(late.model_dump())}, None)
+    publish(play, MessageRef("verdict", RUN, round_no), {names.VERDICT: canonical(late.model_dump())}, None)
 
 
 def test_a_restarted_site_that_repeats_an_old_epoch(play: Played) -> None:
     """A site started again repeated the epoch it had done; here it goes on with its round, and answers that once."""
     play.round(1, trains=True)
     play.send("round", 2, round_of(play, 2), "consent")
-    half = play.drop.parent / "north" / "mirror" / Place("update", RUN, 2).path / names.SITE_MODEL
+    half = play.drop.parent / "north" / "mirror" / MessageRef("update", RUN, 2).path / names.SITE_MODEL
     half.parent.mkdir(parents=True)
     half.write_bytes(b"half a model")  # where the kill caught it
     assert next_work(started(play)) == rounds.AnswerRound(RUN, 2)
@@ -88,20 +88,20 @@ def test_a_restarted_site_that_repeats_an_old_epoch(play: Played) -> None:
 
 def test_a_resume_that_the_sites_ignore(play: Played) -> None:
     """Sites counted epochs themselves, whatever a resumed run was at; here a site follows the folder's last message."""
-    consent = Place("consent", RUN)
+    consent = MessageRef("consent", RUN)
     for round_no in (1, 2, 3):
-        publish(play, Place("round", RUN, round_no), round_of(play, round_no), consent)
+        publish(play, MessageRef("round", RUN, round_no), round_of(play, round_no), consent)
         if round_no < 3:
             publish_late(play, round_no)
     daemon = started(play)
-    with pytest.raises(PoisonError, match=r"rounds/0003/to_site/config\.yaml"):  # it is about to train
+    with pytest.raises(RejectedError, match=r"rounds/0003/to_site/config\.yaml"):  # it is about to train
         daemon.run(once=True)
     assert next_work(daemon) == rounds.AnswerRound(RUN, 3)
     assert not any(play.drop.glob(f"{names.RUNS}/*/rounds/*/from_site"))
 
     publish_late(play, 3)  # and when the PI stops the run, it has ended here too
-    publish(play, Place("final", RUN), {names.CARD: b"{}", names.FINAL_MODEL: play.model(0.25)}, consent)
+    publish(play, MessageRef("final", RUN), {names.CARD: b"{}", names.FINAL_MODEL: play.model(0.25)}, consent)
     daemon = started(play)
     daemon.run(once=True)
-    assert daemon._facts().last == Place("final", RUN)
+    assert daemon._facts().last == MessageRef("final", RUN)
     assert next_work(daemon) == rounds.Wait()

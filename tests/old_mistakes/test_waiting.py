@@ -15,7 +15,7 @@ from aggregator.rounds import CloseRound, decide
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
@@ -57,7 +57,7 @@ class Hour(FakeTime):
 
 
 class Wake(threading.Event):
-    """What a courier waits for; nobody ever wakes it."""
+    """What a folder-sync worker waits for; nobody ever wakes it."""
 
     def __init__(self, hour: Hour) -> None:
         super().__init__()
@@ -96,10 +96,10 @@ def run_site(played: Played, home: Path, hour: Hour) -> None:
     Daemon(work, read_configuration(work), Watched(played.drop, hour), stop=hour).run()
 
 
-def run_courier(played: Played, home: Path, hour: Hour) -> None:
-    """The aggregator's courier, which waits for a consent."""
+def run_folder_sync(played: Played, home: Path, hour: Hour) -> None:
+    """The aggregator's folder-sync worker, which waits for a consent."""
     work = home / "aggregator"
-    courier = Site(
+    folder_sync = Site(
         work / "sites" / "north",
         Watched(played.drop, hour),
         invite=read_invite(work, "north"),
@@ -108,13 +108,13 @@ def run_courier(played: Played, home: Path, hour: Hour) -> None:
         longest_pause_s=POLL_S,
         on_news=lambda: None,
     )
-    courier._wake = Wake(hour)
-    courier.attend(Place("consent", RUN))
-    courier._run()
-    assert not courier.is_in_trouble
+    folder_sync._wake = Wake(hour)
+    folder_sync.attend(MessageRef("consent", RUN))
+    folder_sync._run()
+    assert not folder_sync.is_in_trouble
 
 
-@pytest.mark.parametrize("waiter", [run_site, run_courier])
+@pytest.mark.parametrize("waiter", [run_site, run_folder_sync])
 def test_endless_loops_without_a_pause(
     waiter: Callable[[Played, Path, Hour], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_login_only_at_the_start(faulty: FaultyServer, tmp_path: Path, monkeyp
     faulty.fail("PUT", *[says(401)] * 3)
     faulty.fail("MOVE", *[says(401)] * 2)
     aggregator = channel(tmp_path, AGGREGATOR, folder)
-    aggregator.seal(OFFER, FILES, in_reply_to=None)
+    aggregator.sign(OFFER, FILES, in_reply_to=None)
     aggregator.publish()
     assert clock.waits == [60.0] * 5
     assert all(faulty.files[f"{OFFER.path}/{name}"] == content for name, content in FILES.items())

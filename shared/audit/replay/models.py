@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shared.audit.reading import Reading
-from shared.errors import NotFoundError, PoisonError
+from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import PLAIN, RunConfiguration, Sharing
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
@@ -62,14 +62,14 @@ class Models(RunFiles):
 
     def brought(self, number: int) -> list[Reading]:
         """The folders that a round's message is in, with the model to begin it from."""
-        place = Place("round", self.run, number)
-        return [reading for reading in self._readings.values() if place in reading.messages]
+        ref = MessageRef("round", self.run, number)
+        return [reading for reading in self._readings.values() if ref in reading.messages]
 
     def adopt(self, number: int) -> bool:
         """Take an aggregate, and what of its state travels, as the next round brought it."""
-        place, common = Place("round", self.run, number + 1), ""
+        ref, common = MessageRef("round", self.run, number + 1), ""
         for site, reading in self._readings.items():
-            message = reading.messages.get(place)
+            message = reading.messages.get(ref)
             if message is None:
                 continue
             sha256 = reading.digest(message, names.GLOBAL_MODEL)
@@ -78,13 +78,13 @@ class Models(RunFiles):
             elif common != sha256:
                 self._decoded(reading, message, self.own_aggregate_path(number, site))
             for group in self._sharing.to_site:
-                self.take(reading, place, names.state_file(group), self.state_path(number, group))
+                self.take(reading, ref, names.state_file(group), self.state_path(number, group))
         self.note(number)
         return bool(common)
 
     def are_what_was_sent(self, reading: Reading, number: int) -> bool:
         """Whether a round's manifest in a folder says just the hashes of what was made here."""
-        message = reading.messages[Place("round", self.run, number)]
+        message = reading.messages[MessageRef("round", self.run, number)]
         for group in self._sharing.to_site:
             made = self.state_path(number - 1, group)
             name = names.state_file(group)
@@ -95,7 +95,7 @@ class Models(RunFiles):
         return self._is_model_sent(reading, message)
 
     def _is_model_sent(self, reading: Reading, message: Message) -> bool:
-        site, number, said = reading.opened.site, message.place.round_no, reading.digest(message, names.GLOBAL_MODEL)
+        site, number, said = reading.opened.site, message.ref.round_no, reading.digest(message, names.GLOBAL_MODEL)
         aggregate, wire = self.aggregate_for(number - 1, site), self._run.wire.of("round", names.GLOBAL_MODEL)
         if wire == PLAIN:
             return entry_of(aggregate).sha256 == said
@@ -110,26 +110,26 @@ class Models(RunFiles):
     def _decoded(self, reading: Reading, message: Message, target: Path) -> bool:
         """Write the model that a round brought in the plain form; False if it is not there, or does not hold."""
         wire = self._run.wire.of("round", names.GLOBAL_MODEL)
-        shown_as = f"{message.place.path}/{names.GLOBAL_MODEL}"
+        shown_as = f"{message.ref.path}/{names.GLOBAL_MODEL}"
         try:
             with reading.file(message, names.GLOBAL_MODEL) as path:
                 if wire == PLAIN:
                     _copy(path, target)
                 else:
                     decode(path, target, self._sharing.shared, wire, shown_as=shown_as)
-        except (NotFoundError, PoisonError):
+        except (NotFoundError, RejectedError):
             return False
         return True
 
     @staticmethod
-    def take(reading: Reading, place: Place, name: str, target: Path) -> None:
-        message = reading.messages.get(place)
+    def take(reading: Reading, ref: MessageRef, name: str, target: Path) -> None:
+        message = reading.messages.get(ref)
         if message is None or name not in message.manifest.files or target.exists():
             return
         try:
             with reading.file(message, name) as path:
                 _copy(path, target)
-        except (NotFoundError, PoisonError):
+        except (NotFoundError, RejectedError):
             return
 
 

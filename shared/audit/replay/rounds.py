@@ -15,10 +15,10 @@ from shared.audit.replay.models import Models
 from shared.audit.replay.steps import Step
 from shared.counted import counted
 from shared.doors.numbers import finite
-from shared.errors import NotFoundError, PoisonError
+from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import PLAIN, BelowLast, Consent, Reliability, Verdict, decimal_text, sentence
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
@@ -56,7 +56,7 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
     """What lies in the folders of one round."""
     found = Round(number)
     for site, reading in readings.items():
-        asked, answered, settled = (Place(kind, run, number) for kind in ("round", "update", "verdict"))
+        asked, answered, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
         if asked in reading.messages:
             found.asked[site] = reading.messages[asked]
         verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
@@ -134,10 +134,10 @@ class Replayer:
             try:
                 paths[name] = opened.enter_context(self._readings[site].file(message, name))
             except NotFoundError:
-                was_let_go = self._readings[site].was_let_go(message.place, name)
+                was_let_go = self._readings[site].was_let_go(message.ref, name)
                 rule = f"was removed, as `keep: {self._run.keep}` lets it"
                 found.gone[site] = f"{name} of {site} {rule if was_let_go else 'is missing'}"
-            except PoisonError as error:
+            except RejectedError as error:
                 found.gone[site] = f"{error}"
         return paths
 
@@ -158,7 +158,7 @@ class Replayer:
         """
         number, run, message, told = found.number, self._run, found.answers[site], found.verdicts[site]
         trains = number <= run.rounds
-        shown_as = f"{message.place.path}/{names.SITE_MODEL}"
+        shown_as = f"{message.ref.path}/{names.SITE_MODEL}"
         if self._run.wire.difference and trains and not self._models.aggregate_for(number - 1, site).exists():
             found.gone.setdefault(site, f"it is the difference to aggregate {number - 1}, which is not here")
         if trains and not self._aggregation.can_compare(number, site):
@@ -169,14 +169,14 @@ class Replayer:
             return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
         files = dict(paths)
         try:
-            with held_against(message.place.path):
+            with held_against(message.ref.path):
                 form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
                 theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method, form=form)
                 if trains:
                     files[names.SITE_MODEL] = self._plain(site, number, paths[names.SITE_MODEL], shown_as)
                     load_checked(self._network, self._sharing.shared, files[names.SITE_MODEL], shown_as)
-                    self._aggregation.demand_plausible(message.place, site, self._answer(site, files, None).files)
-        except PoisonError as error:
+                    self._aggregation.require_plausible(message.ref, site, self._answer(site, files, None).files)
+        except RejectedError as error:
             yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", str(error))
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         theta_text, spent_text = (None if value is None else decimal_text(value) for value in (theta, spent))
@@ -235,7 +235,7 @@ class Replayer:
         """A site's model in the plain form.
 
         Raises:
-            PoisonError: it does not hold the run's tensors in the run's form.
+            RejectedError: it does not hold the run's tensors in the run's form.
         """
         if self._run.wire == PLAIN:
             return model
@@ -311,7 +311,7 @@ class Replayer:
         """What was decided about sites whose answer is none, or none in time."""
         number, run = found.number, self._run.run
         for site, verdict in found.verdicts.items():
-            withdrawn = Place("withdrawal", run) in self._readings[site].messages
+            withdrawn = MessageRef("withdrawal", run) in self._readings[site].messages
             if verdict.status == "withdrawn" and not withdrawn:
                 yield Step(number, f"verdict on {site}", "differs", "it says withdrawn, and there is no withdrawal")
             elif site not in found.answers and verdict.status == "omitted":
@@ -403,7 +403,7 @@ class Replayer:
         return None
 
     def _consent(self, site: str) -> Consent | None:
-        return self._readings[site].record_or_none(Place("consent", self._run.run), names.CONSENT, Consent)
+        return self._readings[site].record_or_none(MessageRef("consent", self._run.run), names.CONSENT, Consent)
 
     @property
     def _depends_on_agreed(self) -> bool:
@@ -418,13 +418,15 @@ class Replayer:
         asked = [
             site
             for site in agreed
-            if any(Place("round", run, earlier) in self._readings[site].messages for earlier in range(1, number + 1))
+            if any(
+                MessageRef("round", run, earlier) in self._readings[site].messages for earlier in range(1, number + 1)
+            )
         ]
         return list(range(len(agreed), max(len(asked), 1) - 1, -1))
 
     def _how_it_differs(self, next_round: Iterable[Reading], number: int) -> str:
         said = {
-            reading.digest(reading.messages[Place("round", self._run.run, number + 1)], names.GLOBAL_MODEL)
+            reading.digest(reading.messages[MessageRef("round", self._run.run, number + 1)], names.GLOBAL_MODEL)
             for reading in next_round
         }
         made = entry_of(self._models.aggregate_path(number)).sha256

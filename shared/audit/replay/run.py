@@ -31,9 +31,9 @@ from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of, readable_tables
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.counted import counted
-from shared.errors import ConfigurationError, DropfedError, PoisonError
+from shared.errors import ConfigurationError, DropfedError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from shared.exchange.records import FinalCard, RunConfiguration, Sharing
 from shared.exchange.weights import entry_of, write_zeros
 from shared.folder.durable import link_file
@@ -64,7 +64,7 @@ def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout:
             method.
         DataError: every problem of the held-out images.
     """
-    offers = {site: reading for site, reading in readings.items() if Place("offer", run) in reading.messages}
+    offers = {site: reading for site, reading in readings.items() if MessageRef("offer", run) in reading.messages}
     if not offers:
         raise ConfigurationError([f"there is no run {run} in these folders"])
     if all(reading.hides(run) for reading in offers.values()):
@@ -140,7 +140,7 @@ class _Replay:
         for name in (names.RUN_CONFIGURATION, names.TENSORS):
             said: dict[str, list[str]] = {}
             for site, reading in self._readings.items():
-                offer = reading.messages[Place("offer", self._run.run)]
+                offer = reading.messages[MessageRef("offer", self._run.run)]
                 said.setdefault(reading.digest(offer, name), []).append(site)
             told = "; ".join(f"{', '.join(sites)}: {digest}" for digest, sites in said.items())
             yield Step(0, f"offer, {name}", "same" if len(said) == 1 else "differs", told)
@@ -164,7 +164,7 @@ class _Replay:
         for group, tensors in {**self._groups.to_site, **self._groups.at_aggregator}.items():
             write_zeros(models.state_path(0, group), tensors)
         for reading in self._readings.values():
-            self._models.take(reading, Place("offer", run.run), names.START, models.start)
+            self._models.take(reading, MessageRef("offer", run.run), names.START, models.start)
         if self._heldout is not None and models.start.exists():
             load_tensors(self._scored_with, self._sharing.beginning, models.start)
         sent = models.brought(1)
@@ -185,7 +185,7 @@ class _Replay:
             yield Step(0, what, "not replayable", f"{why}, and its file is not here")
 
     def _final(self, found: Mapping[int, Round]) -> Iterator[Step]:
-        final = Place("final", self._run.run)
+        final = MessageRef("final", self._run.run)
         cards = {
             site: card
             for site, reading in self._readings.items()
@@ -249,7 +249,7 @@ class _Replay:
                     continue
                 try:
                     rows = metrics_of(self._readings[site], self._run.run, number)
-                except PoisonError as error:
+                except RejectedError as error:
                     return str(error)
                 if not rows:
                     return f"what {site} measured in round {number} is not here"

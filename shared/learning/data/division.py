@@ -132,7 +132,7 @@ def present(blocks: Sequence[Block], folder: str, units: Sequence[Unit], least: 
         is_as_dealt = [unit.label for unit in found] == [each.label for each in members]
         if is_as_dealt and len(found) >= least:
             whole[number] = found
-    _demand_whole_groups(whole)
+    _require_whole_groups(whole)
     used = {unit.id for found in whole.values() for unit in found}
     idle = [(lot, unit) for lot in _lots(blocks, {folder: units}) for _, unit in lot.units if unit.id not in used]
     waiting = sum(not lot.is_dealt for lot, _ in idle)
@@ -140,7 +140,7 @@ def present(blocks: Sequence[Block], folder: str, units: Sequence[Unit], least: 
     return Present(whole, waiting, left_out, len(idle) - waiting - left_out)
 
 
-def _demand_whole_groups(whole: Mapping[int, Sequence[Unit]]) -> None:
+def _require_whole_groups(whole: Mapping[int, Sequence[Unit]]) -> None:
     block_of: dict[str, int] = {}
     for number, found in whole.items():
         for unit in found:

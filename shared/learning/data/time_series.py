@@ -71,12 +71,12 @@ def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDA
         DataError: it cannot be read, lacks a channel, holds something that is no number, or has another rate or a gap.
     """
     columns = [TIME, *channels]
-    places = _places(path, columns)
+    refs = _refs(path, columns)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a file without rows is told of below
             values = np.loadtxt(
-                path, delimiter=",", skiprows=1, usecols=places, ndmin=2, encoding="utf-8-sig", comments=None
+                path, delimiter=",", skiprows=1, usecols=refs, ndmin=2, encoding="utf-8-sig", comments=None
             )
     except (OSError, ValueError) as error:
         raise DataError(
@@ -91,11 +91,11 @@ def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDA
                 "gaps in, or cut the recording there into two."
             ]
         )
-    _demand_rate(path, values[:, 0], rate_hz)
+    _require_rate(path, values[:, 0], rate_hz)
     return values[:, 1:]
 
 
-def _places(path: Path, columns: Sequence[str]) -> list[int]:
+def _refs(path: Path, columns: Sequence[str]) -> list[int]:
     """Where the columns are, by the header."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -110,7 +110,7 @@ def _places(path: Path, columns: Sequence[str]) -> list[int]:
     return [header.index(name) for name in columns]
 
 
-def _demand_rate(path: Path, time: NDArray[np.float64], rate_hz: float) -> None:
+def _require_rate(path: Path, time: NDArray[np.float64], rate_hz: float) -> None:
     if len(time) < 2:
         raise DataError([f"{short_name(path)}: has fewer than two rows; leave the recording out."])
     steps = np.diff(time)

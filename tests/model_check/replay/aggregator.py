@@ -1,4 +1,4 @@
-"""The aggregator's daemon and couriers on real files, taken step by step.
+"""The aggregator's daemon and folder-sync workers on real files, taken step by step.
 
 Nothing runs by itself, and one thread does it all. A daemon's call that is several of the model's steps is cut where
 its folder is asked for the next file, as a daemon is that dies there or loses its connection.
@@ -34,7 +34,7 @@ from tests.staged import Network
 
 
 class AggregatorOnDisk:
-    """The aggregator's daemon and couriers below ``home``, with the run begun and nobody asked yet."""
+    """The aggregator's daemon and folder-sync workers below ``home``, with the run begun and nobody asked yet."""
 
     def __init__(self, home: Path, run: RunConfiguration, clock: Clock) -> None:
         self._work, self._run, self._clock = home / "aggregator", run, clock
@@ -51,13 +51,13 @@ class AggregatorOnDisk:
         self.store = RunStore(self._work, RUN)
         self.lines = {site: Line(drop, never_seen=frozenset({names.STATUS})) for site, drop in self.drops.items()}
         self._stops = {site: threading.Event() for site in SITES}
-        self.couriers = {site: self._courier(site) for site in SITES}
-        for courier in self.couriers.values():
-            courier._note_trouble(None)  # as `start` does, which begins the thread too
+        self.folder_syncs = {site: self._folder_sync(site) for site in SITES}
+        for folder_sync in self.folder_syncs.values():
+            folder_sync._note_trouble(None)  # as `start` does, which begins the thread too
         heldout: Any = Unscored()
         self.daemon = Daemon(
             self.store,
-            list(self.couriers.values()),
+            list(self.folder_syncs.values()),
             heldout=heldout,
             method=open_method("mean", {}),
             aggregation=self._aggregation(),
@@ -67,7 +67,7 @@ class AggregatorOnDisk:
         )
         self.due: list[rounds.Action] = []
 
-    def _courier(self, site: str) -> Site:
+    def _folder_sync(self, site: str) -> Site:
         return Site(
             self._work / "sites" / site,
             self.lines[site],
@@ -99,22 +99,22 @@ class AggregatorOnDisk:
             self._clock.passes(seconds)
             self.daemon._waiting.seconds(self.store.round_no, passes=True)
 
-    # --- the couriers --------------------------------------------------------------------------------------
+    # --- the folder-sync workers --------------------------------------------------------------------------------------
 
     def enrols(self, site: str) -> None:
         """Look for a site's card."""
-        self.couriers[site]._work()
+        self.folder_syncs[site]._work()
 
     def publishes(self, site: str, manifests: int) -> None:
         """Bring the next message's payloads into a folder, and its manifest, if one gets through."""
         with self.lines[site].lets_through(manifests):
-            self.couriers[site]._work()
+            self.folder_syncs[site]._work()
 
     def settles(self, site: str) -> None:
-        """See how far a folder has what was sealed, as a courier does first that was begun anew."""
-        channel = self.couriers[site].channel
+        """See how far a folder has what was signed, as a folder-sync worker does first that was begun anew."""
+        channel = self.folder_syncs[site].channel
         if channel is not None and channel.has_unpublished:
-            self.couriers[site]._work()
+            self.folder_syncs[site]._work()
 
     def looks(self, site: str, *, newest: int, more: bool, searches: bool) -> None:
         """Look into a site's folder.
@@ -124,27 +124,27 @@ class AggregatorOnDisk:
             more: look for all that the site may have sent, as when its heartbeat is not seen.
             searches: False: the look began before any was asked for.
         """
-        courier = self.couriers[site]
-        assert courier.channel is not None
-        courier.attend(awaited(courier.channel, RUN, newest))
-        courier._heard_at = float("-inf" if more else "inf")
-        asked = courier._asked_looks
-        assert asked > courier.looked or not searches
-        courier._asked_looks = asked if searches else courier.looked
-        courier._work()
-        courier._asked_looks = asked
+        folder_sync = self.folder_syncs[site]
+        assert folder_sync.channel is not None
+        folder_sync.attend(awaited(folder_sync.channel, RUN, newest))
+        folder_sync._heard_at = float("-inf" if more else "inf")
+        asked = folder_sync._asked_looks
+        assert asked > folder_sync.looked or not searches
+        folder_sync._asked_looks = asked if searches else folder_sync.looked
+        folder_sync._work()
+        folder_sync._asked_looks = asked
 
     def forgets_failures(self, site: str) -> None:
         """Have the next failure of each message count as its first."""
-        channel = self.couriers[site].channel
+        channel = self.folder_syncs[site].channel
         assert channel is not None
         channel._failed.clear()
 
     def cannot_reach(self, site: str) -> None:
         """Try to look into a folder that does not answer, and be told to end while waiting for it."""
-        courier, stop = self.couriers[site], self._stops[site]
-        courier._heard_at = float("-inf")
+        folder_sync, stop = self.folder_syncs[site], self._stops[site]
+        folder_sync._heard_at = float("-inf")
         stop.set()
         with self.lines[site].down(), suppress(Stopped):
-            courier._work()
+            folder_sync._work()
         stop.clear()

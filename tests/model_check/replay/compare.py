@@ -15,7 +15,7 @@ from shared.exchange.trust import Message
 from shared.folder.local import LocalFolder
 from site_client import facts as facts_of_site
 from tests.model_check import director, hospital
-from tests.model_check.exchanges import CARD, Sealed, known_at_desk, known_at_hospital, sent_messages, told_messages
+from tests.model_check.exchanges import CARD, Signed, known_at_desk, known_at_hospital, sent_messages, told_messages
 from tests.model_check.replay.aggregator import AggregatorOnDisk
 from tests.model_check.replay.site import SiteOnDisk
 from tests.model_check.rules import Rules
@@ -92,15 +92,15 @@ def _compare_files(aggregator: AggregatorOnDisk, name: str, folder: Folder) -> N
     _same("the hand-over", handover_path(2) in lying, site.shows_key)
 
 
-def _compare_messages(lying: set[str], messages: tuple[Sealed, ...], end: Desk | Hospital) -> set[str]:
-    """Look how far the folder has what one end has sealed; return the files that belong to it."""
+def _compare_messages(lying: set[str], messages: tuple[Signed, ...], end: Desk | Hospital) -> set[str]:
+    """Look how far the folder has what one end has signed; return the files that belong to it."""
     found = set()
     for message in messages:
-        path, is_there = message.place.path, message.seq <= end.published
+        path, is_there = message.ref.path, message.seq <= end.published
         files = {each for each in lying if each.startswith(f"{path}/")}
-        _same(message.place.manifest, message.place.manifest in files, is_there)
+        _same(message.ref.manifest, message.ref.manifest in files, is_there)
         has_payload = is_there or (message.seq == end.published + 1 and end.has_payload)
-        _same(f"files of {path}", bool(files - {message.place.manifest}), has_payload)
+        _same(f"files of {path}", bool(files - {message.ref.manifest}), has_payload)
         found |= files
     return found
 
@@ -108,7 +108,7 @@ def _compare_messages(lying: set[str], messages: tuple[Sealed, ...], end: Desk |
 def _compare_due(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
     due = [type(action).__name__ for action in aggregator.due if getattr(action, "site", None) == name]
     _same(f"due for {name}", due, [desk.due] if desk.due else [])
-    _same(f"{name} is enrolled", aggregator.couriers[name].channel is not None, desk.enrolled)
+    _same(f"{name} is enrolled", aggregator.folder_syncs[name].channel is not None, desk.enrolled)
 
 
 def _compare_round(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
@@ -123,7 +123,7 @@ def _compare_round(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
 
 def _compare_looks(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
     """What is remembered of looks into a folder."""
-    one, daemon = aggregator.couriers[name], aggregator.daemon
+    one, daemon = aggregator.folder_syncs[name], aggregator.daemon
     for what, looks, asked, looked in (
         ("the round", daemon._looks_for_round, desk.asked_look, desk.looked),
         ("the stop", daemon._looks_at_stop, desk.asked_stop_look, desk.stop_looked),
@@ -138,14 +138,14 @@ def _compare_looks(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
 def _compare_exchange(aggregator: AggregatorOnDisk, name: str, folder: Folder, rules: Rules) -> None:
     """What the aggregator holds of the messages of both sides."""
     desk, site = folder
-    channel = aggregator.couriers[name].channel
+    channel = aggregator.folder_syncs[name].channel
     if channel is None:
         return
     taken = desk.accepted + desk.refused
     told, sent = told_messages(desk.told), sent_messages(site.sent, desk.told)
     _same_messages(channel, told, sent[: desk.accepted])
-    refused = [message.place for message in sent if channel.refusal(message.place) is not None]
-    _same("refused", refused, [message.place for message in sent[desk.accepted : taken]])
+    refused = [message.ref for message in sent if channel.refusal(message.ref) is not None]
+    _same("refused", refused, [message.ref for message in sent[desk.accepted : taken]])
     if desk.told:
         expected = rules.ending_at_aggregator(known_at_desk(desk, site.sent[:taken]))
         _same(f"the end by the aggregator for {name}", ending_of(channel, RUN), expected)
@@ -165,20 +165,20 @@ def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> 
         _same(f"the end by {name}", facts_of_site.ending_of(channel, RUN), expected)
 
 
-def _same_messages(channel: Channel, own: tuple[Sealed, ...], peers: tuple[Sealed, ...]) -> None:
-    """Compare what one end has sealed and accepted with the model: places, order, and what each message answers."""
+def _same_messages(channel: Channel, own: tuple[Signed, ...], peers: tuple[Signed, ...]) -> None:
+    """Compare what one end has signed and accepted with the model: places, order, and what each message answers."""
     there = [*channel.own_messages(), *sorted(channel.peer_messages(), key=lambda message: message.manifest.seq)]
     of_digest: dict[str | None, str] = {message.digest: _label(message) for message in there}
-    found = [(_label(message), message.place, _answered(message, of_digest)) for message in there]
+    found = [(_label(message), message.ref, _answered(message, of_digest)) for message in there]
     wanted = [
-        (message.digest, message.place, None if message.says == "poison" else message.in_reply_to)
+        (message.digest, message.ref, None if message.says == "poison" else message.in_reply_to)
         for message in (*own, *peers)
     ]
     _same("messages", found, wanted)
 
 
 def _label(message: Message) -> str:
-    return f"{'sent' if message.place.is_from_site else 'told'} {message.manifest.seq}"
+    return f"{'sent' if message.ref.is_from_site else 'told'} {message.manifest.seq}"
 
 
 def _answered(message: Message, of_digest: dict[str | None, str]) -> str | None:

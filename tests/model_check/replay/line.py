@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shared.errors import NotFoundError, PassingError, PoisonError, Stopped
+from shared.errors import NotFoundError, RejectedError, Stopped, TransientError
 from shared.exchange.names import MANIFEST
 from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
@@ -33,22 +33,22 @@ class Line(LocalFolder):
         self._is_down = False
 
     def list(self, path: str) -> list[Entry]:
-        self._demand_up()
+        self._require_up()
         return super().list(path)
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        self._demand_up()
+        self._require_up()
         if path in self._hidden | self._never_seen:
             raise NotFoundError(f"{path} is not seen.")
         return super().read(path, max_bytes=max_bytes)
 
-    def _demand_up(self) -> None:
+    def _require_up(self) -> None:
         if self._is_down:
-            raise PassingError("the folder does not answer.")
+            raise TransientError("the folder does not answer.")
 
     def download(self, path: str, target: Path, *, size: int) -> str:
         if path in self._torn:
-            raise PoisonError(path, f"has {size - 1} bytes instead of {size}")
+            raise RejectedError(path, f"has {size - 1} bytes instead of {size}")
         return super().download(path, target, size=size)
 
     def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:

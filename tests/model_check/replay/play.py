@@ -6,10 +6,10 @@ from pathlib import Path
 from random import Random
 
 from shared.exchange import names
-from shared.exchange.names import Place
-from tests.model_check import courier, director
-from tests.model_check.courier import Look
+from shared.exchange.names import MessageRef
+from tests.model_check import director, folder_sync
 from tests.model_check.exchanges import sent_messages, told_messages
+from tests.model_check.folder_sync import Look
 from tests.model_check.replay.aggregator import AggregatorOnDisk
 from tests.model_check.replay.looks import gap, ways
 from tests.model_check.replay.site import SiteOnDisk
@@ -37,7 +37,7 @@ class OnDisk:
     def can_play(self, name: str, before: State, after: State) -> bool:
         """Whether the daemons have a step of the model."""
         who, _, what = name.partition(": ")
-        if what.startswith("courier looks"):
+        if what.startswith("folder-sync looks"):
             number = SITES.index(who)
             return any(ways(before.folders[number], after.folders[number].desk, self._rules))
         return what != "site misses it" or not self.sites[who].lacks_weights
@@ -50,7 +50,7 @@ class OnDisk:
         else:
             number = SITES.index(who)
             part, _, what = what.partition(" ")
-            play = self._play_courier if part == "courier" else self._play_site
+            play = self._play_folder_sync if part == "folder-sync" else self._play_site
             play(who, what, before.folders[number], after.folders[number])
         # That all is published is no step of the model: each end sees it before it does anything else.
         for site, (desk, hospital) in zip(SITES, after.folders, strict=True):
@@ -82,7 +82,7 @@ class OnDisk:
                 site = _whose_is_done(before, after)
                 aggregator.does(lambda action: not isinstance(action, director.FOR_RUN) and action.site == site)
 
-    def _play_courier(self, site: str, what: str, before: Folder, after: Folder) -> None:
+    def _play_folder_sync(self, site: str, what: str, before: Folder, after: Folder) -> None:
         match what.split():
             case ["cannot", *_]:
                 self.aggregator.cannot_reach(site)
@@ -104,8 +104,8 @@ class OnDisk:
     def _look(self, site: str, before: Folder, look: Look) -> None:
         desk, hospital = before
         sent = sent_messages(hospital.sent, desk.told)
-        hidden = frozenset(message.place.manifest for message in sent if message.seq not in look.visible)
-        torn = frozenset({f"{courier.WITHDRAWAL.path}/{names.WITHDRAWAL}"} if look.keeps_back else ())
+        hidden = frozenset(message.ref.manifest for message in sent if message.seq not in look.visible)
+        torn = frozenset({f"{folder_sync.WITHDRAWAL.path}/{names.WITHDRAWAL}"} if look.keeps_back else ())
         newest = max((each.round_no for each in desk.told), default=0)
         with self.aggregator.lines[site].showing(hidden=hidden, torn=torn):
             self.aggregator.looks(site, newest=newest, more=look.more, searches=look.searches)
@@ -127,8 +127,8 @@ class OnDisk:
                 site.publishes(0)
             case ["publishes", *_]:
                 site.publishes(1)
-            case ["seals", *_]:
-                _seals(site, after.hospital)
+            case ["signs", *_]:
+                _signs(site, after.hospital)
             case _:
                 with site.line.showing(hidden=self._unseen(before, after.hospital)):
                     site.acts()
@@ -136,11 +136,11 @@ class OnDisk:
     def _unseen(self, before: Folder, site: Hospital) -> frozenset[str]:
         """The aggregator's manifests that a site does not see in the step that leads there."""
         told = told_messages(before.desk.told)
-        unseen = {message.place for message in told[site.read :]}
+        unseen = {message.ref for message in told[site.read :]}
         if site.read > before.hospital.read and self._random.random() < 1 / 2:
-            read = told[site.read - 1].place
-            unseen.discard(Place("verdict", read.run, read.round_no))
-        return frozenset(place.manifest for place in unseen)
+            read = told[site.read - 1].ref
+            unseen.discard(MessageRef("verdict", read.run, read.round_no))
+        return frozenset(ref.manifest for ref in unseen)
 
 
 def _whose_is_done(before: State, after: State) -> str:
@@ -149,11 +149,11 @@ def _whose_is_done(before: State, after: State) -> str:
     return next(site for site, one, other in folders if one.desk.due != other.desk.due)
 
 
-def _seals(site: SiteOnDisk, after: Hospital) -> None:
-    sealed = after.sent[-1]
-    if sealed.kind == "consent":
-        site.is_told("no" if sealed.says == "no" else "yes")
-    if sealed.says == "poison":
-        site.seals_poison()
+def _signs(site: SiteOnDisk, after: Hospital) -> None:
+    signed = after.sent[-1]
+    if signed.kind == "consent":
+        site.is_told("no" if signed.says == "no" else "yes")
+    if signed.says == "poison":
+        site.signs_poison()
     else:
         site.acts()

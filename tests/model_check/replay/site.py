@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import Place
+from shared.exchange.names import MessageRef
 from site_client import rounds, store
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
@@ -49,15 +49,15 @@ class SiteOnDisk:
     def lacks_weights(self) -> bool:
         """Whether the newest message is a round whose model was not fetched, for its verdict was there."""
         last = self.channel.last_from_peer()
-        is_round = last is not None and last.place.kind == "round"
-        return is_round and last is not None and not self.channel.path(last.place, names.GLOBAL_MODEL).exists()
+        is_round = last is not None and last.ref.kind == "round"
+        return is_round and last is not None and not self.channel.path(last.ref, names.GLOBAL_MODEL).exists()
 
     def acts(self) -> None:
         """Do what the daemon would do now."""
         self.daemon._act(self.decided)
 
     def settles(self) -> None:
-        """See how far the folder has what was sealed, as a daemon does first that was begun anew."""
+        """See how far the folder has what was signed, as a daemon does first that was begun anew."""
         if isinstance(self.decided, rounds.Publish):
             self.acts()
 
@@ -75,14 +75,14 @@ class SiteOnDisk:
         """A person decides on the run."""
         store.write_decision(self._work, RUN, store.Decision(answer))
 
-    def seals_poison(self) -> None:
-        """Do what the daemon would do now, but what is sealed for it answers nothing: nobody may accept that."""
-        seal = self.channel.seal
+    def signs_poison(self) -> None:
+        """Do what the daemon would do now, but what is signed for it answers nothing: nobody may accept that."""
+        sign = self.channel.sign
 
-        def wrongly(place: Place, files: Mapping[str, bytes | Path], **rest: Any) -> object:
-            return seal(place, files, **rest | {"in_reply_to": None})
+        def wrongly(ref: MessageRef, files: Mapping[str, bytes | Path], **rest: Any) -> object:
+            return sign(ref, files, **rest | {"in_reply_to": None})
 
-        with patch.object(self.channel, "seal", wrongly):
+        with patch.object(self.channel, "sign", wrongly):
             self.acts()
 
     def rotates(self) -> None:

@@ -72,7 +72,7 @@ def without_training(clock: Clock) -> Iterator[None]:
     """Have sites train by a stub, on images that nobody reads, and the aggregator's daemon live by a clock."""
     stubs: dict[str, Callable[..., object]] = {
         "trainer_at": lambda work, site, run, listed: _Trainer(run, listed),
-        "commit": lambda work, channel, site, trainer, demanded: trainer.open_dataset({}),
+        "commit": lambda work, channel, site, trainer, required: trainer.open_dataset({}),
         "committed": lambda work, channel, site, run: {},
         "unkept_final": lambda work, channel, left_alone: None,
     }

@@ -27,7 +27,7 @@ a folder. Of the last two each walk has one way or the other: in some much is en
 Step = tuple[str, bool, State]
 """What happens, whether it is an accident or a wish, and what is then there."""
 
-_ENDING = ("the PI stops the run", "seals no consent", "poison", "has decided to withdraw")
+_ENDING = ("the PI stops the run", "signs no consent", "poison", "has decided to withdraw")
 
 
 class Walk:
@@ -95,7 +95,7 @@ class Walk:
         name, is_accident, _ = step
         if any(what in name for what in _ENDING):
             return self._ends
-        usual = self._looks if "courier looks" in name else 1.0
+        usual = self._looks if "folder-sync looks" in name else 1.0
         return usual * ACCIDENT if is_accident or "deadline" in name else usual
 
 

@@ -1,4 +1,4 @@
-"""What the courier of one folder may do next: publish what is sealed, or look there by ``aggregator.inbox``."""
+"""What a folder-sync worker may do next: publish what is signed, or look into its folder by ``aggregator.inbox``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from aggregator.facts import awaited
 from aggregator.inbox import look
-from shared.errors import StandingError
-from shared.exchange.names import Place
+from shared.errors import ActionRequiredError
+from shared.exchange.names import MessageRef
 from tests.model_check.exchanges import Noticed
 from tests.model_check.hospital import Step
 from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, Desk, Folder
 
-WITHDRAWAL = Place("withdrawal", RUN)
+WITHDRAWAL = MessageRef("withdrawal", RUN)
 
 
 class Look(NamedTuple):
@@ -42,7 +42,7 @@ class Looked(NamedTuple):
 
 
 def steps(folder: Folder, rules: Rules) -> Iterator[Step]:
-    """All that the courier may do, and whether it is an accident."""
+    """All that the folder-sync worker may do, and whether it is an accident."""
     desk, hospital = folder
     found: dict[Desk, tuple[str, bool]] = {}
     if not desk.enrolled:
@@ -117,7 +117,7 @@ def looked(folder: Folder, how: Look) -> Looked:
             fetch=noticed.fetch,
         )
         is_whole = how.searches and seen.is_whole
-    except StandingError:
+    except ActionRequiredError:
         in_trouble = True
     accepted, refused = noticed.taken
     shown = desk.shown
@@ -131,7 +131,7 @@ def looked(folder: Folder, how: Look) -> Looked:
         knows_key=noticed.knows_key,
         looked=desk.looked or (desk.asked_look and is_whole),
         stop_looked=desk.stop_looked or (desk.asked_stop_look and is_whole),
-        has_noticed=any(not noticed.is_settled(place) for place in withdrawals),
+        has_noticed=any(not noticed.is_settled(ref) for ref in withdrawals),
         in_trouble=in_trouble,
         shown=shown,
     )

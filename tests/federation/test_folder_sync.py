@@ -1,4 +1,4 @@
-"""The courier thread of one site, run by hand."""
+"""The folder-sync worker of one site, run by hand."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from aggregator.overview import overview, overview_text
-from aggregator.rounds import SealRound
+from aggregator.rounds import SignRound
 from aggregator.setup import initialise
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore, withdrawal_of
-from shared.errors import PoisonError, StandingError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, Place
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Consent, Sharing, Withdrawal
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import Correspondent
+from shared.exchange.trust import Peer
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
@@ -35,7 +35,7 @@ from tests.federation.test_last_resort import wait_until
 from tests.played import RUN, TENSORS, Played, daemon_of
 
 
-def courier(work: Path, folder: Folder) -> Site:
+def folder_sync(work: Path, folder: Folder) -> Site:
     return Site(
         work / "sites" / "north",
         folder,
@@ -48,39 +48,39 @@ def courier(work: Path, folder: Folder) -> Site:
 
 
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
-    """The daemon may be busy for long after a message came; a courier that keeps looking must not refuse it."""
+    """The daemon may be busy long after a message came; a worker that keeps looking must not refuse the message."""
     work, drop = tmp_path / "aggregator", tmp_path / "drop"
     drop.mkdir()
     initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
     join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
     LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
-    site = courier(work, LocalFolder(drop))
+    site = folder_sync(work, LocalFolder(drop))
     assert site._work()  # enrols
     assert site.channel is not None
     offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
-    offer = site.channel.seal(
-        Place("offer", "r"), {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=site.card_digest
+    offer = site.channel.sign(
+        MessageRef("offer", "r"), {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=site.card_digest
     )
     assert site._work()  # publishes
 
-    peer = Correspondent("retina", "north", AGGREGATOR, SigningKey.at(work / "signing.key").public)
+    peer = Peer("retina", "north", AGGREGATOR, SigningKey.at(work / "signing.key").public)
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
     hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer)
-    write_file(hospital.path(Place("offer", "r"), names.RUN_CONFIGURATION), offered)
-    place = Place("consent", "r")
+    write_file(hospital.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), offered)
+    ref = MessageRef("consent", "r")
     consent = Consent(run="r", agrees=True, reason="yes", images={"train": "12"})
-    hospital.seal(place, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
+    hospital.sign(ref, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
     hospital.publish()
 
-    site.attend(place)
+    site.attend(ref)
     assert site._work()  # receives
-    accepted = site.channel.message(place)
+    accepted = site.channel.message(ref)
     assert accepted is not None
     for _ in range(5):
         assert not site._work()  # nothing has changed, whatever the daemon is busy with
-    assert site.channel.message(place) == accepted
-    assert site.channel.refusal(place) is None
-    assert site.channel.path(place, names.CONSENT).exists()
+    assert site.channel.message(ref) == accepted
+    assert site.channel.refusal(ref) is None
+    assert site.channel.path(ref, names.CONSENT).exists()
 
 
 def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) 
     run.offer_and_consent()
     shutil.copytree(tmp_path / "aggregator", old)
     run.round(1, trains=True)
-    site = courier(old, LocalFolder(run.drop))
+    site = folder_sync(old, LocalFolder(run.drop))
     assert site.channel is not None
-    place = Place("offer", "another-run")
-    site.channel.seal(place, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
+    ref = MessageRef("offer", "another-run")
+    site.channel.sign(ref, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
     assert not site._work()
     assert "is an old copy, from which nothing is sent" in (old / "sites" / "north" / "trouble.txt").read_text()
-    assert not (run.drop / place.path).exists()
+    assert not (run.drop / ref.path).exists()
 
 
 class Unwilling(LocalFolder):
@@ -105,7 +105,7 @@ class Unwilling(LocalFolder):
 
     def remove(self, path: str) -> None:
         if self.refuses:
-            raise StandingError("nothing can be removed here")
+            raise ActionRequiredError("nothing can be removed here")
         super().remove(path)
 
 
@@ -116,7 +116,10 @@ def test_a_run_is_over_once_its_rule_has_been_followed_in_each_folder_that_can_b
         run.round(round_no, trains=True)
     folder = Unwilling(run.drop)
     with hurried():
-        site, removed = courier(tmp_path / "aggregator", folder), f"{Place('round', RUN, 1).path}/{names.GLOBAL_MODEL}"
+        site, removed = (
+            folder_sync(tmp_path / "aggregator", folder),
+            f"{MessageRef('round', RUN, 1).path}/{names.GLOBAL_MODEL}",
+        )
     assert site.channel is not None
     site._work()
     assert not site.channel.has_unpublished
@@ -142,7 +145,7 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: py
     for name, secret in (("impostor", "00" * 32), ("north", invite.enrolment_secret)):
         told = invite.model_copy(update={"enrolment_secret": secret})
         join(tmp_path / name, told, data={}, url=None, password=None)
-    site = courier(work, LocalFolder(drop))
+    site = folder_sync(work, LocalFolder(drop))
     trouble = work / "sites" / "north" / "trouble.txt"
     shutil.copyfile(tmp_path / "impostor" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
     caplog.set_level(logging.INFO, "aggregator.site")
@@ -168,21 +171,21 @@ def run(tmp_path: Path) -> Played:
     """A site that agreed and was sent a round."""
     run = Played(tmp_path)
     run.offer_and_consent()
-    run.seal_and_publish("round", 1, {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: run.model(0.5)})
-    assert receive(run.site, Place("round", RUN, 1))
+    run.sign_and_publish("round", 1, {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: run.model(0.5)})
+    assert receive(run.site, MessageRef("round", RUN, 1))
     return run
 
 
-def receive(reader: Channel, place: Place) -> bool:
-    manifest = reader.notice(place)
+def receive(reader: Channel, ref: MessageRef) -> bool:
+    manifest = reader.notice(ref)
     assert manifest is not None
-    answers = may_answer(reader, place, digest_of((reader.mirror / names.SITE_CARD).read_bytes()))
-    return reader.fetch(place, manifest, answers=answers, max_weights_bytes=1 << 20) is not None
+    answers = may_answer(reader, ref, digest_of((reader.mirror / names.SITE_CARD).read_bytes()))
+    return reader.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20) is not None
 
 
-def withdraw(run: Played) -> Place:
+def withdraw(run: Played) -> MessageRef:
     content = canonical(Withdrawal(run=RUN, reason="a change of plans").model_dump())
-    return run.seal_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
+    return run.sign_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
 
 
 def say_again(run: Played) -> None:
@@ -193,21 +196,23 @@ def say_again(run: Played) -> None:
 
 
 def work_after_a_while(run: Played) -> bool:
-    run.courier._heard_at = float("-inf")  # the time between two heartbeats has passed
-    return run.courier._work()
+    run.folder_sync._heard_at = float("-inf")  # the time between two heartbeats has passed
+    return run.folder_sync._work()
 
 
 def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
-    """A withdrawal is not awaited: the courier looks for it when the site says that it has sent more than has come."""
-    courier, update = run.courier, Place("update", RUN, 1)
-    courier.attend(update)
+    """A withdrawal is not awaited: the folder-sync worker looks for it when the site says that it has sent more than
+    has come.
+    """
+    folder_sync, update = run.folder_sync, MessageRef("update", RUN, 1)
+    folder_sync.attend(update)
     run.beat()
     assert not work_after_a_while(run)
     withdrawal = withdraw(run)
     say_again(run)
     assert not work_after_a_while(run)  # the site has said something new, but not that
     run.beat()
-    assert not courier._work()  # it is not listened to so soon again
+    assert not folder_sync._work()  # it is not listened to so soon again
     assert work_after_a_while(run)
     assert run.aggregator.message(withdrawal) is not None
     assert withdrawal_of(run.aggregator, RUN) == "a change of plans"
@@ -223,8 +228,8 @@ def test_a_site_is_not_asked_that_withdrew_after_it_was_decided_to_ask_it(run: P
     withdraw(run)
     run.beat()
     assert work_after_a_while(run)
-    daemon._act(SealRound("north", 2))
-    assert run.aggregator.message(Place("round", RUN, 2)) is None and not run.aggregator.has_unpublished
+    daemon._act(SignRound("north", 2))
+    assert run.aggregator.message(MessageRef("round", RUN, 2)) is None and not run.aggregator.has_unpublished
 
 
 def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
@@ -236,10 +241,10 @@ def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
     assert run.aggregator.message(withdrawal) is not None
 
 
-def test_an_answer_sealed_before_the_withdrawal_comes_before_it(run: Played) -> None:
-    update = run.seal_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
+def test_an_answer_signed_before_the_withdrawal_comes_before_it(run: Played) -> None:
+    update = run.sign_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
     withdrawal = withdraw(run)
-    run.courier.attend(None)  # the round has closed without it
+    run.folder_sync.attend(None)  # the round has closed without it
     run.beat()
     assert work_after_a_while(run)
     assert run.aggregator.message(update) is not None and run.aggregator.message(withdrawal) is not None
@@ -247,7 +252,7 @@ def test_an_answer_sealed_before_the_withdrawal_comes_before_it(run: Played) -> 
 
 def test_a_withdrawal_that_does_not_hold_counts_all_the_same(run: Played) -> None:
     """Whatever is wrong with it, a site that wants to leave is not asked again."""
-    run.seal_and_publish("withdrawal", 0, {names.WITHDRAWAL: b"I leave"})
+    run.sign_and_publish("withdrawal", 0, {names.WITHDRAWAL: b"I leave"})
     run.beat()
     assert work_after_a_while(run)
     assert "withdrawal.json: is not canonical JSON" in str(withdrawal_of(run.aggregator, RUN))
@@ -273,19 +278,19 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
         run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
     )
     store.ask(1, ("north",), ("north",))
-    run.courier.channel._folder = Restless(run.drop)
-    run.seal_and_publish("update", 1, run.from_site(1, trains=True))
-    run.courier.attend(Place("update", RUN, 1))
+    run.folder_sync.channel._folder = Restless(run.drop)
+    run.sign_and_publish("update", 1, run.from_site(1, trains=True))
+    run.folder_sync.attend(MessageRef("update", RUN, 1))
     store.request_stop()
     daemon = daemon_of(run, store)
     assert not daemon._has_looked_since_stop()
     for _ in range(2):
         work_after_a_while(run)
-    assert "nor held against anybody" in (run.courier._home / "trouble.txt").read_text()
+    assert "nor held against anybody" in (run.folder_sync._home / "trouble.txt").read_text()
     assert daemon._has_looked_since_stop()
-    run.courier.channel._folder = LocalFolder(run.drop)
+    run.folder_sync.channel._folder = LocalFolder(run.drop)
     assert work_after_a_while(run)
-    assert run.aggregator.message(Place("update", RUN, 1)) is not None
+    assert run.aggregator.message(MessageRef("update", RUN, 1)) is not None
 
 
 def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_from_coming(run: Played) -> None:
@@ -303,7 +308,7 @@ def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_
     work_after_a_while(run)  # sees it, and cannot read it
     (run.drop / withdrawal.manifest).unlink()
     work_after_a_while(run)
-    assert "is not any more" in (run.courier._home / "trouble.txt").read_text()
+    assert "is not any more" in (run.folder_sync._home / "trouble.txt").read_text()
     assert daemon._has_looked_since_stop()
     content.write_bytes(reason)
     (run.drop / withdrawal.manifest).write_bytes(manifest)
@@ -312,7 +317,7 @@ def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_
 
 
 def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: pytest.LogCaptureFixture) -> None:
-    courier, status = run.courier, run.drop / names.STATUS
+    folder_sync, status = run.folder_sync, run.drop / names.STATUS
     kept = run.drop.parent / "aggregator" / "sites" / "north" / names.STATUS
     run.beat()
     work_after_a_while(run)
@@ -324,7 +329,7 @@ def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: p
         assert not work_after_a_while(run)
     assert caplog.text.count("it is not believed") == 1
     assert kept.read_bytes() == good
-    assert not (kept.parent / "trouble.txt").exists() and not courier.is_in_trouble
+    assert not (kept.parent / "trouble.txt").exists() and not folder_sync.is_in_trouble
     caplog.set_level(logging.INFO, "aggregator.site")
     for _ in range(2):
         status.write_bytes(good)
@@ -340,7 +345,7 @@ def test_status_shows_what_the_site_says_of_itself(run: Played) -> None:
     work = run.drop.parent / "aggregator"
     store = RunStore(work, RUN)
     store.begin(run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
-    run.beat(PoisonError("runs/x/offer/run.yaml", "is not well-formed"))
+    run.beat(RejectedError("runs/x/offer/run.yaml", "is not well-formed"))
     work_after_a_while(run)
     said = overview(work)["sites"]["north"]["heartbeat"]
     assert (said["phase"], said["run"], said["round"]) == ("trouble", RUN, 1)
@@ -356,22 +361,22 @@ def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> 
     """An answer to the last round that nobody waited for any more is taken before the consent to the next run."""
     verdict = {"run": RUN, "round": 1, "site": "north", "status": "late", "score": None, "tolerance": "0.3"}
     content = canonical(verdict | {"theta": None, "weight": None, "reason": "late"})
-    run.seal_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
-    late = run.seal_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
-    offer = Place("offer", "octa-2")
+    run.sign_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
+    late = run.sign_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
+    offer = MessageRef("offer", "octa-2")
     offered = dump_yaml(run_configuration(run="octa-2", sites=["north"], quorum=1))
     files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}
-    run.aggregator.seal(offer, files, in_reply_to=run.card_digest)
+    run.aggregator.sign(offer, files, in_reply_to=run.card_digest)
     run.aggregator.publish()
-    for place, answers in ((Place("verdict", RUN, 1), None), (offer, run.card_digest)):
-        manifest = run.site.notice(place)
+    for ref, answers in ((MessageRef("verdict", RUN, 1), None), (offer, run.card_digest)):
+        manifest = run.site.notice(ref)
         assert manifest is not None
-        assert run.site.fetch(place, manifest, answers=(answers,), max_weights_bytes=0) is not None
-    consent = Place("consent", "octa-2")
+        assert run.site.fetch(ref, manifest, answers=(answers,), max_weights_bytes=0) is not None
+    consent = MessageRef("consent", "octa-2")
     answered = run.site.message(offer)
     assert answered is not None
-    run.site.seal(consent, {names.CONSENT: b"{}"}, in_reply_to=answered.digest)
+    run.site.sign(consent, {names.CONSENT: b"{}"}, in_reply_to=answered.digest)
     run.site.publish()
-    run.courier.attend(consent)
-    assert run.courier._work()
+    run.folder_sync.attend(consent)
+    assert run.folder_sync._work()
     assert run.aggregator.message(late) is not None and run.aggregator.message(consent) is not None

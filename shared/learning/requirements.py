@@ -27,7 +27,7 @@ _EVALUATED = 32  # inputs in a batch that is evaluated, at most
 
 
 @dataclass(frozen=True)
-class Demands:
+class Requirements:
     """A run's demands.
 
     Args:
@@ -92,7 +92,7 @@ class Demands:
         return self.rows(self.rounds, 1)
 
 
-def demands(run: RunConfiguration) -> Demands:
+def requirements(run: RunConfiguration) -> Requirements:
     """What a run demands of each of its sites.
 
     Raises:
@@ -106,7 +106,7 @@ def demands(run: RunConfiguration) -> Demands:
     listed = sharing(task, method, network)
     epochs = len(method.phases(network, run.epochs))
     of_epoch = augmentation.views * options.overlap * answers_of(network)
-    return Demands(
+    return Requirements(
         sharing=listed,
         rounds=run.rounds,
         epochs=epochs,
