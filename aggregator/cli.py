@@ -115,7 +115,7 @@ def init(work: Path, federation: str, sites: tuple[str, ...], user: str, site_ur
 )
 @click.option(
     "--by",
-    "way",
+    "shared_by",
     type=click.Choice(["account", "share", "link"]),
     help="How sites enter: by accounts made here, by accounts that are there already, by public links.",
 )
@@ -136,7 +136,7 @@ def provision(
     work: Path,
     federation: str,
     sites: tuple[str, ...],
-    way: Literal["account", "share", "link"] | None,
+    shared_by: Literal["account", "share", "link"] | None,
     user: str,
     password_file: Path | None,
     admin: str | None,
@@ -146,9 +146,10 @@ def provision(
     passwords_in_invites: bool,
     dry_run: bool,
 ) -> None:
-    """Make folders, the sites' ways into them, and their invites. SERVER: ownCloud, Nextcloud, or any other WebDAV.
+    """Make each site's folder, share it with the site, and write the invites.
 
-    What is there already stays as it is: run it again to add a site, or to go on where it was broken off.
+    SERVER is an ownCloud, a Nextcloud, or any other WebDAV server. What is there already stays as it is: run it again
+    to add a site, or to go on where it was broken off.
     """
     from aggregator.hosts import OWN_PASSWORD  # noqa: PLC0415  (keeps --help instant)
     from aggregator.provision import provision as carry_out  # noqa: PLC0415
@@ -158,7 +159,7 @@ def provision(
     accounts = {name: account or name for name, _, account in (site.partition("=") for site in sites)}
     if len(accounts) < len(sites):
         raise ConfigurationError(["--site: names a site twice; keep one"])
-    wish = Wish(server, federation, accounts, way, quota, tells_passwords=passwords_in_invites, ca_file=ca_file)
+    wish = Wish(server, federation, accounts, shared_by, quota, tells_passwords=passwords_in_invites, ca_file=ca_file)
     product = recognise(wish, user, admin)  # before a password is asked for
     say(f"{server} is {product}" if product else f"{server}: WebDAV, but neither ownCloud nor Nextcloud")
     kept = work / OWN_PASSWORD
@@ -180,7 +181,7 @@ def provision(
 def revoke(
     site: str, *, work: Path, disable_account: bool, admin: str | None, admin_password_file: Path | None
 ) -> None:
-    """Take SITE's way into its folder back, on ownCloud or Nextcloud. The folder stays, and all that is in it."""
+    """Stop sharing SITE's folder, on ownCloud or Nextcloud. The folder and its files stay."""
     from aggregator.provision import revoke as carry_out  # noqa: PLC0415  (keeps --help instant)
 
     if disable_account != (admin is not None):
@@ -502,7 +503,7 @@ def resume(run: str, work: Path) -> None:
 )
 @click.option("--at-a-time", type=click.IntRange(min=1), help="Cells at a time (default: what this machine bears).")
 def study(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"], at_a_time: int | None) -> None:
-    """Play the study that STUDY_YAML describes, or go on with it: every way, fold and seed, and their table.
+    """Play the study that STUDY_YAML describes, or go on with it: every arm, fold and seed, and their table.
 
     Ctrl-C or SIGTERM ends it; the same command goes on, and plays nothing twice.
     """

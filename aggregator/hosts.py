@@ -37,7 +37,7 @@ class Host:
     """
 
     def __init__(self, work: Path, wish: Wish, address: str, owner: Login) -> None:
-        self.wish = replace(wish, way=None, quota=None)
+        self.wish = replace(wish, shared_by=None, quota=None)
         self._quota = wish.quota
         self._work = work
         self._owner = owner
@@ -51,7 +51,7 @@ class Host:
         return site
 
     def access(self, site: str) -> SiteAccess:
-        """The aggregator's way to a site's folder."""
+        """The aggregator's access to a site's folder."""
         values = {
             "url": f"{self._files.url}/{self.path(site)}/",
             "user": self._owner.user,
@@ -99,7 +99,7 @@ class Host:
         """How the site enters, now that all is done.
 
         Raises:
-            ActionRequiredError: it cannot, although its way in was just made.
+            ActionRequiredError: it cannot, although its folder was just shared.
         """
         return Entrance(self.access(site).url, self.wish.accounts[site])
 
@@ -147,7 +147,7 @@ class Cloud(Host):
         shares = self._cloud.shares(found.path) if found.has_folder else ()
         share = next((share for share in shares if self._is_its(share, site, found)), None)
         account = None
-        if self._admin is not None and self.wish.way == "account":
+        if self._admin is not None and self.wish.shared_by == "account":
             account = self._admin.account(self.wish.accounts[site])
         is_ours = account is not None and self._is_ours(site, found)
         mounted = self._mounted(site, share) if share and is_ours else share
@@ -162,8 +162,8 @@ class Cloud(Host):
         )
 
     def _is_its(self, share: Share, site: str, found: Facts) -> bool:
-        """Whether a share is the way in of that site."""
-        if self.wish.way != "link":
+        """Whether a share is that site's."""
+        if self.wish.shared_by != "link":
             return (share.share_type, share.share_with) == (ACCOUNT, self.wish.accounts[site])
         if share.share_type != LINK:
             return False
@@ -204,7 +204,7 @@ class Cloud(Host):
                     f"everything by `dropfed-aggregator revoke {site}` and run this again"
                 )
             if found.share is not None and found.share.expiration is not None:
-                yield f"warning: {site}: its way in ends on {visible(found.share.expiration)}; have it prolonged"
+                yield f"warning: {site}: its share ends on {visible(found.share.expiration)}; have it prolonged"
         if any(found.has_folder for found in facts.values()):
             for other in self._cloud.shares(self.wish.federation):
                 yield f"warning: {self.wish.federation}, with all sites' folders, is open to {other}; take that back"
@@ -220,14 +220,14 @@ class Cloud(Host):
                 self._require_admin().let_in(step.target, enabled=True)
             case "share the folder with account":
                 share = self._cloud.share(self.path(site), step.target)
-                if self.wish.way == "account" and self._mounted(site, share) is None:
+                if self.wish.shared_by == "account" and self._mounted(site, share) is None:
                     self._accept(site, share)
             case "open a public link to":
                 self._cloud.open_link(step.target, self._new_password(site), self._link_name(site))
             case "permit everything to":
-                self._cloud.permit_everything(self._way_in(site).id)
+                self._cloud.permit_everything(self._share_of(site).id)
             case "accept the share as account":
-                self._accept(site, self._way_in(site))
+                self._accept(site, self._share_of(site))
             case _:
                 super().do(step)
 
@@ -236,7 +236,7 @@ class Cloud(Host):
             raise ConfigurationError([NO_ADMIN])
         return self._admin
 
-    def _way_in(self, site: str) -> Share:
+    def _share_of(self, site: str) -> Share:
         share = self.look(site).share
         if share is None:
             raise self._vanished(site)
@@ -260,13 +260,13 @@ class Cloud(Host):
 
     def _try(self, site: str, entrance: Entrance) -> None:
         """Enter a folder as its site will, where its password is known."""
-        if self.wish.way == "share" or (password := self._password(site)) is None:
+        if self.wish.shared_by == "share" or (password := self._password(site)) is None:
             return
         try:
             WebDavFolder(entrance.url, entrance.user, password, ca_file=self.wish.ca_file).check()
         except ActionRequiredError as error:
             hint = " Nextcloud opens links only if sharing with other servers is on in its settings." * (
-                self.wish.way == "link"
+                self.wish.shared_by == "link"
             )
             raise ActionRequiredError(f"{site} cannot enter its folder: {error}{hint}") from None
 
@@ -304,7 +304,7 @@ class Cloud(Host):
         yield "now hand over the invites:"
         for site, account in self.wish.accounts.items():
             invite, password = invite_path(self._work, site), self._work / SITES_PASSWORDS / site
-            if self.wish.way == "share":
+            if self.wish.shared_by == "share":
                 yield f"  {site}: {invite}; account {account} keeps its password, and accepts the share if it is asked"
             elif self.wish.tells_passwords:
                 yield f"  {site}: {invite}, as you would hand over a password: it holds one"

@@ -69,7 +69,7 @@ class _Told(BaseModel):
 
 
 class Share(_Told):
-    """One way into a folder besides its owner's.
+    """One share of a folder.
 
     ``share_with``: the account's name; of a link it is something else and never shown. ``name``: a link's, on
     ownCloud; on Nextcloud it is called ``label``. ``file_target``: where the account finds it, from its root.
@@ -211,7 +211,7 @@ class OwnCloud:
         self._ask(object, "PUT", _user(name), form, doing=f"set the quota of {name}")
 
     def shares(self, path: str) -> tuple[Share, ...]:
-        """Every way into a folder of one's own, but one's own."""
+        """Every share of a folder of one's own."""
         query = {"path": f"/{path}", "reshares": "true"}
         return tuple(self._ask(list[Share], "GET", _SHARES, query=query, doing=f"list the shares of {path}"))
 

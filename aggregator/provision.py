@@ -1,8 +1,8 @@
-"""Making each site's folder on a server and the site's way into it, and taking that way back.
+"""Make each site's folder on a server, share it with the site, and take the share back.
 
 First everything is looked at; ``plan`` lists what is missing, and that alone is then done, step by step. So a second
 call changes nothing, and one that follows a broken-off one does the rest. On ownCloud and Nextcloud the aggregator's
-account owns all folders, ``FEDERATION/SITE``, and a site enters its own
+account owns all folders, ``FEDERATION/SITE``, and shares each with its site
 
     account   by an account made here by an administrator, with which the folder is shared;
     share     by an account that was there before, with which the folder is shared;
@@ -40,7 +40,7 @@ def recognise(wish: Wish, owner: str, admin: str | None) -> str | None:
     """
     require_sense(wish, owner, admin)
     product = product_of(server_of(wish.server), wish.ca_file)
-    if product is not None and wish.way is None:
+    if product is not None and wish.shared_by is None:
         raise ConfigurationError([f"--by: is missing; on {product} say how sites enter: account, share or link"])
     return product
 
@@ -103,7 +103,7 @@ def _carry_out(
 
 
 def revoke(work: Path, site: str, admin: Login | None) -> Iterator[str]:
-    """Take back every way into a site's folder but the aggregator's own; yield what was done, and what that means.
+    """Remove every share of a site's folder; yield what was done, and what that means.
 
     Args:
         admin: disables the site's account as well; None leaves it as it is.

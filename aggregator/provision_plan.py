@@ -14,7 +14,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.records import Invite
 
 NO_ADMIN = "--admin: is missing; only an administrator makes accounts and sets quotas"
-Way = Literal["account", "share", "link"]
+SharedBy = Literal["account", "share", "link"]
 Verb = Literal[
     "write",
     "make folder",
@@ -43,7 +43,7 @@ class Wish:
     Args:
         server: its address, or that of anything on it.
         accounts: by site, the name of its account.
-        way: how sites enter; not for plain WebDAV.
+        shared_by: how a folder is shared with its site; None on plain WebDAV.
         quota: of the account that owns all folders, as in "50 GB"; None leaves it as it is.
         tells_passwords: invites hold the sites' passwords.
     """
@@ -51,7 +51,7 @@ class Wish:
     server: str
     federation: str
     accounts: Mapping[str, str]
-    way: Way | None = None
+    shared_by: SharedBy | None = None
     quota: str | None = None
     tells_passwords: bool = False
     ca_file: Path | None = None
@@ -77,10 +77,10 @@ class Facts:
         path: of its folder, among the aggregator's files.
         account: its account, if an administrator looked and found it.
         is_ours: that account was made here.
-        share: its way in.
+        share: of the folder, with this site.
         is_pending: its account did not accept that yet.
-        others: further ways into the same folder.
-        entrance: where its way in leads.
+        others: further shares of the same folder.
+        entrance: the address that the share gives the site.
         invite: as it was written before.
         is_named: in ``aggregator.yaml``.
     """
@@ -106,15 +106,15 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
     problems = misnamed((wish.federation, *wish.accounts))
     of_account: dict[str, str] = {owner: "the aggregator"}
     for site, account in wish.accounts.items():
-        if wish.way != "link" and (other := of_account.setdefault(account, site)) != site:
+        if wish.shared_by != "link" and (other := of_account.setdefault(account, site)) != site:
             problems.append(f"--site {site}: has the account of {other}, {account}; give each its own")
         if not account.isprintable() or set(account) & set("/\\") or account != account.strip():
             problems.append(f"--site {site}: its account's name cannot be used; take another")
     if wish.quota is not None and not bytes_of(wish.quota):
         problems.append("--quota: must be an amount, as in '50 GB'")
-    if admin is None and (wish.way == "account" or wish.quota is not None):
+    if admin is None and (wish.shared_by == "account" or wish.quota is not None):
         problems.append(NO_ADMIN)
-    if wish.way == "share" and wish.tells_passwords:
+    if wish.shared_by == "share" and wish.tells_passwords:
         problems.append("--passwords-in-invites: nobody here knows the passwords of accounts that were there before")
     if problems:
         raise ConfigurationError(problems)
@@ -133,7 +133,7 @@ def plan(wish: Wish, facts: Mapping[str, Facts], quota: int | None) -> list[Step
         f"account {wish.accounts[site]} is on the server already and was not made here: if it is {site}'s own, take "
         f"--by share; or name another, --site {site}=ACCOUNT"
         for site, found in facts.items()
-        if wish.way == "account" and found.account is not None and not found.is_ours
+        if wish.shared_by == "account" and found.account is not None and not found.is_ours
     ]
     if problems:
         raise ConfigurationError(problems)
@@ -143,8 +143,8 @@ def plan(wish: Wish, facts: Mapping[str, Facts], quota: int | None) -> list[Step
     for site, found in facts.items():
         if not found.has_folder:
             steps.append(Step("make folder", found.path, site))
-        if wish.way is not None:
-            steps += _way_in(wish.way, wish.accounts[site], site, found)
+        if wish.shared_by is not None:
+            steps += _share_steps(wish.shared_by, wish.accounts[site], site, found)
         if not found.is_named:
             steps.append(Step("write", FILE, site))
         if found.invite is None or found.entrance is None or led(found.invite, found.entrance) != found.invite:
@@ -152,12 +152,12 @@ def plan(wish: Wish, facts: Mapping[str, Facts], quota: int | None) -> list[Step
     return steps
 
 
-def _way_in(way: Way, account: str, site: str, found: Facts) -> Iterator[Step]:
-    if way == "account" and found.account is None:
+def _share_steps(shared_by: SharedBy, account: str, site: str, found: Facts) -> Iterator[Step]:
+    if shared_by == "account" and found.account is None:
         yield Step("make account", account, site)
-    elif way == "account" and found.account is not None and not found.account.is_enabled:
+    elif shared_by == "account" and found.account is not None and not found.account.is_enabled:
         yield Step("enable account", account, site)
-    if found.share is None and way == "link":
+    if found.share is None and shared_by == "link":
         yield Step("open a public link to", found.path, site)
     elif found.share is None:
         yield Step("share the folder with account", account, site)

@@ -1,4 +1,4 @@
-"""Several ways of training, several seeds: a table of means over sites, with their spread over seeds."""
+"""Several arms, several seeds: a table of means over sites, with their spread over seeds."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def play(run: RunConfiguration, data: Data) -> Outcome:
 def compare(
     name: str,
     command: str,
-    ways: Mapping[str, Callable[[int], Outcome]],
+    arms: Mapping[str, Callable[[int], Outcome]],
     *,
     seeds: Sequence[int],
     scores: Mapping[str, str],
     settings: Mapping[str, object],
     is_timed: bool = True,
 ) -> None:
-    """Run every way with every seed, and write ``results/NAME.json`` and ``results/NAME.md``.
+    """Run every arm with every seed, and write ``results/NAME.json`` and ``results/NAME.md``.
 
     Args:
-        ways: by what people call them; each takes a seed.
+        arms: by what people call them; each takes a seed.
         scores: columns of ``metrics.csv`` of a site's test images, by what people call them.
         settings: what else decided the figures.
         is_timed: whether seconds count; then nothing else may go on meanwhile.
     """
-    figures: dict[str, object] = {"settings": dict(settings), "seeds": list(seeds), "ways": (of_ways := {})}
-    for way, run in ways.items():
+    figures: dict[str, object] = {"settings": dict(settings), "seeds": list(seeds), "arms": (of_arms := {})}
+    for arm, run in arms.items():
         found: list[dict[str, dict[str, float | None]]] = []
         began = time.monotonic()
         for seed in seeds:
@@ -53,23 +53,23 @@ def compare(
                     for site, evaluation in outcome.tests.items()
                 }
             )
-            print(way, seed, {site: rows[next(iter(scores))] for site, rows in found[-1].items()}, flush=True)
-        of_ways[way] = {
+            print(arm, seed, {site: rows[next(iter(scores))] for site, rows in found[-1].items()}, flush=True)
+        of_arms[arm] = {
             **(_seconds(time.monotonic() - began, len(seeds) * len(outcome.weights)) if is_timed else {}),
             "bytes_to_site_per_round": outcome.received_bytes,
             "bytes_from_site_per_round": outcome.sent_bytes,
             "by_seed": found,
         }
         record(name, command, figures)  # after each: what ends a later one takes nothing away
-        (RESULTS / f"{name}.md").write_text(_markdown(name, command, of_ways, scores))
+        (RESULTS / f"{name}.md").write_text(_markdown(name, command, of_arms, scores))
 
 
 def _seconds(whole: float, rounds: int) -> dict[str, float]:
     return {"seconds": round(whole), "seconds_per_round": round(whole / rounds, 2)}
 
 
-def _markdown(name: str, command: str, ways: Mapping[str, dict[str, object]], scores: Mapping[str, str]) -> str:
-    first = next(iter(ways.values()))
+def _markdown(name: str, command: str, arms: Mapping[str, dict[str, object]], scores: Mapping[str, str]) -> str:
+    first = next(iter(arms.values()))
     sites = list(first["by_seed"][0])  # type: ignore[index]
     timed = ["s a round"] if "seconds" in first else []
     lines = [
@@ -82,18 +82,18 @@ def _markdown(name: str, command: str, ways: Mapping[str, dict[str, object]], sc
         "| | " + " | ".join([*scores.values(), *timed, "kB to a site", "kB from it"]) + " |",
         "|---" * (len(scores) + len(timed) + 3) + "|",
     ]
-    for way, found in ways.items():
+    for arm, found in arms.items():
         by_seed: list[dict[str, dict[str, float | None]]] = found["by_seed"]  # type: ignore[assignment]
         cells = [_cell([_mean(row[score] for row in rows.values()) for rows in by_seed]) for score in scores]
         cost = [f"{found['seconds_per_round']:.1f}"] if timed else []
         cost += [f"{found[f'bytes_{end}_per_round'] / 1e3:,.0f}" for end in ("to_site", "from_site")]  # type: ignore[operator]
-        lines.append(f"| {way} | " + " | ".join([*cells, *cost]) + " |")
+        lines.append(f"| {arm} | " + " | ".join([*cells, *cost]) + " |")
     score, title = next(iter(scores.items()))
     lines += ["", f"{title} by site:", "", "| | " + " | ".join(sites) + " |", "|---" * (len(sites) + 1) + "|"]
-    for way, found in ways.items():
+    for arm, found in arms.items():
         by_seed = found["by_seed"]  # type: ignore[assignment]
         cells = [_cell([rows[site][score] for rows in by_seed]) for site in sites]
-        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -148,18 +148,18 @@ def main() -> None:
     which, *source = sys.argv[1:]
     with tempfile.TemporaryDirectory() as home:
         if which == "grading":
-            player, ways, settings = grading(Path(home)), FOR_GRADING, GRADING
+            player, arms, settings = grading(Path(home)), FOR_GRADING, GRADING
             scores = {"auroc": "AUROC", "balanced_accuracy": "balanced accuracy", "kappa": "quadratic κ"} | UNCERTAINTY
         else:
-            player, ways, settings = vessels(Path(*source), Path(home)), FOR_VESSELS, VESSELS
+            player, arms, settings = vessels(Path(*source), Path(home)), FOR_VESSELS, VESSELS
             scores = {"dice_mean": "Dice", "auroc_mean": "AUROC"} | {f"{k}_mean": v for k, v in UNCERTAINTY.items()}
         compare(
             f"methods-{which}",
             f".venv/bin/python -m benchmarks.methods {which}{' DIR' if source else ''}",
-            {name: lambda seed, changes=changes: player(changes, seed) for name, changes in ways.items()},  # type: ignore[misc]
+            {name: lambda seed, changes=changes: player(changes, seed) for name, changes in arms.items()},  # type: ignore[misc]
             seeds=SEEDS,
             scores=scores,
-            settings={"runs": settings, "differing": ways},
+            settings={"runs": settings, "differing": arms},
         )
 
 

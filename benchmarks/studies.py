@@ -9,7 +9,7 @@ retinopathy: healthy eyes against eyes with diabetic retinopathy in colour photo
 and ``labels.csv`` with ``id`` and ``class``. There is one such set only: its photographs are dealt out to two sites in
 turn, so the sites differ by chance alone.
 
-Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every way's main score).
+Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every arm's main score).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ VESSELS = {
         "augmentation": {"copies": 2},
         "split": SPLIT,
     },
-    "ways": COMPARATORS
+    "arms": COMPARATORS
     | {
         "combined, equal": {"method": "centralised", "images_per_site": 15},
         "mean": {"method": "mean"},
@@ -72,7 +72,7 @@ RETINOPATHY = {
     },
     "folds": {"outer": 3, "inner": 1},  # so few images: each is tested on once
     "seeds": [1, 2],
-    "ways": COMPARATORS
+    "arms": COMPARATORS
     | {
         "combined, equal": {"method": "centralised", "images_per_site": 3},
         "FedAvg": {"method": "fedavg"},
@@ -132,13 +132,13 @@ def main() -> None:
         shown = f".venv/bin/python -m benchmarks.studies {which} DIR"
         record(name, shown, {"study": study, "tables": tables})
         (RESULTS / f"{name}.md").write_text(_markdown(name, shown, tables))
-        shutil.copyfile(home / "figures" / "ways.png", RESULTS / f"{name}.png")
+        shutil.copyfile(home / "figures" / "arms.png", RESULTS / f"{name}.png")
         print(json.dumps(tables["comparison"], indent=1))
 
 
 def _markdown(name: str, command: str, tables: dict[str, list[list[str]]]) -> str:
     lines = [f"# {name}", "", f"`{command}`; machine, date and commit in `{name}.json`.", ""]
-    lines += [f"![Every way]({name}.png)", ""]
+    lines += [f"![Every arm]({name}.png)", ""]
     for table in ("comparison", "by-site", "tests", "uncertainty", "elsewhere", "noise", "fairness", "cost"):
         if table in tables:
             header, *rows = tables[table]

@@ -137,8 +137,8 @@ def published(run: RunConfiguration, changes: Mapping[str, Options]) -> RunConfi
     return RunConfiguration.model_validate(settings | dict(changes) | options)
 
 
-def ways(compared: Compared, data: Callable[[int], Data]) -> Iterator[tuple[str, Callable[[int], Outcome]]]:
-    """Each way of training, by what people call it."""
+def arms(compared: Compared, data: Callable[[int], Data]) -> Iterator[tuple[str, Callable[[int], Outcome]]]:
+    """Each arm, by what people call it."""
 
     def by(optimizer: str, options: Options) -> Callable[[int], Outcome]:
         return lambda seed: play(run_of(compared, [*data(seed)], seed, optimizer, options), data(seed))
@@ -195,7 +195,7 @@ def main() -> None:
         compare(
             f"training-choices-{name}",
             " ".join([".venv/bin/python -m benchmarks.training_choices", name, *(["DIR"] if source else [])]),
-            dict(ways(compared, lambda seed: laid_out or drawn(Path(scratch), seed))),
+            dict(arms(compared, lambda seed: laid_out or drawn(Path(scratch), seed))),
             seeds=SEEDS,
             scores=compared.scores,
             is_timed=False,

@@ -228,11 +228,11 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
         )
 
 
-def look_at_foreign(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
-    """See whether all images that are to be foreign to a task can be read; arguments and errors as above."""
+def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
+    """Check that all of a task's out-of-distribution images can be read; arguments and errors as above."""
     task = task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
-    yield Finding("ok", f"{task_name}: {counted(len(found), 'foreign image')} in {root}")
+    yield Finding("ok", f"{task_name}: {counted(len(found), 'out-of-distribution image')} in {root}")
 
 
 def task_of(setting: str, task_name: str) -> Task:

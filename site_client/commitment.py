@@ -81,8 +81,8 @@ def settle(
     blocks = deal(before.division.blocks, here, least, bytes.fromhex(before.division.secret))
     found = find(run.task, here, blocks, least)
     sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
-    if found.foreign is not None:
-        sets["foreign"] = tuple(found.foreign.blocks)
+    if found.ood is not None:
+        sets["foreign"] = tuple(found.ood.blocks)
     return Settled(before, blocks, found, sets, _rows(required.most_rows))
 
 
@@ -262,7 +262,7 @@ def _as_spending(spent: Spent) -> Spending:
 
 
 def _rows(of_sets: dict[SplitName, int]) -> dict[SetName, int]:
-    """Rows by set; images that are foreign are looked at whenever the test set is."""
+    """Rows by set; out-of-distribution images are looked at whenever the test set is."""
     rows: dict[SetName, int] = {"foreign": of_sets["test"]}
     return rows | {name: of_sets[name] for name in SPLITS}
 

@@ -90,7 +90,8 @@ class Policy(Record):
 class SiteConfiguration(Record):
     """The whole file. Paths are relative to the work directory.
 
-    ``data``: by task, this hospital's folder. ``foreign``: by task, images unlike the hospital's own, unlabelled.
+    ``data``: by task, this hospital's folder. ``out_of_distribution``: by task, unlabelled images unlike the hospital's
+    own.
     ``groups``: by task, a regular expression that finds in an image's name whose it is.
     ``workers`` are processes that prepare images while others are learnt from, and change no number. A CPU does well
     without, for it spends one part in fifty of its time on that; a GPU would wait most of the time.
@@ -105,7 +106,7 @@ class SiteConfiguration(Record):
     ca_file: str | None = None
     aggregator_key: PublicKey
     data: dict[Name, str] = {}
-    foreign: dict[Name, str] = {}
+    out_of_distribution: dict[Name, str] = {}
     groups: dict[Name, GroupPattern] = {}
     policy: Policy = Policy()
     device: Device = "cpu"

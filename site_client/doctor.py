@@ -11,7 +11,7 @@ from pathlib import Path
 from shared.check import (
     Finding,
     free_scratch,
-    look_at_foreign,
+    look_at_ood,
     look_at_rights,
     look_at_server,
     look_at_way,
@@ -72,8 +72,8 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     run = offered[0] if offered else None
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
-    for task, folder in configuration.foreign.items():
-        yield from with_problems(partial(look_at_foreign, f"{FILE}: foreign", task, work / folder))
+    for task, folder in configuration.out_of_distribution.items():
+        yield from with_problems(partial(look_at_ood, f"{FILE}: out_of_distribution", task, work / folder))
 
 
 def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:

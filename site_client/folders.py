@@ -17,17 +17,17 @@ from site_client.configuration import SiteConfiguration
 
 @dataclass(frozen=True)
 class Found:
-    """The blocks of a task's images, and of those that are foreign to it, if the site names some."""
+    """The blocks of a task's images, and of those out of its distribution, if the site names some."""
 
     own: Present
-    foreign: Present | None
+    ood: Present | None
 
     def members(self, sets: Mapping[SetName, Sequence[int]]) -> Members:
         """The units of each set, as far as its blocks are whole now."""
         of_own = members_of({name: numbers for name, numbers in sets.items() if name != "foreign"}, self.own.blocks)
-        if self.foreign is None:
+        if self.ood is None:
             return of_own
-        return {**of_own, **members_of({"foreign": sets.get("foreign", ())}, self.foreign.blocks)}
+        return {**of_own, **members_of({"foreign": sets.get("foreign", ())}, self.ood.blocks)}
 
     def told(self) -> list[str]:
         """What people should know of images that are in no set, a sentence for each reason."""
@@ -38,7 +38,7 @@ class Found:
         )
         return [
             f"{counted(number, f'{kind}image')} {why}"
-            for kind, found in (("", self.own), ("foreign ", self.foreign))
+            for kind, found in (("", self.own), ("out_of_distribution ", self.ood))
             if found is not None
             for reason, why in reasons
             if (number := getattr(found, reason))
@@ -46,7 +46,7 @@ class Found:
 
 
 def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[str, tuple[Unit, ...]]:
-    """What lies in the folders of these tasks, those of images that are foreign to them too.
+    """What lies in the folders of these tasks, those of out-of-distribution images too.
 
     Raises:
         DataError: what is wrong in one of them.
@@ -55,26 +55,26 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
     for task in tasks:
         if task in TASK_NAMES and (folder := site.data.get(task)) is not None:
             found[task] = _read(task, work / folder, task_named(task).units, site.groups.get(task))
-        if task in TASK_NAMES and (folder := site.foreign.get(task)) is not None:
-            found[_foreign_to(task)] = _read(_foreign_to(task), work / folder, task_named(task).unlabelled_units, None)
+        if task in TASK_NAMES and (folder := site.out_of_distribution.get(task)) is not None:
+            found[_ood_of(task)] = _read(_ood_of(task), work / folder, task_named(task).unlabelled_units, None)
     return found
 
 
 def all_units(work: Path, site: SiteConfiguration) -> dict[str, tuple[Unit, ...]]:
     """The same of all tasks: an image that lies in two folders is to come into one block."""
-    return units_in(work, site, sorted({*site.data, *site.foreign}))
+    return units_in(work, site, sorted({*site.data, *site.out_of_distribution}))
 
 
 def find(task: str, here: Folders, blocks: Sequence[Block], least: int) -> Found:
-    """Which blocks are whole in a task's folder, and in that of foreign images, if there is one.
+    """Which blocks are whole in a task's folder, and in that of out-of-distribution images, if there is one.
 
     Raises:
         DataError: a group lies in two blocks.
     """
-    foreign = here.get(_foreign_to(task))
+    ood = here.get(_ood_of(task))
     return Found(
         present(blocks, task, here[task], least),
-        None if foreign is None else present(blocks, _foreign_to(task), foreign, least),
+        None if ood is None else present(blocks, _ood_of(task), ood, least),
     )
 
 
@@ -85,6 +85,6 @@ def _read(name: str, root: Path, read: Callable[[Path], Sequence[Unit]], pattern
         raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
 
 
-def _foreign_to(task: str) -> str:
-    """What a division calls the folder of images that are foreign to a task."""
+def _ood_of(task: str) -> str:
+    """What a division calls the folder of images out of the task's distribution."""
     return f"foreign to {task}"

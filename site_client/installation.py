@@ -47,7 +47,7 @@ def unit_text(
     password = password_file or work / configuration.password_file
     if not password.exists():
         raise ConfigurationError([f"{password}: is missing: put the folder's password there, readable by you alone"])
-    images = [work / folder for folder in (*configuration.data.values(), *configuration.foreign.values())]
+    images = [work / folder for folder in (*configuration.data.values(), *configuration.out_of_distribution.values())]
     needed = [work, *images, Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
     if hidden := [path for path in needed if any(path.is_relative_to(folder) for folder in _TEMPORARY)]:
         remedy = "no service sees what lies in /tmp or /var/tmp; move it elsewhere"

@@ -110,7 +110,7 @@ class Trainer:
 
     Args:
         data: the hospital's folder for the run's task.
-        foreign: a folder of images unlike the hospital's own, or None.
+        out_of_distribution: a folder of images unlike the hospital's own, or None.
         computing: where and how this site trains.
         secret: where the site's secret for the noise of a private run is kept, once it has agreed.
     """
@@ -121,7 +121,7 @@ class Trainer:
     policy: Policy
     computing: Computing
     secret: Path
-    foreign: Path | None = None
+    ood: Path | None = None
 
     @cached_property
     def task(self) -> Task:
@@ -166,11 +166,11 @@ class Trainer:
             DataError: every problem found.
         """
         dataset: Dataset = self.task.open_dataset(self.data, self.options, members)
-        if self.foreign is None:
+        if self.ood is None:
             return dataset
         chosen = members.get("foreign", {})
-        foreign = self.task.open_unlabelled(self.foreign, self.options)
-        return replace(dataset, foreign=[sample for sample in foreign if unit_of(sample.id) in chosen])
+        ood = self.task.open_unlabelled(self.ood, self.options)
+        return replace(dataset, ood=[sample for sample in ood if unit_of(sample.id) in chosen])
 
     @property
     def device(self) -> str:
@@ -296,7 +296,7 @@ class Trainer:
         table.add(
             0,
             "test",
-            self._with_foreign(network, dataset, evaluate(task, network, dataset.test, objective, self.computing)),
+            self._with_ood(network, dataset, evaluate(task, network, dataset.test, objective, self.computing)),
         )
         optimizer = self._optimizer(network)
         if OPTIMIZER in local.kept:
@@ -402,14 +402,14 @@ class Trainer:
             secret=Secret.at(self.secret).of(self.run.run, "round", configuration.round),
         )
 
-    def _with_foreign(self, network: nn.Module, dataset: Dataset, tested: Evaluation) -> Evaluation:
-        """How the network did on the test images, and whether it is less sure of foreign ones."""
-        if not dataset.foreign:
+    def _with_ood(self, network: nn.Module, dataset: Dataset, tested: Evaluation) -> Evaluation:
+        """How the network did on the test images, and whether it is less sure of out-of-distribution ones."""
+        if not dataset.ood:
             return tested
         objective = self.method.objective(1, self.run.rounds)  # any round's reads a network alike
         inside, outside = (
             image_uncertainty(self.task, network, samples, objective, self.computing)
-            for samples in (dataset.test, dataset.foreign)
+            for samples in (dataset.test, dataset.ood)
         )
         return replace(tested, scores=tested.scores | {"ood_auroc": ood_auroc(inside, outside)})
 
@@ -480,7 +480,7 @@ def trainer_at(work: Path, site: SiteConfiguration, run: RunConfiguration, liste
     Raises:
         ActionRequiredError: the site has no images for the run's task.
     """
-    data, foreign = site.data.get(run.task), site.foreign.get(run.task)
+    data, ood = site.data.get(run.task), site.out_of_distribution.get(run.task)
     if data is None:
         raise ActionRequiredError(f"{FILE}: data: names no folder for {run.task}; add `data: {{{run.task}: DIR}}`")
     return Trainer(
@@ -490,7 +490,7 @@ def trainer_at(work: Path, site: SiteConfiguration, run: RunConfiguration, liste
         site.policy,
         computing_of(site),
         store.noise_path(work, run.run),
-        work / foreign if foreign else None,
+        work / ood if ood else None,
     )
 
 

@@ -26,7 +26,7 @@ from tests.learning.small_sites import SIGNALS, write_small
 
 TEMPLATES = tuple(sorted((Path(__file__).parent.parent / "configs" / "studies").glob("*.yaml")))
 FOR_ANY_TASK = "comparators"
-"""The template that may be played for every task, with noise and foreign images besides."""
+"""The template that may be played for every task, with noise and out-of-distribution images besides."""
 SIDE = 32
 MOST_SITES = {"dr_staging": 2}
 IMAGES = {
@@ -63,7 +63,7 @@ def small(template: dict[str, Any]) -> dict[str, Any]:
     run["task_options"] = {**run["task_options"], **OPTIONS[template["task"]]}
     study["run"] = run
     study["data"] = dict([*template["data"].items()][: MOST_SITES.get(template["task"])])
-    study["ways"] = {label: _lowered(way) for label, way in template["ways"].items()}
+    study["arms"] = {label: _lowered(arm) for label, arm in template["arms"].items()}
     if "folds" in template:
         study["folds"] = {"outer": 3, "inner": 1}
     return study
@@ -72,7 +72,7 @@ def small(template: dict[str, Any]) -> dict[str, Any]:
 def for_task(template: dict[str, Any], task: str) -> dict[str, Any]:
     """The template for any task, for this one."""
     run = {**template["run"], "task_options": {}}
-    return {**template, "task": task, "run": run, "foreign": "data/foreign", "noise": [0.01]}
+    return {**template, "task": task, "run": run, "out_of_distribution": "data/out_of_distribution", "noise": [0.01]}
 
 
 def _lowered(settings: dict[str, Any]) -> dict[str, Any]:
@@ -95,13 +95,13 @@ def write_data(study: dict[str, Any], root: Path) -> None:
     for number, (site, folder) in enumerate(study["data"].items()):
         grades = GRADES.get(site, 4)
         write_small(task, root / folder, images=images, size=size, seed=number, site=number, grades=grades)
-    if "foreign" in study:
+    if "out_of_distribution" in study:
         other = root / "other"
         if task in SIGNALS:
             write_small(task, other, images=4, size=size, seed=9)
         else:
             synthetic_octa.write_site(other, style=synthetic_octa.STYLES[0], images=4, size=SIDE, seed=1)
-        (other / ("recordings" if task in SIGNALS else "images")).rename(root / study["foreign"])
+        (other / ("recordings" if task in SIGNALS else "images")).rename(root / study["out_of_distribution"])
 
 
 def studies() -> dict[str, dict[str, Any]]:
@@ -130,12 +130,12 @@ def play(name: str, study: dict[str, Any], root: Path) -> str | None:
         return f"exit {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1]}"
     home = path.with_suffix("")
     rows = _table(home / "results.csv")
-    tested = {row["way"] for row in rows if row["split"] == "test"}
-    if missing := sorted(study["ways"].keys() - tested):
+    tested = {row["arm"] for row in rows if row["split"] == "test"}
+    if missing := sorted(study["arms"].keys() - tested):
         return f"no test scores of {', '.join(missing)}"
     tables = ["comparison", "by-site", "uncertainty", "fairness", "cost"]
     tables += ["noise"] if study["noise"] else []
-    tables += ["elsewhere"] if "foreign" in study else []
+    tables += ["elsewhere"] if "out_of_distribution" in study else []
     if empty := [table for table in tables if not any(map(_has_number, _table(home / "tables" / f"{table}.csv")))]:
         return f"no number in {', '.join(empty)}"
     return None if (home / "report.html").stat().st_size else "an empty page"
@@ -147,7 +147,7 @@ def _table(path: Path) -> list[dict[str, str]]:
 
 
 def _has_number(row: dict[str, str]) -> bool:
-    return any(text[:1].isdecimal() for name, text in row.items() if name not in ("way", "tested on"))
+    return any(text[:1].isdecimal() for name, text in row.items() if name not in ("arm", "tested on"))
 
 
 def play_and_tell(name: str, study: dict[str, Any]) -> bool:
@@ -156,7 +156,7 @@ def play_and_tell(name: str, study: dict[str, Any]) -> bool:
     root = Path(tempfile.mkdtemp(prefix="dropfed-smoke-"))
     wrong = play(name, study, root)
     how = f"FAILED: {wrong}; it lies in {root}" if wrong else "ok"
-    print(f"{name}, {len(study['ways'])} ways, {time.monotonic() - began:.0f} s: {how}", flush=True)
+    print(f"{name}, {len(study['arms'])} arms, {time.monotonic() - began:.0f} s: {how}", flush=True)
     if not wrong:
         shutil.rmtree(root)
     return not wrong
@@ -166,7 +166,7 @@ def main() -> int:
     """Play each template once, or those that are named; 1 where one failed. Each waits for the disk now and then."""
     found = studies()
     chosen = {name: found[name] for name in sys.argv[1:] or [path.stem for path in TEMPLATES]}
-    largest_first = sorted(chosen.items(), key=lambda item: -len(item[1]["ways"]))
+    largest_first = sorted(chosen.items(), key=lambda item: -len(item[1]["arms"]))
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         return int(not all([*pool.map(lambda item: play_and_tell(*item), largest_first)]))
 

@@ -149,7 +149,7 @@ def written(root: Path, **changes: object) -> Cell:
             "batch_size": 8,
             "task_options": {"encoder": "plain", "weights": "random", "hidden": [8], "image_size": 32},
         },
-        "ways": {"federated": {"method": "mean"}},
+        "arms": {"federated": {"method": "mean"}},
         "folds": {"outer": 3, "inner": 2},
         "keep_folders": True,
     }

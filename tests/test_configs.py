@@ -154,7 +154,7 @@ def test_a_study_is_of_runs_that_can_be_played(template: Path, tmp_path: Path) -
     check_record(study.run.get("split", {}), SplitPlan, "split")
     # Its ways are checked with a network that needs no published weights.
     lowered = StudyConfiguration.model_validate(small(yaml.safe_load(template.read_text(encoding="utf-8"))))
-    for folder in (*lowered.data.values(), *([lowered.foreign] if lowered.foreign else [])):
+    for folder in (*lowered.data.values(), *([lowered.out_of_distribution] if lowered.out_of_distribution else [])):
         (tmp_path / folder).mkdir(parents=True)
     turns = lowered.folds.outer * lowered.folds.inner if lowered.folds else 1
     assert len({cell.digest for cell in expand(lowered, tmp_path)}) == len(study.ways) * turns

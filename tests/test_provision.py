@@ -1,4 +1,4 @@
-"""Folders, ways into them and invites are made on servers, over real sockets; what is made is then used."""
+"""Folders, shares of them and invites are made on servers, over real sockets; what is made is then used."""
 
 from __future__ import annotations
 
@@ -350,13 +350,13 @@ def test_a_link_that_permits_too_little_is_corrected(work: Path, cloud: OwnCloud
     enter(work, "north").create("mark", b"x")
 
 
-def test_a_way_in_that_the_server_ends_by_itself_is_told_of(work: Path, cloud: OwnCloud) -> None:
+def test_a_share_that_the_server_ends_by_itself_is_told_of(work: Path, cloud: OwnCloud) -> None:
     cloud.shares_end = "2031-01-31 00:00:00"
     made = provision(work, cloud.url, "--by", "link", sites=("--site", "north"))
-    assert "warning: north: its way in ends on 2031-01-31 00:00:00; have it prolonged" in made.output
+    assert "warning: north: its share ends on 2031-01-31 00:00:00; have it prolonged" in made.output
 
 
-def test_other_ways_into_a_folder_are_told_of(work: Path, cloud: OwnCloud) -> None:
+def test_other_shares_of_a_folder_are_told_of(work: Path, cloud: OwnCloud) -> None:
     provision(work, cloud.url, "--by", "link", sites=("--site", "north"))
     own = Client(cloud.url, AGGREGATOR, password_of(AGGREGATOR), ca_file=None)
     own.open_link("retina/north", "other", "for my colleague")

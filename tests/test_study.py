@@ -45,7 +45,7 @@ STUDY = {
         "learning_rate": {"initial": 0.05, "period": 1},
         "task_options": {"encoder": "small", "weights": "random", "image_size": 48},
     },
-    "ways": {
+    "arms": {
         "internal": {"method": "single_site"},
         "FedAvg": {"method": "fedavg"},
         "combined, equal": {"method": "centralised", "images_per_site": 10},
@@ -105,14 +105,14 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
         assert result.stat().st_mtime_ns == written_at
 
     rows = list(csv.DictReader((home / "results.csv").open()))
-    tested = {(row["way"], row["model_of"], row["tested_on"]) for row in rows if row["split"] == "test"}
+    tested = {(row["arm"], row["model_of"], row["tested_on"]) for row in rows if row["split"] == "test"}
     both = {(model, site) for model in SITES for site in SITES}
-    assert tested == {(way, *pair) for way in ("internal", "FedAvg") for pair in both} | {
+    assert tested == {(arm, *pair) for arm in ("internal", "FedAvg") for pair in both} | {
         ("combined, equal", "all-sites", site) for site in SITES
     }
     by_name = {cell.digest: cell for cell in cells_of(path)}
     for row in rows:
-        assert by_name[row["configuration"]].way == row["way"]
+        assert by_name[row["configuration"]].arm == row["arm"]
         assert row["split"] in {"validation", "test", "noise-0.01"}
         result = result_of(home, by_name[row["configuration"]])
         (found,) = [
@@ -125,15 +125,15 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
             for predicted in home.glob(f"cells/*/predictions/*/{site}.test.csv")
         }
         assert len(tested_on) == 1
-    predictions = home / "cells" / next(cell for cell in cells_of(path) if cell.way == "internal").name / "predictions"
+    predictions = home / "cells" / next(cell for cell in cells_of(path) if cell.arm == "internal").name / "predictions"
     for row in csv.DictReader((predictions / "north" / "south.test.csv").open()):
         assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
 
 
 def test_cells_end_with_the_study_and_none_is_played_twice(data, capsys):
     """Be it asked to end, or killed before it can tell them."""
-    ways = {"FedAvg": {"method": "fedavg", "rounds": 6}}
-    path, home = written(data, "ended", ways=ways, noise=[]), data / "ended"
+    arms = {"FedAvg": {"method": "fedavg", "rounds": 6}}
+    path, home = written(data, "ended", arms=arms, noise=[]), data / "ended"
     (cell,) = cells_of(path)
     work = home / "cells" / cell.name
     rounds = work / "aggregator" / "runs" / cell.configuration.run.run / "rounds"
@@ -160,7 +160,7 @@ def test_cells_end_with_the_study_and_none_is_played_twice(data, capsys):
 
 def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
     """A terminal sends it to every process that it has started."""
-    path = written(data, "early", ways={"internal": {"method": "single_site"}}, noise=[])
+    path = written(data, "early", arms={"internal": {"method": "single_site"}}, noise=[])
     output = subprocess.PIPE
     process = subprocess.Popen(
         command(path), stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -198,7 +198,7 @@ DECLINED = r"too private, seed 0 failed: (north|south) does not take part: priva
 
 
 def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
-    path = written(data, "failing", ways={"too private": TOO_PRIVATE, "internal": {"method": "single_site"}}, noise=[])
+    path = written(data, "failing", arms={"too private": TOO_PRIVATE, "internal": {"method": "single_site"}}, noise=[])
     found = subprocess.run(command(path), capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert re.search(DECLINED, found.stdout)
@@ -214,13 +214,13 @@ def test_folders_that_cannot_be_read_are_told_before_any_cell(data, tmp_path):
     torn.write_bytes(torn.read_bytes()[:100])
     empty.mkdir()
     bare.mkdir()
-    ways = STUDY["ways"] | {"combined, equal": {"method": "centralised", "images_per_site": 1000}}
+    arms = STUDY["arms"] | {"combined, equal": {"method": "centralised", "images_per_site": 1000}}
     path = written(
         tmp_path,
         data={"north": str(data / "data" / "north"), "south": str(south)},
-        foreign=str(empty),
+        out_of_distribution=str(empty),
         heldout=str(bare),
-        ways=ways,
+        arms=arms,
     )
     with pytest.raises(ConfigurationError) as found:
         play_study(path, None, "local", 1)
@@ -229,7 +229,7 @@ def test_folders_that_cannot_be_read_are_told_before_any_cell(data, tmp_path):
     assert (
         f"data: north ({data / 'data' / 'north'}): images_per_site: there are 24 images for training, not 1000" in told
     )
-    assert f"foreign ({empty}): " in told and f"heldout ({bare}): " in told
+    assert f"out_of_distribution ({empty}): " in told and f"heldout ({bare}): " in told
     assert not list((tmp_path / "small" / "cells").iterdir())
 
 
@@ -255,14 +255,14 @@ def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_pa
             for row in csv.DictReader((folder / "labels.csv").open())
         ]
         (folder / "split.csv").write_text("\n".join(["id,split", *rows]) + "\n")
-    (cell,) = cells_of(written(data, ways={"FedAvg": {"method": "fedavg"}}))
+    (cell,) = cells_of(written(data, arms={"FedAvg": {"method": "fedavg"}}))
     run = cell.configuration.run.model_copy(update={"rounds": 2})
     outcome = run_rounds(run, {site: tmp_path / site for site in SITES}, tmp_path / "home")
     assert set(outcome.chosen.values()) == {2}
 
 
 def test_as_many_images_of_each_site_as_the_smallest_has(data, tmp_path):
-    (cell,) = cells_of(written(data, ways={"combined": {"method": "centralised", "images_per_site": "fewest"}}))
+    (cell,) = cells_of(written(data, arms={"combined": {"method": "centralised", "images_per_site": "fewest"}}))
     small = tmp_path / "south"
     synthetic_fundus.write_graded_site(
         small, style=synthetic_fundus.STYLES[1], images=20, size=48, seed=1, grades=4, label_noise=0.0
@@ -298,17 +298,17 @@ def test_a_run_begins_with_published_weights(data, tmp_path, monkeypatch):
     made.rename(tmp_path / name)
     monkeypatch.setitem(IMAGENET_FILES, "resnet18", name)
     options = {"encoder": "resnet18", "weights": "imagenet", "image_size": 48}
-    ways = {"FedAvg": {"method": "fedavg"}}
+    arms = {"FedAvg": {"method": "fedavg"}}
     run = STUDY["run"] | {"task_options": options}
-    (cell,) = cells_of(written(data, "begun", run=run, ways=ways, weights=str(tmp_path)))
+    (cell,) = cells_of(written(data, "begun", run=run, arms=arms, weights=str(tmp_path)))
     folders = {site: data / "data" / site for site in SITES}
     network, _ = open_sites(cell.configuration.run, folders, tmp_path, weights=Path(cell.configuration.weights))
     assert all(torch.equal(network.encoder.state_dict()[key], tensor) for key, tensor in encoder.state_dict().items())
 
 
 def test_ray_plays_the_same_cells(data):
-    ways = {"too private": TOO_PRIVATE, "federated": {"method": "fedavg"}}
-    path = written(data, "by-ray", ways=ways, noise=[])
+    arms = {"too private": TOO_PRIVATE, "federated": {"method": "fedavg"}}
+    path = written(data, "by-ray", arms=arms, noise=[])
     # Ray's workers are the last that a machine lets work, which other tests fill.
     urgent = os.environ | {"RAY_worker_niceness": "0"}
     found = subprocess.run(command(path, "--engine", "ray"), capture_output=True, text=True, check=False, env=urgent)
@@ -324,7 +324,7 @@ def test_ray_plays_the_same_cells(data):
 
 
 def test_an_address_that_is_no_clusters_is_told(data):
-    path = written(data, "no-cluster", ways={"internal": {"method": "single_site"}}, noise=[])
+    path = written(data, "no-cluster", arms={"internal": {"method": "single_site"}}, noise=[])
     found = subprocess.run(
         command(path, "--engine", "ray"),
         capture_output=True,
@@ -338,7 +338,7 @@ def test_an_address_that_is_no_clusters_is_told(data):
 
 
 def test_without_ray_its_engine_says_what_to_do(data):
-    path = written(data, "no-ray", ways={"internal": {"method": "single_site"}}, noise=[])
+    path = written(data, "no-ray", arms={"internal": {"method": "single_site"}}, noise=[])
     hidden = "import sys; sys.modules['ray'] = None; from aggregator.cli import main; main()"
     arguments = [*command(path)[3:], "--engine", "ray"]
     found = subprocess.run([sys.executable, "-c", hidden, *arguments], capture_output=True, text=True, check=False)
@@ -354,12 +354,12 @@ def test_folds_and_seeds_multiply_and_every_cell_has_a_name_of_its_own(data):
 
 
 def test_a_changed_file_of_a_method_makes_new_cells_of_those_that_use_it(data, monkeypatch, tmp_path):
-    ways = {
+    arms = {
         "mean": {"method": "mean"},
         "FedAvg": {"method": "fedavg"},
         "over": {"method": "fedee", "method_options": {"base": "fedprox"}},
     }
-    settings = {"ways": ways, "run": STUDY["run"] | {"tolerance": None}}
+    settings = {"arms": arms, "run": STUDY["run"] | {"tolerance": None}}
     before = cells_of(written(data, **settings))
     assert [sorted(cell.configuration.methods) for cell in before] == [
         ["mean"],
@@ -400,8 +400,8 @@ def test_a_device_that_is_not_there_is_told_before_any_cell(data, tmp_path):
 def test_what_decides_a_cell_is_in_its_name(data):
     before = [cell.digest for cell in cells_of(written(data))]
     assert before == [cell.digest for cell in cells_of(written(data))]
-    renamed = {f"{way}!": settings for way, settings in STUDY["ways"].items()}
-    assert before == [cell.digest for cell in cells_of(written(data, ways=renamed))]
+    renamed = {f"{arm}!": settings for arm, settings in STUDY["arms"].items()}
+    assert before == [cell.digest for cell in cells_of(written(data, arms=renamed))]
     assert not set(before) & {cell.digest for cell in cells_of(written(data, run=STUDY["run"] | {"rounds": 2}))}
     extra = data / "data" / "north" / "extra.txt"
     extra.write_text("one more file")
@@ -416,27 +416,27 @@ def test_what_decides_a_cell_is_in_its_name(data):
     [
         ({"data": {"north": "nowhere"}}, "there is no folder"),
         (
-            {"ways": {"a": {"method": "fedavg"}, "b": {"method": "fedavgg"}}},
-            "^ways: b: method: there is no method fedavgg",
+            {"arms": {"a": {"method": "fedavg"}, "b": {"method": "fedavgg"}}},
+            "^arms: b: method: there is no method fedavgg",
         ),
         ({"run": STUDY["run"] | {"round": 1}}, "^run: round: is not a known key"),
-        ({"ways": {"a": {"method": "scaffold", "task_options": {"optimizer": "adam"}}}}, "optimizer: sgd"),
-        ({"ways": {"a": {"method": "fedavg", "seed": 3}}}, "seed is decided by the study"),
+        ({"arms": {"a": {"method": "scaffold", "task_options": {"optimizer": "adam"}}}}, "optimizer: sgd"),
+        ({"arms": {"a": {"method": "fedavg", "seed": 3}}}, "seed is decided by the study"),
         ({"run": STUDY["run"] | {"split": {"folds": {"outer": 0, "inner": 0}}}}, "split.folds is decided by the study"),
         ({"folds": {"outer": 3, "inner": 3}}, "must be less than the 3 folds"),
         ({"rounds_as": {"images": 60, "pooled_epochs": 2, "steps_per_round": 1}}, "run says rounds too"),
         ({"seeds": [1, 1]}, "one is named twice"),
         (
-            {"ways": {"a": {"method": "fedavg", "tolerance": 0.3}}},
+            {"arms": {"a": {"method": "fedavg", "tolerance": 0.3}}},
             "tolerance: there are no images to score models with",
         ),
         ({"heldout": "nowhere"}, "^heldout: there is no folder .*nowhere; correct it"),
-        ({"foreign": "~/nowhere"}, "^foreign: there is no folder .*; write it without ~"),
-        ({"ways": {"a": {"method": "none"}}}, "use one of .*fedavg.*, centralised, single_site$"),
+        ({"out_of_distribution": "~/nowhere"}, "^out_of_distribution: there is no folder .*; write it without ~"),
+        ({"arms": {"a": {"method": "none"}}}, "use one of .*fedavg.*, centralised, single_site$"),
         ({"task": "none"}, "^task: there is no 'none'"),
         ({"wayz": {}}, "wayz: is not a known key"),
         ({"data": {"north": "data/north", "south": "data/north"}}, "north and south have the same folder"),
-        ({"foreign": "data/north"}, "north and foreign have the same folder"),
+        ({"out_of_distribution": "data/north"}, "north and out_of_distribution have the same folder"),
     ],
 )
 def test_a_wrong_study_is_explained(data, changes, sentence):
@@ -452,7 +452,7 @@ def test_every_problem_of_a_study_is_told_at_once_with_its_file(data):
         data={"north": "data/north", "south": "nowhere"},
         heldout="nowhere-either",
         run=STUDY["run"] | {"run": "a", "seed": 1, "sites": ["north"]},
-        ways={"a": {"method": "fedavgg"}, "b": {"method": "fedavg", "split": None}},
+        arms={"a": {"method": "fedavgg"}, "b": {"method": "fedavg", "split": None}},
         scores=["aurok"],
     )
     with pytest.raises(ConfigurationError) as found:
@@ -461,7 +461,7 @@ def test_every_problem_of_a_study_is_told_at_once_with_its_file(data):
     assert len(told) == len(found.value.problems) and all(problem not in told for problem in found.value.problems)
     for beginning in (
         *("run: run is decided", "run: seed is decided", "run: sites is decided", "data: south: there is no folder"),
-        *("heldout: there is no folder", "scores: there is no aurok", "ways: a: method: there is no", "ways: b: split"),
+        *("heldout: there is no folder", "scores: there is no aurok", "arms: a: method: there is no", "arms: b: split"),
     ):
         assert sum(problem.startswith(beginning) for problem in told) == 1, (beginning, told)
     assert not path.with_suffix("").exists()

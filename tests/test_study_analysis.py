@@ -30,13 +30,13 @@ HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
 
 
 def row(
-    way: str, model_of: str, tested_on: str, *, split: str = "test", images: int = 10, **given: Any
+    arm: str, model_of: str, tested_on: str, *, split: str = "test", images: int = 10, **given: Any
 ) -> dict[str, Any]:
     """A row as ``table_rows`` gives it; what is not one of its columns is a score."""
-    fixed = {"seed": 0, "outer": None, "inner": None, "configuration": way, "loss": 0.5, "chosen_round": 1, "rounds": 2}
+    fixed = {"seed": 0, "outer": None, "inner": None, "configuration": arm, "loss": 0.5, "chosen_round": 1, "rounds": 2}
     cost = {"answers": 0, "bytes_to_site": 0, "bytes_from_site": 0, "parameters": 7, "flops": 0, "seconds": 0.0}
     columns = {key: given.pop(key) for key in (*fixed, *cost) if key in given}
-    pair = {"way": way, "model_of": model_of, "tested_on": tested_on, "split": split, "images": images}
+    pair = {"arm": arm, "model_of": model_of, "tested_on": tested_on, "split": split, "images": images}
     return {**fixed, **cost, **pair, **columns, "scores": given}
 
 
@@ -83,7 +83,7 @@ def test_noise_is_tabled_by_its_variance_beside_none() -> None:
     rows = [row("a", "n", "n", split=split, auroc=value) for split, value in scores.items()]
     rows.append(row("b", "n", "n", auroc=0.6))
     table = analysis.noise(rows, "auroc")
-    assert table.header == ("way", "0", "1e-05", "0.001", "0.01")
+    assert table.header == ("arm", "0", "1e-05", "0.001", "0.01")
     assert body(table) == {"a": [0.9, 0.85, 0.8, 0.7], "b": [0.6, None, None, None]}
 
 
@@ -92,9 +92,9 @@ def test_images_from_elsewhere() -> None:
         row("a", "n", "n", auroc=0.9),
         row("a", "n", "s", ood_auroc=0.7),
         row("a", "s", "n", ood_auroc=0.9),
-        row("a", "n", "foreign", split="foreign", ood_auroc=0.6),
+        row("a", "n", "out_of_distribution", split="out_of_distribution", ood_auroc=0.6),
         row("b", POOLED, "n", auroc=0.9),
-        row("b", POOLED, "foreign", split="foreign", ood_auroc=None),
+        row("b", POOLED, "out_of_distribution", split="out_of_distribution", ood_auroc=None),
     ]
     assert body(analysis.elsewhere(rows)) == {"a": [pytest.approx(0.8), 0.6], "b": [None, None]}
     assert "one of the scans from elsewhere" in analysis.elsewhere(rows, "scans").caption
@@ -113,13 +113,13 @@ def test_the_estimate_of_energy_is_its_formula() -> None:
     assert "estimate, not measured" in table.caption
 
 
-# --- tests between ways ----------------------------------------------------------------------------------------
+# --- tests between arms ----------------------------------------------------------------------------------------
 
 FIRST, SECOND = (0.71, 0.74, 0.80, 0.85), (0.61, 0.54, 0.50, 0.45)
 
 
-def of_seeds(way: str, values: tuple[float, ...], model_of: str = "n") -> list[dict[str, Any]]:
-    return [row(way, model_of, "n", seed=seed, auroc=value) for seed, value in enumerate(values)]
+def of_seeds(arm: str, values: tuple[float, ...], model_of: str = "n") -> list[dict[str, Any]]:
+    return [row(arm, model_of, "n", seed=seed, auroc=value) for seed, value in enumerate(values)]
 
 
 def test_t_tests_by_hand() -> None:
@@ -159,8 +159,8 @@ def test_of_two_values_there_is_no_p() -> None:
 
 
 def test_on_other_sites_images_several_models_are_one_value() -> None:
-    rows = [row(way, model, "n", seed=seed, auroc=base + spread)
-            for way, base in (("a", 0.6), ("b", 0.5)) for seed in range(2)
+    rows = [row(arm, model, "n", seed=seed, auroc=base + spread)
+            for arm, base in (("a", 0.6), ("b", 0.5)) for seed in range(2)
             for model, spread in (("s", 0.1 * seed), ("e", 0.1))]  # fmt: skip
     (found,) = analysis.tests(rows, "auroc", "external")
     assert (found.pairs, found.difference) == (2, pytest.approx(0.1))
@@ -235,7 +235,7 @@ def study(root: Path, **changes: Any) -> StudyConfiguration:
         "task": "rdr_classification",
         "data": {"north": "north", "south": "south"},
         "run": {"rounds": 1, "task_options": {"encoder": "plain", "weights": "random", "hidden": [8]}},
-        "ways": {"mean": {"method": "mean"}},
+        "arms": {"mean": {"method": "mean"}},
     }
     return StudyConfiguration.model_validate(values | changes)
 
@@ -316,8 +316,8 @@ def page_of(home: Path, planned: StudyConfiguration, cells: list[Cell]) -> str:
 
 
 def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
-    ways = {HOSTILE: {"method": "mean"}, "never played": {"method": "fedavg"}}
-    planned = study(tmp_path, ways=ways, seeds=[1, 2], noise=[0.01])
+    arms = {HOSTILE: {"method": "mean"}, "never played": {"method": "fedavg"}}
+    planned = study(tmp_path, arms=arms, seeds=[1, 2], noise=[0.01])
     cells = expand(planned, tmp_path)
     finish(tmp_path, cells[0], [result_row("north", None), result_row("south", 0.25)])
     page = page_of(tmp_path, planned, cells)
@@ -330,22 +330,22 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
         line for line in csv.reader((tmp_path / "tables" / "comparison.csv").open()) if line[1] == "internal"
     ]
     assert (kind, scores[0]) == ("internal", "")
-    assert [line[1:] for line in csv.reader((tmp_path / "tables" / "ways.csv").open())][1:] == [["external", "0.25"]]
+    assert [line[1:] for line in csv.reader((tmp_path / "tables" / "arms.csv").open())][1:] == [["external", "0.25"]]
     assert "Not drawn: no cell has told a number yet." in page  # of noise
     write_table(tmp_path, cells)
     (north, south) = csv.DictReader((tmp_path / "results.csv").open())
-    assert (north["auroc"], south["auroc"], north["way"]) == ("", "0.25", HOSTILE)
+    assert (north["auroc"], south["auroc"], north["arm"]) == ("", "0.25", HOSTILE)
 
 
 def test_untrained_models_are_called_so_wherever_their_way_is(tmp_path: Path) -> None:
-    planned = study(tmp_path, ways={"mean": {"method": "mean"}, "fedavg": {"method": "fedavg"}})
+    planned = study(tmp_path, arms={"mean": {"method": "mean"}, "fedavg": {"method": "fedavg"}})
     cells = expand(planned, tmp_path)
     for cell, chosen in zip(cells, (0, 1), strict=True):
         finish(tmp_path, cell, [{**result_row("north", 0.5), "chosen_round": chosen}])
     page = page_of(tmp_path, planned, cells)
     assert "the untrained model was chosen" in page
     for table in ("comparison", "by-site", "tests", "fairness", "cost"):
-        found = {line["way"] for line in csv.DictReader((tmp_path / "tables" / f"{table}.csv").open())}
+        found = {line["arm"] for line in csv.DictReader((tmp_path / "tables" / f"{table}.csv").open())}
         assert found & {"mean (untrained model in 1 of 1 cell)"} and found <= {
             "mean (untrained model in 1 of 1 cell)",
             "fedavg",
@@ -407,8 +407,8 @@ def test_what_a_changed_study_has_no_more_is_removed(tmp_path: Path) -> None:
 
 
 def test_many_comparisons_are_folded_up(tmp_path: Path) -> None:
-    for ways, is_folded in ((3, False), (7, True)):
-        planned = study(tmp_path, ways={f"way {n}": {"method": "mean", "rounds": n + 1} for n in range(ways)})
+    for arms, is_folded in ((3, False), (7, True)):
+        planned = study(tmp_path, arms={f"arm {n}": {"method": "mean", "rounds": n + 1} for n in range(arms)})
         cells = expand(planned, tmp_path)
         for number, cell in enumerate(cells):
             finish(tmp_path, cell, [result_row("north", number / 10)])

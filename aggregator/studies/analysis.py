@@ -1,6 +1,6 @@
-"""What a study's results say: means with their spread, tests between ways, noise, foreign images, cost.
+"""What a study's results say: means with their spread, tests between arms, noise, out-of-distribution images, cost.
 
-A value is of one way, seed, turn of the cross-validation and pair of sites: whose model, whose images. ``internal`` is
+A value is of one arm, seed, turn of the cross-validation and pair of sites: whose model, whose images. ``internal`` is
 a model on images of its own site (of pooled sites: of any), ``external`` on another's.
 """
 
@@ -42,45 +42,45 @@ def kind_of(row: Row) -> str:
 
 
 def values(rows: Iterable[Row], score: str, *, split: str = "test") -> dict[tuple[str, str], dict[Key, float]]:
-    """By way and kind: the scores by seed, turn and pair of sites; what is undefined is left out."""
+    """By arm and kind: the scores by seed, turn and pair of sites; what is undefined is left out."""
     found: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     for row in rows:
         value = row["scores"].get(score)
         if row["split"] == split and value is not None:
             place = (row["seed"], row["outer"], row["inner"], row["model_of"], row["tested_on"])
-            found[row["way"], kind_of(row)][place] = value
+            found[row["arm"], kind_of(row)][place] = value
     return dict(found)
 
 
 def untrained(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
-    """By way: in how many cells a model was chosen that no round had trained, and how many cells there are."""
+    """By arm: in how many cells a model was chosen that no round had trained, and how many cells there are."""
     cells: dict[str, dict[str, bool]] = defaultdict(dict)
     for row in rows:
-        of_way = cells[row["way"]]
-        of_way[row["configuration"]] = of_way.get(row["configuration"], False) or row["chosen_round"] == 0
-    return {way: (sum(of_way.values()), len(of_way)) for way, of_way in cells.items()}
+        of_arm = cells[row["arm"]]
+        of_arm[row["configuration"]] = of_arm.get(row["configuration"], False) or row["chosen_round"] == 0
+    return {arm: (sum(of_arm.values()), len(of_arm)) for arm, of_arm in cells.items()}
 
 
 def labels(rows: Iterable[Row]) -> dict[str, str]:
-    """By way, what tables call it: where untrained models are among its own, its name says so."""
+    """By arm, what tables call it: where untrained models are among its own, its name says so."""
     return {
-        way: f"{way} (untrained model in {none} of {counted(cells, 'cell')})" if none else way
-        for way, (none, cells) in untrained(rows).items()
+        arm: f"{arm} (untrained model in {none} of {counted(cells, 'cell')})" if none else arm
+        for arm, (none, cells) in untrained(rows).items()
     }
 
 
 def chosen_rounds(rows: Sequence[Row]) -> Table:
     """After which round the model was taken that is tested."""
     body: list[list[Cell]] = []
-    for way, (none, cells) in untrained(rows).items():
-        of_way = [row for row in rows if row["way"] == way]
-        rounds = ", ".join(map(str, sorted({row["rounds"] for row in of_way})))
-        body.append([way, range_of(row["chosen_round"] for row in of_way), rounds, cells, none])
+    for arm, (none, cells) in untrained(rows).items():
+        of_arm = [row for row in rows if row["arm"] == arm]
+        rounds = ", ".join(map(str, sorted({row["rounds"] for row in of_arm})))
+        body.append([arm, range_of(row["chosen_round"] for row in of_arm), rounds, cells, none])
     caption = (
         "After which round the tested model was chosen, by its score on validation images; 0 is the model that the run "
         "began with, which no round has trained."
     )
-    return Table("chosen", caption, ("way", "chosen round", "of", "cells", "cells with an untrained model"), body)
+    return Table("chosen", caption, ("arm", "chosen round", "of", "cells", "cells with an untrained model"), body)
 
 
 def tested_images(rows: Iterable[Row]) -> str:
@@ -118,13 +118,13 @@ def _over_repeats(found: Mapping[Key, float], asked: int) -> Spread | Partly | f
 
 
 def comparison(rows: Sequence[Row], scores: Sequence[str], what: str = "images") -> Table:
-    """Every way's scores on the sites' test images.
+    """Every arm's scores on the sites' test images.
 
     Args:
         what: the images are called, as in all tables.
     """
     by_score = {score: values(rows, score) for score in scores}
-    asked = Counter((row["way"], kind_of(row)) for row in rows if row["split"] == "test")
+    asked = Counter((row["arm"], kind_of(row)) for row in rows if row["split"] == "test")
     body = [
         [*pair, *(_over_repeats(by_score[score].get(pair, {}), asked[pair]) for score in scores)]
         for pair in _in_order(rows)
@@ -132,7 +132,7 @@ def comparison(rows: Sequence[Row], scores: Sequence[str], what: str = "images")
     caption = f"Scores on test {what}: mean over sites, ± standard deviation of that mean over seeds and folds."
     if any(isinstance(cell, Partly) for line in body for cell in line):
         caption += " In brackets: how many of the values are defined, where not all are."
-    return Table("comparison", caption, ("way", "tested on", *map(heading, scores)), body)
+    return Table("comparison", caption, ("arm", "tested on", *map(heading, scores)), body)
 
 
 def heading(score: str) -> str:
@@ -141,20 +141,20 @@ def heading(score: str) -> str:
 
 
 def by_site(rows: Sequence[Row], score: str, what: str = "images") -> Table:
-    """One score of every way, by the site whose images they are."""
+    """One score of every arm, by the site whose images they are."""
     sites = sorted({row["tested_on"] for row in rows if row["split"] == "test"})
     found = values(rows, score)
     body = [
-        [way, kind, *(spread_over_repeats(_of_site(found.get((way, kind), {}), site)) for site in sites)]
-        for way, kind in _in_order(rows)
+        [arm, kind, *(spread_over_repeats(_of_site(found.get((arm, kind), {}), site)) for site in sites)]
+        for arm, kind in _in_order(rows)
     ]
     caption = f"{heading(score)} by the site whose test {what} they are, so many: {tested_images(rows)}."
-    return Table("by-site", caption, ("way", "tested on", *sites), body)
+    return Table("by-site", caption, ("arm", "tested on", *sites), body)
 
 
 @dataclass(frozen=True)
 class Tested:
-    """One comparison of two ways; p-values are two-tailed.
+    """One comparison of two arms; p-values are two-tailed.
 
     Args:
         difference: mean of the first minus mean of the second, over what both have.
@@ -172,16 +172,16 @@ class Tested:
 
 
 def tests(rows: Sequence[Row], score: str, kind: str = "internal") -> list[Tested]:
-    """Every pair of ways, compared on the values of one seed, turn and tested site: of several models their mean."""
+    """Every pair of arms, compared on the values of one seed, turn and tested site: of several models their mean."""
     from scipy import stats  # noqa: PLC0415  (takes half a second)
 
-    found = {way: _by_tested(places) for (way, of_kind), places in values(rows, score).items() if of_kind == kind}
+    found = {arm: _by_tested(places) for (arm, of_kind), places in values(rows, score).items() if of_kind == kind}
     compared = []
     for first, second in combinations(found, 2):
         both = sorted(found[first].keys() & found[second].keys(), key=str)
         if not both:
             continue
-        one, two = (np.array([found[way][place] for place in both]) for way in (first, second))
+        one, two = (np.array([found[arm][place] for place in both]) for arm in (first, second))
         paired = unpaired = None
         if len(both) >= _FEWEST_TESTED:
             if np.ptp(one - two) > _NO_SPREAD:
@@ -210,10 +210,10 @@ def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal
         for each, p, q in zip(compared, paired, unpaired, strict=True)
     ]
     p_values = [name for test in ("paired", "unpaired") for name in (f"p {test}", f"p {test}, adjusted")]
-    header = ("way", "against", "difference", "pairs", *p_values)
+    header = ("arm", "against", "difference", "pairs", *p_values)
     caption = (
         f"Two-tailed t-tests on {heading(score)}, {kind}; p-values adjusted by Benjamini and Hochberg. The difference "
-        "is the way's mean minus that of the one it is against; pairs are values, not images."
+        "is the arm's mean minus that of the one it is against; pairs are values, not images."
     )
     return Table("tests" if kind == "internal" else f"tests-{kind}", caption, header, body)
 
@@ -224,35 +224,35 @@ def noise(rows: Sequence[Row], score: str, what: str = "images") -> Table:
     by_variance = {0.0: values(rows, score)} | {
         variance: values(rows, score, split=f"noise-{variance:g}") for variance in variances
     }
-    ways = [way for way, kind in _in_order(rows) if kind == "internal"]
+    arms = [arm for arm, kind in _in_order(rows) if kind == "internal"]
     body = [
-        [way, *(spread_over_repeats(found.get((way, "internal"), {})) for found in by_variance.values())]
-        for way in ways
+        [arm, *(spread_over_repeats(found.get((arm, "internal"), {})) for found in by_variance.values())]
+        for arm in arms
     ]
     caption = f"{heading(score)} on own sites' test {what} with Gaussian noise, by its variance; 0 is none."
-    return Table("noise", caption, ("way", *(f"{variance:g}" for variance in by_variance)), body)
+    return Table("noise", caption, ("arm", *(f"{variance:g}" for variance in by_variance)), body)
 
 
 def elsewhere(rows: Sequence[Row], what: str = "images") -> Table:
-    """Whether models are less sure of other sites' images, and of foreign ones."""
+    """Whether models are less sure of other sites' images, and of out-of-distribution ones."""
     found: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     for row in rows:
         value = row["scores"].get("ood_auroc")
-        if value is not None and (row["split"] == "foreign" or kind_of(row) == "external"):
-            whose = "foreign" if row["split"] == "foreign" else "other sites"
+        if value is not None and (row["split"] == "out_of_distribution" or kind_of(row) == "external"):
+            whose = "out_of_distribution" if row["split"] == "out_of_distribution" else "other sites"
             place = (row["seed"], row["outer"], row["inner"], row["model_of"], row["tested_on"])
-            found[row["way"], whose][place] = value
-    ways = list(dict.fromkeys(row["way"] for row in rows))
+            found[row["arm"], whose][place] = value
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
     body: list[list[Cell]] = []
-    for way in ways:
-        of_others, of_foreign = (found.get((way, whose), {}) for whose in ("other sites", "foreign"))
+    for arm in arms:
+        of_others, of_ood = (found.get((arm, whose), {}) for whose in ("other sites", "out_of_distribution"))
         others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others)
-        body.append([way, others, spread_over_repeats(of_foreign)])
+        body.append([arm, others, spread_over_repeats(of_ood)])
     caption = (
         f"P(one of the {what} from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing. "
         f"One model of all sites would come to 0.5 on other sites' {what}, whatever it says."
     )
-    return Table("elsewhere", caption, ("way", "other sites", "foreign"), body)
+    return Table("elsewhere", caption, ("arm", "other sites", "out_of_distribution"), body)
 
 
 def _mirrored(found: Mapping[Key, float]) -> bool:
@@ -266,29 +266,29 @@ def _mirrored(found: Mapping[Key, float]) -> bool:
 
 def fairness(rows: Sequence[Row], score: str, what: str = "images") -> Table:
     """The mean over sites with larger sites counting ever more: Σ η^(ln n) λ / Σ η^(ln n) (FedEE)."""
-    ways = [way for way, kind in _in_order(rows) if kind == "internal"]
+    arms = [arm for arm, kind in _in_order(rows) if kind == "internal"]
     body = []
-    for way in ways:
+    for arm in arms:
         by_repeat: dict[Key, list[tuple[float, int]]] = defaultdict(list)
         for row in rows:
             value = row["scores"].get(score)
-            if (row["way"], row["split"], kind_of(row)) == (way, "test", "internal") and value is not None:
+            if (row["arm"], row["split"], kind_of(row)) == (arm, "test", "internal") and value is not None:
                 by_repeat[row["seed"], row["outer"], row["inner"]].append((value, row["images"]))
         means = [
             [mean_over_sites([v for v, _ in told], [n for _, n in told], eta) for told in by_repeat.values()]
             for eta in ETAS
         ]
-        body.append([way, *(spread(of_eta) for of_eta in means)])
-    header = ("way", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
+        body.append([arm, *(spread(of_eta) for of_eta in means)])
+    header = ("arm", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
     caption = f"{heading(score)}, mean over sites: alike with η = 1, by their {what} with η = e."
     return Table("fairness", caption, header, body)
 
 
 def cost(rows: Sequence[Row], energy: Energy, what: str = "images") -> Table:
-    """What a way costs: the model, a round's bytes, time, and an estimate of energy by the formula in the caption."""
+    """What an arm costs: the model, a round's bytes, time, and an estimate of energy by the formula in the caption."""
     body = []
-    for way in dict.fromkeys(row["way"] for row in rows):
-        cells = {row["configuration"]: row for row in rows if row["way"] == way}.values()
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        cells = {row["configuration"]: row for row in rows if row["arm"] == arm}.values()
         seconds, up, down = (
             math.fsum(row[name] for row in cells) / len(cells)
             for name in ("seconds", "bytes_from_site", "bytes_to_site")
@@ -296,9 +296,9 @@ def cost(rows: Sequence[Row], energy: Energy, what: str = "images") -> Table:
         first = next(iter(cells))
         moved = (up + down) * first["answers"]
         watt_hours = (seconds * energy.watts + moved / 1e6 * energy.joules_per_megabyte) / 3600
-        body.append([way, first["parameters"], first["flops"] / 1e9, up / 1e6, down / 1e6, seconds, watt_hours])
+        body.append([arm, first["parameters"], first["flops"] / 1e9, up / 1e6, down / 1e6, seconds, watt_hours])
     header = (
-        "way",
+        "arm",
         "parameters",
         f"GFLOPs an {what.removesuffix('s')}",
         "MB from a site",
@@ -317,9 +317,9 @@ def cost(rows: Sequence[Row], energy: Energy, what: str = "images") -> Table:
 
 
 def _in_order(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    found = dict.fromkeys((row["way"], kind_of(row)) for row in rows if row["split"] == "test")
-    ways = list(dict.fromkeys(way for way, _ in found))
-    return [(way, kind) for way in ways for kind in ("internal", "external") if (way, kind) in found]
+    found = dict.fromkeys((row["arm"], kind_of(row)) for row in rows if row["split"] == "test")
+    arms = list(dict.fromkeys(arm for arm, _ in found))
+    return [(arm, kind) for arm in arms for kind in ("internal", "external") if (arm, kind) in found]
 
 
 def _of_site(found: Mapping[Key, float], site: str) -> dict[Key, float]:

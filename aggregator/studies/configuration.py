@@ -54,7 +54,9 @@ class StudyConfiguration(Record):
     study: Name
     task: Name
     data: Annotated[dict[Name, str], Field(min_length=1, description="each site's folder, laid out like a site's data")]
-    foreign: Annotated[str | None, Field(description="a folder of images that are no site's, without labels")] = None
+    out_of_distribution: Annotated[
+        str | None, Field(description="a folder of images that are no site's, without labels")
+    ] = None
     heldout: Annotated[
         str | None, Field(description="the aggregator's labelled images, for the tolerance check; none: runs have none")
     ] = None
@@ -67,7 +69,7 @@ class StudyConfiguration(Record):
     )
     run: Annotated[dict[str, Any], Field(description="what all runs have in common, as in RUN.yaml")] = {}
     rounds_as: EqualSteps | None = None
-    ways: Annotated[
+    arms: Annotated[
         dict[Label, dict[str, Any]],
         Field(min_length=1, description="what is compared: by its name in the tables, what its runs say besides"),
     ]
@@ -85,7 +87,7 @@ class StudyConfiguration(Record):
     def problems(self) -> list[str]:
         """A sentence for each key that does not go with another."""
         found = []
-        for where, keys in (("run", self.run), *((f"ways.{label}", way) for label, way in self.ways.items())):
+        for where, keys in (("run", self.run), *((f"arms.{label}", arm) for label, arm in self.arms.items())):
             for key in _DECIDED_BY_THE_STUDY:
                 outer, _, inner = key.partition(".")
                 if outer in keys and (not inner or (isinstance(keys[outer], dict) and inner in keys[outer])):

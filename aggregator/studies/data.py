@@ -50,8 +50,10 @@ def _problems(cell: Cell) -> Iterator[str]:
         seed, secret = split_seed(configuration.run.seed, site), no_secret(configuration.run.seed, site)
         divided = partial(open_anew, task, options=options, plan=split, seed=seed, secret=secret)
         yield from _told(f"data: {site}", folder, divided)
-    if configuration.foreign is not None:
-        yield from _told("foreign", configuration.foreign, partial(task.open_unlabelled, options=options))
+    if configuration.out_of_distribution is not None:
+        yield from _told(
+            "out_of_distribution", configuration.out_of_distribution, partial(task.open_unlabelled, options=options)
+        )
     if configuration.heldout is not None:
         yield from _told("heldout", configuration.heldout, partial(task.open_images, options=options))
 

@@ -30,7 +30,7 @@ _ANY_CLASSES = 2  # of a network that only shows whether it can be begun
 _DEFAULTS = {"keep": "last 1"}
 """What of a run is otherwise in a study: a folder per site with the models of every round would soon fill a disk."""
 IMAGES_PER_SITE = "images_per_site"
-"""A key of a way that no run has: training images that are taken of each site, drawn by the seed; a number, or
+"""A key of an arm that no run has: training images that are taken of each site, drawn by the seed; a number, or
 ``fewest``: as many as the site has that has fewest."""
 
 
@@ -52,7 +52,7 @@ class CellConfiguration(Record):
 
     run: RunConfiguration
     data: dict[str, str]
-    foreign: str | None
+    out_of_distribution: str | None
     heldout: str | None
     keep_folders: bool
     images_per_site: Annotated[int | Literal["fewest"] | None, BeforeValidator(_number_or_fewest)]
@@ -75,11 +75,11 @@ class Cell:
     """One run of a study.
 
     Args:
-        way: what people call it.
+        arm: what people call it.
         turn: of the cross-validation, or None.
     """
 
-    way: str
+    arm: str
     configuration: CellConfiguration
     turn: Folds | None
 
@@ -101,40 +101,42 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         root: the folder that the study's paths are relative to.
 
     Raises:
-        ConfigurationError: every problem of every way, each told once; and folders, published weights and scores that
+        ConfigurationError: every problem of every arm, each told once; and folders, published weights and scores that
             are not there.
     """
     problems = [*study.problems(), *_missing_folders(study, root), *_shared_folders(study, root)]
     try:
         problems += _unknown_scores(study)
-    except ConfigurationError as error:  # without its task no way can be looked at
+    except ConfigurationError as error:  # without its task no arm can be looked at
         raise ConfigurationError([*problems, *error.problems]) from None
     data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
-    foreign, heldout = (str((root / folder).resolve()) if folder else None for folder in (study.foreign, study.heldout))
-    folders = [*data.values(), *(folder for folder in (foreign, heldout) if folder)]
+    ood, heldout = (
+        str((root / folder).resolve()) if folder else None for folder in (study.out_of_distribution, study.heldout)
+    )
+    folders = [*data.values(), *(folder for folder in (ood, heldout) if folder)]
     contents = {folder: contents_of(Path(folder)) for folder in folders if Path(folder).is_dir()}
     weights = str((root / study.weights).resolve())
     software = f"dropfed {version('dropfed')}"
     cells: list[Cell] = []
-    found: dict[str, dict[str, None]] = {}  # by problem, the ways that have it
-    for seed, turn, (label, way) in product(study.seeds, _turns(study), study.ways.items()):
-        settings = {**_DEFAULTS, **study.common(), **{key: way[key] for key in way if key != IMAGES_PER_SITE}}
+    found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
+    for seed, turn, (label, arm) in product(study.seeds, _turns(study), study.arms.items()):
+        settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key != IMAGES_PER_SITE}}
         if study.heldout is None:
             settings.setdefault("tolerance", None)
         if turn is not None and isinstance(settings.get("split", {}), dict):
             settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
         values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
         try:
-            run = check_record(values, RunConfiguration, f"ways: {label}")
+            run = check_record(values, RunConfiguration, f"arms: {label}")
             _check(run, has_heldout=heldout is not None)
             configuration = check_record(
                 {
                     "run": run,
                     "data": data,
-                    "foreign": foreign,
+                    "out_of_distribution": ood,
                     "heldout": heldout,
                     "keep_folders": study.keep_folders,
-                    IMAGES_PER_SITE: way.get(IMAGES_PER_SITE),
+                    IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE),
                     "noise": study.noise,
                     "contents": contents,
                     "weights": weights,
@@ -143,16 +145,16 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
                     "software": software,
                 },
                 CellConfiguration,
-                f"ways: {label}",
+                f"arms: {label}",
             )
         except ConfigurationError as error:
             for problem in error.problems:
-                found.setdefault(problem.removeprefix(f"ways: {label}: "), {})[label] = None
+                found.setdefault(problem.removeprefix(f"arms: {label}: "), {})[label] = None
             continue
         cells.append(Cell(label, configuration, turn))
     for problem, labels in found.items():
-        is_common = 1 < len(labels) == len(study.ways)
-        problems += [f"run: {problem}"] if is_common else [f"ways: {label}: {problem}" for label in labels]
+        is_common = 1 < len(labels) == len(study.arms)
+        problems += [f"run: {problem}"] if is_common else [f"arms: {label}: {problem}" for label in labels]
     problems += _missing_weights(cells, Path(weights))
     if problems:
         raise ConfigurationError(problems)
@@ -162,7 +164,11 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
 def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
     """A sentence for each folder that is not there, by the key that names it."""
     named = {f"data: {site}": folder for site, folder in study.data.items()}
-    named |= {key: folder for key, folder in (("foreign", study.foreign), ("heldout", study.heldout)) if folder}
+    named |= {
+        key: folder
+        for key, folder in (("out_of_distribution", study.out_of_distribution), ("heldout", study.heldout))
+        if folder
+    }
     problems = []
     for key, folder in named.items():
         if not (path := (root / folder).resolve()).is_dir():
@@ -172,10 +178,10 @@ def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
 
 
 def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
-    """A sentence for each folder that is two sites', or foreign or held out besides: images would be trained and tested
-    on.
+    """A sentence for each folder that is two sites', or out of distribution or held out besides: images would be
+    trained and tested on.
     """
-    others = {"foreign": study.foreign, "heldout": study.heldout}
+    others = {"out_of_distribution": study.out_of_distribution, "heldout": study.heldout}
     named = [*study.data.items(), *((name, folder) for name, folder in others.items() if folder)]
     owners: dict[Path, str] = {}
     problems = []

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 _USUAL = ("accuracy", "balanced_accuracy", "auroc", "auprc", "f1", "dice", "iou", "kappa", "sensitivity", "specificity")
 _LETTERS_OF_A_LINE = 28
-"""Of a way's name beside its point; 60 in one line would leave no room for points."""
+"""Of an arm's name beside its point; 60 in one line would leave no room for points."""
 _MOST_TESTS = 15
 """More comparisons than this are folded up, one table each."""
 _OF_TESTS = (
     "Each value is of one seed, fold and tested site, and counts once, however many {what} are behind it; test {what} "
-    "by site: {tested}. A p-value needs three values that both ways have; where there "
+    "by site: {tested}. A p-value needs three values that both arms have; where there "
     "are fewer, or nothing varies, a dash stands. Values are not independent of each other where folds share images or "
     "sites a model: p-values say less than they seem to."
 )
 _UNTRAINED = (
-    "In some cells the untrained model was chosen, as where no round makes a better one. Such a way's name says in how "
-    "many; what these cells tell says nothing of its training. The table of chosen rounds has more."
+    "In some cells the untrained model was chosen, as where no round makes a better one. Such an arm's name says in "
+    "how many; what these cells tell says nothing of its training. The table of chosen rounds has more."
 )
 _NOTHING = "no cell has told a number yet"
-_WAYS_OF_A_FIGURE = 6
+_ARMS_OF_A_FIGURE = 6
 _NOT_ALWAYS = ("tests-external", "ensemble", "severities-*", "noise*", "elsewhere", "selective*")
 """Tables and figures that not every page has."""
 _OF_DOUBT = (
@@ -71,11 +71,11 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
     main, *others = study.scores or _usual_scores(study.task, rows)
     what = "excerpts" if isinstance(task_named(study.task), SignalClassification) else "images"
     labels = analysis.labels(rows)
-    warnings = [_UNTRAINED] if any(label != way for way, label in labels.items()) else []
+    warnings = [_UNTRAINED] if any(label != arm for arm, label in labels.items()) else []
     tested = analysis.tested_images(rows) or "none yet"
     chosen = analysis.chosen_rounds(rows)
-    rows = [{**row, "way": labels[row["way"]]} for row in rows]
-    voted = [replace(each, way=labels.get(each.way, each.way)) for each in voting.votes(home, cells)]
+    rows = [{**row, "arm": labels[row["arm"]]} for row in rows]
+    voted = [replace(each, arm=labels.get(each.arm, each.arm)) for each in voting.votes(home, cells)]
     comparing = [analysis.comparison(rows, [main, *others], what), analysis.by_site(rows, main, what)]
     points = _points(comparing[0], analysis.heading(main), what)
     sections = [
@@ -131,7 +131,7 @@ def _tests(rows: Sequence[Row], score: str, how: str) -> Section:
     ]
     are_many = any(len(table.rows) > _MOST_TESTS for table in tables)
     shown, folded = ([], tables) if are_many else (tables, [])
-    return Section("tests", "Tests between ways", [how], shown, folded)
+    return Section("tests", "Tests between arms", [how], shown, folded)
 
 
 def _usual_scores(task: str, rows: Sequence[Row]) -> list[str]:
@@ -150,11 +150,11 @@ def _uncertainty(rows: Sequence[Row], what: str) -> Section:
     percents = [0, *DROPPED_PERCENTS]
     scores = [f"accuracy{ending}", *(f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS)]
     found = analysis.comparison(rows, scores, what)
-    ways = [row for row in found.rows if row[1] == "internal"]
+    arms = [row for row in found.rows if row[1] == "internal"]
     body: list[list[TableCell]] = [
-        [percent, *(_middle(row[2 + index]) for row in ways)] for index, percent in enumerate(percents)
+        [percent, *(_middle(row[2 + index]) for row in arms)] for index, percent in enumerate(percents)
     ]
-    header = ("% left out", *(str(row[0]) for row in ways))
+    header = ("% left out", *(str(row[0]) for row in arms))
     selective = Table("selective", "Accuracy without the most uncertain predictions.", header, body)
     curves = _curves(
         "Accuracy without the most uncertain",
@@ -167,68 +167,68 @@ def _uncertainty(rows: Sequence[Row], what: str) -> Section:
     unlike = analysis.elsewhere(rows, what)
     if any(cell is not None for row in unlike.rows for cell in row[1:]):
         tables.append(unlike)
-    said = "How well each way's uncertainty finds its own wrong answers, and how many it must refer for 90 and 95 %."
+    said = "How well each arm's uncertainty finds its own wrong answers, and how many it must refer for 90 and 95 %."
     return Section("uncertainty", "Uncertainty", paragraphs=[said], figures=curves, tables=tables)
 
 
 def _points(table: Table, score: str, what: str) -> Figure:
-    """The main score of every way with its spread: a point internally, a square externally."""
-    ways = list(dict.fromkeys(str(row[0]) for row in table.rows))
+    """The main score of every arm with its spread: a point internally, a square externally."""
+    arms = list(dict.fromkeys(str(row[0]) for row in table.rows))
     shown = {(str(row[0]), str(row[1])): row[2] for row in table.rows if row[2] is not None}
     if not shown:
-        return Figure("ways", "Every way", why_none="no cell is finished yet")
+        return Figure("arms", "Every arm", why_none="no cell is finished yet")
 
     def draw(axes: Axes) -> None:
         for kind, marker, colour, beside in (("internal", "o", COLOURS[0], 0.0), ("external", "s", COLOURS[1], 0.3)):
             label = kind
-            for place, way in enumerate(ways):
-                if (cell := shown.get((way, kind))) is not None:
+            for place, arm in enumerate(arms):
+                if (cell := shown.get((arm, kind))) is not None:
                     known = cell.number if isinstance(cell, Partly) else cell
                     spread = known.std if isinstance(known, Spread) else None  # of a single value it is not known
                     where = (_middle(cell), -place - beside)
                     axes.errorbar(*where, xerr=spread, fmt=marker, capsize=3, ms=4, color=colour, label=label)
                     label = ""
-        names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name in ways]
-        axes.set_yticks([-place - 0.15 for place in range(len(ways))], names, size=8)
-        axes.set_ylim(-len(ways) + 0.3, 0.4)
+        names = ["\n".join(wrap(name, _LETTERS_OF_A_LINE)) for name in arms]
+        axes.set_yticks([-place - 0.15 for place in range(len(arms))], names, size=8)
+        axes.set_ylim(-len(arms) + 0.3, 0.4)
 
     body = [[*pair, cell] for pair, cell in shown.items()]
     words = Words(
-        "ways",
-        "Every way",
+        "arms",
+        "Every arm",
         "Mean over sites, and its standard deviation over seeds and folds where there are several.",
-        f"Points: {score} of every way on test {what}, internal and external.",
+        f"Points: {score} of every arm on test {what}, internal and external.",
     )
     return panel(
         words,
-        Table("ways", f"{score} of every way.", ("way", "tested on", score), body),
+        Table("arms", f"{score} of every arm.", ("arm", "tested on", score), body),
         draw,
         {"xlabel": score},
-        height=max(2.5, 0.42 * len(ways) + 1.2),
+        height=max(2.5, 0.42 * len(arms) + 1.2),
     )
 
 
 def _curves(
     title: str, caption: str, table: Table, *, xlabel: str, ylabel: str, are_names: bool = False
 ) -> list[Figure]:
-    """A line for each way; where they are too many for one figure, some at a time, all on the same range."""
-    ways = table.header[1:]
-    if len(ways) <= MOST_NAMED:
+    """A line for each arm; where they are too many for one figure, some at a time, all on the same range."""
+    arms = table.header[1:]
+    if len(arms) <= MOST_NAMED:
         drawn = lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)
         return [drawn]
     found = [number(cell) for row in table.rows for cell in row[1:] if is_number(cell)]
     edge = 0.05 * (max(found) - min(found)) if found else 0.0
     limits = (min(found) - edge, max(found) + edge) if edge else (None, None)
     figures = []
-    for start in range(0, len(ways), _WAYS_OF_A_FIGURE):
-        chosen = range(1 + start, 1 + min(start + _WAYS_OF_A_FIGURE, len(ways)))
+    for start in range(0, len(arms), _ARMS_OF_A_FIGURE):
+        chosen = range(1 + start, 1 + min(start + _ARMS_OF_A_FIGURE, len(arms)))
         part = Table(
-            f"{table.name}-{1 + start // _WAYS_OF_A_FIGURE}",
+            f"{table.name}-{1 + start // _ARMS_OF_A_FIGURE}",
             table.caption,
             (table.header[0], *(table.header[column] for column in chosen)),
             [[row[0], *(row[column] for column in chosen)] for row in table.rows],
         )
-        of_all = f"{title}: ways {chosen[0]} to {chosen[-1]} of {len(ways)}"
+        of_all = f"{title}: arms {chosen[0]} to {chosen[-1]} of {len(arms)}"
         drawn = lines(of_all, caption, part, limits=limits, are_names=are_names, xlabel=xlabel, ylabel=ylabel)
         figures.append(drawn)
     return figures
@@ -245,17 +245,17 @@ def _noise(table: Table, score: str, what: str) -> list[Figure]:
 
 
 def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
-    """How the probability of class 1 is spread in each severity, by way; models on their own sites' images."""
+    """How the probability of class 1 is spread in each severity, by arm; models on their own sites' images."""
     edges = np.linspace(0, 1, 11)
-    by_way: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_arm: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in voted:
         if each.model_of in (each.tested_on, POOLED):
             predicted = each.predicted
             for name, of_image in zip(predicted.severities, predicted.probabilities, strict=True):
                 if name:
-                    by_way[each.way][name].append(float(of_image[1]))
+                    by_arm[each.arm][name].append(float(of_image[1]))
     figures = []
-    for index, (way, severities) in enumerate(by_way.items()):
+    for index, (arm, severities) in enumerate(by_arm.items()):
         ordered = voting.in_order(severities)
         counted = {
             voting.name_of_severity(each, names): np.histogram(severities[each], bins=edges)[0] for each in ordered
@@ -272,11 +272,11 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
         ]
         words = Words(
             f"severities-{index + 1}",
-            f"Probabilities by severity: {way}",
+            f"Probabilities by severity: {arm}",
             "Share of the images of each severity, by the votes' probability of being referable, at their own sites.",
-            f"Histograms of {way}, one for each severity.",
+            f"Histograms of {arm}, one for each severity.",
         )
-        table = Table(words.name, f"Images of {way}.", ("probability", *counted), body)
+        table = Table(words.name, f"Images of {arm}.", ("probability", *counted), body)
         labels = {"xlabel": "probability of being referable", "ylabel": "share of images"}
         figures.append(panel(words, table, draw, labels))
     return figures

@@ -85,7 +85,7 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
     """
     if home == path:
         raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
-    for folder in (*study.data.values(), *([study.foreign] if study.foreign else [])):
+    for folder in (*study.data.values(), *([study.out_of_distribution] if study.out_of_distribution else [])):
         if home.resolve().is_relative_to((path.parent / folder).resolve()):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])
 
@@ -93,7 +93,7 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
 def name_of(cell: Cell) -> str:
     """What people call a cell."""
     turn = f", fold {cell.turn.outer}/{cell.turn.inner}" if cell.turn else ""
-    return f"{cell.way}, seed {cell.configuration.run.seed}{turn}"
+    return f"{cell.arm}, seed {cell.configuration.run.seed}{turn}"
 
 
 class _Told:

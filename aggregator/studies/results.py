@@ -18,7 +18,7 @@ RESULT = "result.json"
 PREDICTIONS = "predictions"
 TABLE = "results.csv"
 _FIXED = (
-    *("way", "seed", "outer", "inner", "model_of", "tested_on", "split", "images", "loss"),
+    *("arm", "seed", "outer", "inner", "model_of", "tested_on", "split", "images", "loss"),
     *(
         "chosen_round",
         "rounds",
@@ -64,7 +64,7 @@ def table_rows(home: Path, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             continue
         turn = cell.turn
         fixed = {
-            "way": cell.way,
+            "arm": cell.arm,
             "seed": cell.configuration.run.seed,
             "outer": turn.outer if turn else None,
             "inner": turn.inner if turn else None,

@@ -65,7 +65,7 @@ def youden_cut(predicted: Predicted) -> float:
 class Voted:
     """The models of one outer fold's inner turns, voting softly: their probabilities are averaged, and their cuts."""
 
-    way: str
+    arm: str
     seed: int
     outer: int | None
     model_of: str
@@ -80,8 +80,8 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
     """
     groups: dict[Key, list[Cell]] = defaultdict(list)
     for cell in cells:
-        groups[cell.way, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
-    for (way, seed, outer), members in groups.items():
+        groups[cell.arm, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
+    for (arm, seed, outer), members in groups.items():
         if any(result_of(home, member) is None for member in members):
             continue
         first = folder_of(home, members[0]) / PREDICTIONS
@@ -93,7 +93,7 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
             if not validated or together is None or together.probabilities.shape[1] != 2:
                 continue
             cut = math.fsum(map(youden_cut, validated)) / len(validated)
-            yield Voted(way, seed, outer, model_of, tested_on, together, cut)
+            yield Voted(arm, seed, outer, model_of, tested_on, together, cut)
 
 
 def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) -> Table:
@@ -103,10 +103,10 @@ def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) ->
     scored: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
     for each in found:
         kind = "internal" if each.model_of in (each.tested_on, POOLED) else "external"
-        scored[each.way, kind].append(_vote_scores(each, severities))
+        scored[each.arm, kind].append(_vote_scores(each, severities))
     body = [
-        [way, kind, *(spread([one[name] for one in of_way if name in one]) for name in (*names, *severities))]
-        for (way, kind), of_way in scored.items()
+        [arm, kind, *(spread([one[name] for one in of_arm if name in one]) for name in (*names, *severities))]
+        for (arm, kind), of_arm in scored.items()
     ]
     caption = "Cut where sensitivity + specificity is greatest on validation images (Youden): mean ± standard deviation"
     if any(each.outer is not None for each in found):
@@ -116,7 +116,7 @@ def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) ->
     if severities:
         caption += " Of each severity: the share that is right."
     heads = [name_of_severity(each, names_of_severities) for each in severities]
-    return Table("ensemble", caption, ("way", "tested on", *names, *heads), body)
+    return Table("ensemble", caption, ("arm", "tested on", *names, *heads), body)
 
 
 def _vote_scores(voted: Voted, severities: Sequence[str]) -> dict[str, float]:

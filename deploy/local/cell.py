@@ -41,7 +41,7 @@ from shared.learning.reliability import image_uncertainty
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate, tame
 
-FOREIGN = "foreign"
+OUT_OF_DISTRIBUTION = "out_of_distribution"
 ROUNDS = "rounds"
 """Name of the folder for what a reference leaves."""
 
@@ -111,7 +111,11 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
     """How each site's final model does on every site's images that have its classes."""
     task = task_named(configuration.run.task)
     options = task.options(configuration.run.task_options)
-    foreign = task.open_unlabelled(Path(configuration.foreign), options) if configuration.foreign else ()
+    ood = (
+        task.open_unlabelled(Path(configuration.out_of_distribution), options)
+        if configuration.out_of_distribution
+        else ()
+    )
     tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
     for model_of, final in outcome.finals.items():
         asked = _Asked(final.network(), final, home / PREDICTIONS / model_of)
@@ -128,9 +132,15 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
             for variance in configuration.noise:
                 noisy = [with_noise(image, variance, configuration.run.seed) for image in images]
                 yield fixed | asked.row(site, f"noise-{variance:g}", noisy)
-        if foreign:
-            scores = {"ood_auroc": asked.ood_auroc(own, foreign)}
-            counted = {"tested_on": FOREIGN, "split": FOREIGN, "images": len(foreign), "loss": None, "scores": scores}
+        if ood:
+            scores = {"ood_auroc": asked.ood_auroc(own, ood)}
+            counted = {
+                "tested_on": OUT_OF_DISTRIBUTION,
+                "split": OUT_OF_DISTRIBUTION,
+                "images": len(ood),
+                "loss": None,
+                "scores": scores,
+            }
             yield fixed | counted
 
 

@@ -295,7 +295,7 @@ def pixel_scores(truth: NDArray[np.integer], probabilities: Floats, uncertainty:
 
 
 def ood_auroc(inside: Floats, outside: Floats) -> Score:
-    """P(a foreign image is more uncertain than one of the site's own), a tie counting one half (Zhang et al., FedEE).
+    """P(an out-of-distribution image is more uncertain than one of the site's own), a tie counting one half (FedEE).
 
     Args:
         inside: (N,) uncertainty of the site's own test images, in [0, 1].
@@ -311,8 +311,8 @@ def ood_auroc(inside: Floats, outside: Floats) -> Score:
     fewest = min(inside.size, outside.size)
     if fewest == 0:
         return Score(None, 0)
-    is_foreign = np.arange(inside.size + outside.size) >= inside.size
-    return Score(ranking(np.concatenate((inside, outside)), is_foreign).auroc(), fewest)
+    is_ood = np.arange(inside.size + outside.size) >= inside.size
+    return Score(ranking(np.concatenate((inside, outside)), is_ood).auroc(), fewest)
 
 
 def left_by_referral(doubt: Ranking) -> tuple[Counts, Counts]:

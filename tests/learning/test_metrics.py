@@ -347,7 +347,7 @@ def test_referral_is_the_least_that_any_threshold_reaches(pairs, percent):
     assert found.value == (min(enough) if enough else None)
 
 
-def test_foreign_images_are_told_by_their_uncertainty():
+def test_out_of_distribution_images_are_told_by_their_uncertainty():
     """Of 3 · 2 pairs, 0.9 is above all three; 0.2 is above one and level with one."""
     assert ood_auroc(np.array([0.1, 0.2, 0.6]), np.array([0.9, 0.2])) == Score((3 + 1.5) / 6, 2)
     assert ood_auroc(np.array([0.5] * 4), np.array([0.5] * 3)) == Score(0.5, 3)

@@ -454,22 +454,22 @@ def test_grades_that_changed_since_are_one_sentence(site, tmp_path):
         one.trainer.network(5, one.files.received, one.files.start, one.files.kept)
 
 
-def test_a_model_is_asked_about_foreign_images_and_only_the_comparison_leaves(site, tmp_path):
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
+def test_a_model_is_asked_about_out_of_distribution_images_and_only_the_comparison_leaves(site, tmp_path):
+    ood = tmp_path / "out_of_distribution"
+    ood.mkdir()
     noise = np.random.default_rng(1)
     for number in range(8):
-        Image.fromarray(noise.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(foreign / f"{number}.png")
+        Image.fromarray(noise.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(ood / f"{number}.png")
     one = Round(site, tmp_path)
     assert all("ood_auroc" not in row.scores for row in one.rows())
-    one.trainer = replace(one.trainer, foreign=foreign)
-    one.dataset = replace(one.dataset, foreign=GRADING.open_unlabelled(foreign, one.trainer.options))
+    one.trainer = replace(one.trainer, ood=ood)
+    one.dataset = replace(one.dataset, ood=GRADING.open_unlabelled(ood, one.trainer.options))
     one.work()
     told = {(row.epoch, row.split): row.scores["ood_auroc"] for row in one.rows()}
     model = one.trainer.network(4, one.files.received, one.files.start, None)
     inside, outside = (
         image_uncertainty(GRADING, model, samples, Evidential(0.05, 1))
-        for samples in (one.dataset.test, one.dataset.foreign)
+        for samples in (one.dataset.test, one.dataset.ood)
     )
     assert (len(inside), len(outside)) == (len(one.dataset.test), 8)
     by_hand = np.mean([(o > i) + 0.5 * (o == i) for o in outside for i in inside])

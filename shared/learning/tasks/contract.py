@@ -105,7 +105,7 @@ class Dataset(Generic[SampleT]):
     """One site's images, in sets that are unions of whole blocks of its division.
 
     Args:
-        foreign: images unlike the site's own, without labels, to see whether a model is less sure of them.
+        ood: images unlike the site's own, without labels, to see whether a model is less sure of them.
         repeats: by id, how often an image is trained on in an epoch, where it is more than once.
         blocks: the number of each unit's block, by the unit's id; see ``splits.unit_of``.
     """
@@ -114,7 +114,7 @@ class Dataset(Generic[SampleT]):
     validation: Sequence[SampleT]
     test: Sequence[SampleT]
     classes: tuple[str, ...]
-    foreign: Sequence[SampleT] = ()
+    ood: Sequence[SampleT] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
     blocks: Mapping[str, int] = field(default_factory=dict)
 

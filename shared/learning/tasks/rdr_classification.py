@@ -67,7 +67,7 @@ class RdrClassification(FrozenClassification[RdrOptions, Scan]):
         return Collection(read_scans(root, options.severities, options.referable_from, options.image_size), _CLASSES)
 
     def open_unlabelled(self, path: Path, options: RdrOptions) -> Sequence[Scan]:
-        """Each file is one picture, which stands in all channels: enough for images that are foreign to the task."""
+        """Each file is one picture, which stands in all channels: enough for images out of the task's distribution."""
         return [
             Scan(file.stem, three_channels([read_image(file)] * 4, options.image_size), 0, 0)
             for file in list_images(path)
