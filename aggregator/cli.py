@@ -29,9 +29,9 @@ from shared.commands import (
     values_by_name,
     work_option,
 )
-from shared.counted import counted
 from shared.errors import ConfigurationError
-from shared.visible import typed
+from shared.escaping import quoted
+from shared.plurals import pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,7 +281,8 @@ def new_run(
         output = require_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), require_free)
     write_file(output, run_of(work, configuration, answers))
     say(f"wrote {output}")
-    say(f"next: read it, change what you like, then `dropfed-aggregator validate {typed(output)} --work {typed(work)}`")
+    validate = f"`dropfed-aggregator validate {quoted(output)} --work {quoted(work)}`"
+    say(f"next: read it, change what you like, then {validate}")
 
 
 class _Names(click.ParamType[list[str]]):
@@ -320,7 +321,7 @@ def validate(run_yaml: Path, work: Path, as_json: bool) -> None:
 
     prepared = prepare(work, run_yaml)
     run = prepared.run
-    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {counted(run.rounds, 'round')}"
+    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {pluralize(run.rounds, 'round')}"
     report([Finding("ok", what), *remarks(prepared)], as_json=as_json)
 
 
@@ -479,7 +480,7 @@ def pause(run: str, work: Path) -> None:
     if store.stop_requested:
         raise ConfigurationError([f"{run} is being closed, and cannot be paused any more"])
     store.pause()
-    say(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {typed(work)}`")
+    say(f"{run} is paused; go on with `dropfed-aggregator resume {run} --work {quoted(work)}`")
 
 
 @main.command()

@@ -17,13 +17,13 @@ from aggregator.provision_plan import NO_ADMIN, Facts, Login, Step, Wish
 from aggregator.setup import Entrance, invite_path
 from aggregator.site import read_invite
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError
+from shared.escaping import escape
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import check_record
 from shared.folder.contract import check_path
 from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
 from shared.settings import read_password
-from shared.visible import visible
 
 OWN_PASSWORD = f"passwords/{AGGREGATOR}"  # no site is called so
 SITES_PASSWORDS = "passwords-for-sites"
@@ -204,7 +204,7 @@ class Cloud(Host):
                     f"everything by `dropfed-aggregator revoke {site}` and run this again"
                 )
             if found.share is not None and found.share.expiration is not None:
-                yield f"warning: {site}: its share ends on {visible(found.share.expiration)}; have it prolonged"
+                yield f"warning: {site}: its share ends on {escape(found.share.expiration)}; have it prolonged"
         if any(found.has_folder for found in facts.values()):
             for other in self._cloud.shares(self.wish.federation):
                 yield f"warning: {self.wish.federation}, with all sites' folders, is open to {other}; take that back"

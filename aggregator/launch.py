@@ -13,13 +13,13 @@ from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from aggregator.tracking import tracker
+from shared.escaping import quoted
 from shared.exchange.records import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
 from shared.learning.aggregation import Aggregation
 from shared.logs import log_to
-from shared.visible import typed
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         logger.warning("%s; what is due to its sites is still sent", ended_already(run.run))
     logger.info("run %s: %s by %s over %s", run.run, run.task, run.method, ", ".join(run.sites))
     if store.paused:
-        resume = f"`dropfed-aggregator resume {run.run} --work {typed(work)}`"
+        resume = f"`dropfed-aggregator resume {run.run} --work {quoted(work)}`"
         logger.warning("run %s is paused; go on with %s", run.run, resume)
     return Daemon(
         store,

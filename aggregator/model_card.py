@@ -25,6 +25,7 @@ from aggregator.overview import read_channels
 from aggregator.report import Document, run_report
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
@@ -32,7 +33,6 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records import FinalCard, Sharing
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
-from shared.visible import typed
 
 CARD_JSON = "model-card.json"
 CARD_TEXT = "model-card.md"
@@ -65,7 +65,7 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
         DropfedError: what is kept of the run is damaged.
     """
     if (card := store.card()) is None:
-        ends = f"`dropfed-aggregator stop {store.run} --work {typed(work)}` ends it with the best model so far"
+        ends = f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` ends it with the best model so far"
         why = store.aborted() or f"it has not ended, and {ends}"
         raise ConfigurationError([f"{store.run} has no final model: {why}"])
     if output.exists():

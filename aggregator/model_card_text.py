@@ -7,8 +7,8 @@ from typing import Any
 
 from aggregator.report import Document
 from aggregator.report.text import table_lines
-from shared.counted import counted
-from shared.visible import visible
+from shared.escaping import escape
+from shared.plurals import pluralize
 
 NOT_TOLD = "not told"
 
@@ -24,12 +24,12 @@ def card_text(card: Document) -> str:
         "rounds": f"{rounds['trained']} of {rounds['planned']} trained; the model is {run['chosen']} "
         f"({run['chosen_because']})",
         "answers": verdicts or NOT_TOLD,
-        "parameters": f"{model['parameters']:,} in {counted(model['tensors'], 'tensor')}",
+        "parameters": f"{model['parameters']:,} in {pluralize(model['tensors'], 'tensor')}",
         "file": f"{model['file']}, {model['bytes']:,} bytes",
         "SHA-256": model["sha256"],
         "licence": card["licence"] or f"{NOT_TOLD}: it is for the PI to say, before the model is handed on",
     }
-    lines = [f"# {visible(run['name'])}", "", f"Outcome: {visible(run['outcome']['text'])}.", ""]
+    lines = [f"# {escape(run['name'])}", "", f"Outcome: {escape(run['outcome']['text'])}.", ""]
     lines += ["## Use", "", card["intended_use"], ""]
     lines += [f"- {limit}" for limit in card["limits"]]
     lines += ["", "## Model", "", *_table(("", ""), list(facts.items()))]

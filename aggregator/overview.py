@@ -16,6 +16,7 @@ from aggregator.site import is_published, lacks_messages, open_channel
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, RejectedError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
@@ -26,7 +27,6 @@ from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import chosen_text
 from shared.learning.tasks import SELECTION_SCORES
-from shared.visible import typed
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
@@ -69,7 +69,7 @@ def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
     for _ in range(MOST_READINGS):
         runs = runs_in(work)
         if not runs:
-            command = f"`dropfed-aggregator launch RUN.yaml --work {typed(work)}`"
+            command = f"`dropfed-aggregator launch RUN.yaml --work {quoted(work)}`"
             raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
         store = runs[-1]
         marks = store.marks()
@@ -130,7 +130,7 @@ def overview_text(state: dict[str, Any]) -> str:
     lines = [f"outcome: {state['outcome']['text']}"] if state["outcome"] else []
     lines.append(f"run {state['run']}: {state['state']}, {where}")
     if not state["running"] and state["next"]:
-        command = f"dropfed-aggregator launch {typed(state['configuration'])} --work {typed(state['work'])}"
+        command = f"dropfed-aggregator launch {quoted(state['configuration'])} --work {quoted(state['work'])}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state["waits_for"]:
         lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
@@ -212,7 +212,7 @@ def _next(work: Path, store: RunStore, run: RunConfiguration, waited_for: list[s
     if store.stop_requested:
         return "the best model so far is chosen, and the run ends"
     if store.paused:
-        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {typed(work)}`"
+        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {quoted(work)}`"
     if store.round_no > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
     following = f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round (validation alone)"

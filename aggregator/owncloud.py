@@ -29,12 +29,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 from shared.doors import Refusal
 from shared.doors.schema import fill_json, fill_loosely
 from shared.errors import ActionRequiredError
+from shared.escaping import escape
 from shared.folder.address import checked_url
 from shared.folder.answers import MAX_REMARK_BYTES, Answer
 from shared.folder.connection import NOBODY, Connection
 from shared.folder.login import Password
 from shared.folder.webdav import WebDavFolder
-from shared.visible import visible
 
 _Kind = TypeVar("_Kind")
 
@@ -90,7 +90,7 @@ class Share(_Told):
     def __str__(self) -> str:
         kind = KINDS.get(self.share_type, f"share of kind {self.share_type}")
         of_whom = self.label or self.name if self.share_type == LINK else self.share_with
-        return f"{kind} {visible(of_whom or self.id)}"
+        return f"{kind} {escape(of_whom or self.id)}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def product_of(server: str, ca_file: Path | None) -> str | None:
         return None
     if status.maintenance:
         raise ActionRequiredError(f"{server} is under maintenance: run the command again when it is over.")
-    return visible(f"{status.productname} {status.versionstring}")
+    return escape(f"{status.productname} {status.versionstring}")
 
 
 class OwnCloud:
@@ -293,7 +293,7 @@ class OwnCloud:
             )
         if reply is None or answer.status not in _WITH_REASON:
             raise self._connection.error(answer, method, where)
-        reason = visible(reply.meta.message or f"{answer.status}, without a reason")[:MAX_REASON]
+        reason = escape(reply.meta.message or f"{answer.status}, without a reason")[:MAX_REASON]
         raise RefusedError(f"{self.server} was asked to {doing} and refuses: {reason}", answer.status)
 
 

@@ -22,8 +22,8 @@ from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
 from shared.check import Finding
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError, DataError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
@@ -46,8 +46,8 @@ from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import Collection, Options, Task
 from shared.learning.tolerance import HeldOutSet, score_name
+from shared.plurals import pluralize
 from shared.sizes import size_text
-from shared.visible import typed
 
 PUBLISHED_WEIGHTS = "weights"
 """Where in the work directory published weights, such as ImageNet's, are looked for first."""
@@ -225,7 +225,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
     if (images := prepared.heldout.images) is not None:
         counts = target_counts(prepared.task, images.samples, len(images.classes))
-        told = f"{counted(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
+        told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
     yield _about_tolerance(prepared)
     if prepared.by_default:
@@ -233,7 +233,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     yield _steps(requirements(run))
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
-        yield Finding("note", f"quorum: all {counted(run.quorum, 'site')}; {waits}")
+        yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
@@ -291,7 +291,7 @@ def _sizes_of_a_round(prepared: Prepared) -> tuple[int, int]:
 
 def _kept(run: RunConfiguration) -> str:
     if run.keep == "all":
-        return f"keep: the models of {counted(run.rounds, 'round')} stay in each folder"
+        return f"keep: the models of {pluralize(run.rounds, 'round')} stay in each folder"
     return f"keep: {run.keep}"
 
 
@@ -321,7 +321,7 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
     return untold + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
         f"{store.goes_on_by}; to end it with the best model so far, call "
-        f"`dropfed-aggregator stop {store.run} --work {typed(work)}` before that"
+        f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` before that"
         for store in open_runs(work)
         if store.run != run.run
     ]

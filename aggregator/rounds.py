@@ -33,8 +33,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from shared.counted import counted
 from shared.learning.schedules import order_of_asking
+from shared.plurals import pluralize
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _start(run: RunFacts) -> list[Action]:
     if run.stop_requested:
         return [ChooseFinal("the PI stopped the run before its first round")]
     if all_answered and left < run.quorum:
-        return [Abort(f"only {left} of {counted(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
+        return [Abort(f"only {left} of {pluralize(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
     if left >= run.quorum and not run.paused and (all_answered or run.waited_s >= run.consent_deadline_s):
         return [_open(run, 1)]
     return []
@@ -304,7 +304,7 @@ def _go_on(run: RunFacts) -> list[Action]:
     if run.paused:
         return []
     if (left := len(run.available)) < run.quorum:
-        of = counted(len(run.sites), "site")
+        of = pluralize(len(run.sites), "site")
         why = f"only {left} of {of} were left after round {run.round_no}, the quorum is {run.quorum}"
         return [ChooseFinal(why)]
     return [_open(run, run.round_no + 1)]

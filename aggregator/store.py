@@ -35,6 +35,7 @@ from pathlib import Path
 from shared.doors.numbers import finite
 from shared.doors.schema import AnyRecord
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef, Name
@@ -60,7 +61,6 @@ from shared.exchange.trust import open_record
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
-from shared.visible import typed
 
 MOST_NAMED = 3  # settings that differ
 
@@ -107,7 +107,7 @@ class RunStore(RunFiles):
     @property
     def goes_on_by(self) -> str:
         """The command that goes on with the run as it was begun, whatever became of the file that it was begun by."""
-        return f"`dropfed-aggregator launch {typed(self.home / names.RUN_CONFIGURATION)} --work {typed(self._work)}`"
+        return f"`dropfed-aggregator launch {quoted(self.home / names.RUN_CONFIGURATION)} --work {quoted(self._work)}`"
 
     # --- what was offered ----------------------------------------------------------------------------------
 
@@ -393,8 +393,8 @@ def if_another_launch(work: Path) -> str:
     run = begun[-1].run
     return (
         f"another daemon works in this directory; run {run} goes on there, and nothing was begun: watch it by "
-        f"`dropfed-aggregator status --work {typed(work)}`, and "
-        f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {typed(work)}`"
+        f"`dropfed-aggregator status --work {quoted(work)}`, and "
+        f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {quoted(work)}`"
     )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shared.commands import say
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
 from shared.exchange.names import SCRATCH
 from shared.folder.address import is_loopback, shown
@@ -25,6 +24,7 @@ from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.plurals import pluralize
 from shared.sizes import size_text
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     except DataError as error:
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     classes = ", ".join(found.classes)
-    yield Finding("ok", f"{task_name}: {counted(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
+    yield Finding("ok", f"{task_name}: {pluralize(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
     yield from _held_out(task, found)
 
 
@@ -232,7 +232,7 @@ def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """Check that all of a task's out-of-distribution images can be read; arguments and errors as above."""
     task = task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
-    yield Finding("ok", f"{task_name}: {counted(len(found), 'out-of-distribution image')} in {root}")
+    yield Finding("ok", f"{task_name}: {pluralize(len(found), 'out-of-distribution image')} in {root}")
 
 
 def task_of(setting: str, task_name: str) -> Task:

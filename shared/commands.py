@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import click
 
 from shared.errors import ConfigurationError, DropfedError
+from shared.escaping import escape
 from shared.folder.durable import disk_trouble
-from shared.visible import visible
 
 Answer = TypeVar("Answer")
 WATCHED_EVERY_S = 2.0
@@ -37,7 +37,7 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
         err: to standard error.
         nl: end the last line.
     """
-    click.echo("\n".join(map(visible, text.split("\n"))), err=err, nl=nl)
+    click.echo("\n".join(map(escape, text.split("\n"))), err=err, nl=nl)
 
 
 class Commands(click.Group):

@@ -5,14 +5,14 @@ failure that the daemons tell apart are types: ``TransientError`` goes away by w
 needs a person, ``RejectedError`` is input that is refused for good.
 
 Messages quote what others wrote: names of files, answers of servers, reasons. Whatever is quoted, a message is made
-harmless where it comes into being (``shared.visible``), so that it is one line wherever it is told.
+harmless where it comes into being (``shared.escaping``), so that it is one line wherever it is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.visible import visible
+from shared.escaping import escape
 
 
 class DropfedError(Exception):
@@ -23,7 +23,7 @@ class DropfedError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(visible(message))
+        super().__init__(escape(message))
 
 
 class _ManyProblemsError(DropfedError):
@@ -34,7 +34,7 @@ class _ManyProblemsError(DropfedError):
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(map(visible, problems))
+        self.problems = tuple(map(escape, problems))
         Exception.__init__(self, "\n".join(self.problems))
 
 
@@ -88,8 +88,8 @@ class RejectedError(DropfedError):
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
-        self.file = visible(file)
-        self.reason = visible(reason)
+        self.file = escape(file)
+        self.reason = escape(reason)
 
 
 class DoubtfulError(RejectedError):

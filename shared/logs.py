@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from shared.visible import visible
+from shared.escaping import escape
 
 MAX_BYTES = 5_000_000  # of one log file; five old ones are kept
 LogForm = Literal["text", "json"]
@@ -26,7 +26,7 @@ class _TextLine(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
+        return escape(super().format(record))
 
 
 class _JsonLine(logging.Formatter):

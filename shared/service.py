@@ -14,7 +14,7 @@ import socket
 import time
 from threading import Event
 
-from shared.visible import visible
+from shared.escaping import escape
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Manager:
         """Show a status, if it is another than before."""
         if status != self._status:
             self._status = status
-            self.tell(f"STATUS={visible(status)}")
+            self.tell(f"STATUS={escape(status)}")
 
 
 _manager: Manager | None = None

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from shared.errors import ActionRequiredError, DropfedError, RejectedError, TransientError
+from shared.escaping import escape
 from shared.folder.durable import disk_trouble
-from shared.visible import visible
 
 LONGEST_PAUSE_S = 300.0
 _SHOWN = 200  # characters of what a library says
@@ -112,8 +112,8 @@ def held_against(path: str) -> Iterator[None]:
 @lru_cache(maxsize=1000)
 def _log(path: str, what: str) -> None:
     """Log what was just raised: once, for the same is looked at again and again."""
-    logger.exception("%s: %s", visible(path), what)
+    logger.exception("%s: %s", escape(path), what)
 
 
 def _named(error: Exception) -> str:
-    return visible(f"{type(error).__name__} ({error})")[:_SHOWN]
+    return escape(f"{type(error).__name__} ({error})")[:_SHOWN]

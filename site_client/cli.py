@@ -26,10 +26,10 @@ from shared.commands import (
     values_by_name,
     work_option,
 )
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
+from shared.escaping import quoted
 from shared.learning.tasks import TASK_NAMES
-from shared.visible import typed
+from shared.plurals import pluralize
 
 WORK = work_option("site.yaml")
 MODEL = click.option(
@@ -265,7 +265,7 @@ def predict(images: Path, work: Path, model: Path | None, output: Path) -> None:
         say(f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True)
     table, count, problems = write_predictions(kept, images, output)
     by = f"by the model of {kept.card.run}, θ {kept.card.theta:.4f}"
-    say(f"{counted(count, 'image')} {by}: {table}")
+    say(f"{pluralize(count, 'image')} {by}: {table}")
     if problems:
         say("\n".join(problems), err=True)
         raise SystemExit(1)
@@ -365,7 +365,7 @@ def rotate_key(work: Path, yes: bool) -> None:
         handover = rotate(work)
     say(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
-        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {typed(work)}`; then, "
+        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {quoted(work)}`; then, "
         f"not before, put {work / KEY_FILE} into the backup in place of the old one"
     )
 
@@ -412,7 +412,7 @@ def pause(work: Path) -> None:
 
     require_site(work)
     store.pause(work)
-    say(f"paused; go on with `dropfed-site resume --work {typed(work)}`")
+    say(f"paused; go on with `dropfed-site resume --work {quoted(work)}`")
 
 
 @main.command()
@@ -469,12 +469,12 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     if (over := why_over(work, run)) is not None:
         raise ConfigurationError([f"{run}: {over}"])
     if now == "agreed":
-        leave = f"`dropfed-site withdraw {run} --work {typed(work)}` leaves it"
+        leave = f"`dropfed-site withdraw {run} --work {quoted(work)}` leaves it"
         raise ConfigurationError([f"{run}: this site has agreed to it already; {leave}"])
     if answer == "yes" and (refused := why_refused(work, run)) is not None:
         remedy = (
             f"see policy: in {work / FILE} and the images; a change there holds once the daemon is started anew, then "
-            f"approve again, or `dropfed-site decline {run} --work {typed(work)}`"
+            f"approve again, or `dropfed-site decline {run} --work {quoted(work)}`"
         )
         raise ConfigurationError([f"{run}: cannot be agreed to, for the daemon would decline it: {refused}; {remedy}"])
     before = decision(work, run)
@@ -491,7 +491,7 @@ def _when_told(work: Path) -> str:
     if is_paused(work):
         return "once it is resumed: it is paused now"
     return (
-        "at its next look" if is_at_work(work) else f"once it runs: `dropfed-site run --work {typed(work)}` starts it"
+        "at its next look" if is_at_work(work) else f"once it runs: `dropfed-site run --work {quoted(work)}` starts it"
     )
 
 

@@ -10,8 +10,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
@@ -25,7 +25,7 @@ from shared.learning.private_gradients import Secret
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.seeds import split_seed
 from shared.learning.tasks.contract import Dataset
-from shared.visible import typed
+from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
@@ -138,7 +138,7 @@ def committed(work: Path, channel: Channel, site: SiteConfiguration, run: RunCon
     here = find(run.task, units, found.division.blocks, site.policy.minimum_count)
     lost = sum(number not in here.own.blocks for name in SPLITS for number in agreed.sets[name])
     if lost:
-        what = counted(lost, "block of images", "blocks of images")
+        what = pluralize(lost, "block of images", "blocks of images")
         logger.warning("run %s goes on without %s, in which one is lost or changed", run.run, what)
     members = here.members(agreed.sets)
     enough = len(members["train"]) >= site.policy.minimum_training_images
@@ -209,7 +209,7 @@ def _require_unanswered(work: Path, budget: Budget, run: RunConfiguration) -> No
         raise ActionRequiredError(
             f"run {run.run} is private, and this site lost its disk: only a person knows whether {BUDGET} is the "
             "newest, for what the folder holds others can remove; decline the run, or see what "
-            f"`dropfed-site accept-division --work {typed(work)}` would mean"
+            f"`dropfed-site accept-division --work {quoted(work)}` would mean"
         )
 
 

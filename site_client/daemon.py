@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from shared import service
-from shared.counted import counted
 from shared.errors import (
     ActionRequiredError,
     AlreadyExistsError,
@@ -24,6 +23,7 @@ from shared.errors import (
     RejectedError,
     Stopped,
 )
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
@@ -52,9 +52,9 @@ from shared.folder.stopping import cut_after
 from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
+from shared.plurals import pluralize
 from shared.polling import Polling
 from shared.trouble import Trouble
-from shared.visible import typed
 from site_client import rounds, store
 from site_client.commitment import commit, committed, release
 from site_client.configuration import FILE, SiteConfiguration, note_running, other_site
@@ -189,7 +189,7 @@ class Daemon:
         if not store.is_paused(self._work):
             return "outside hours" if self._is_kept_from_training() else self._resting
         if self._heartbeat.phase != "paused":
-            resume = f"`dropfed-site resume --work {typed(self._work)}`"
+            resume = f"`dropfed-site resume --work {quoted(self._work)}`"
             logger.info("paused: nothing is read or answered, and only the heartbeat sent, until %s", resume)
         return "paused"
 
@@ -349,7 +349,7 @@ class Daemon:
                 self._folder.create(names.SITE_CARD, path.read_bytes())
             except AlreadyExistsError as error:
                 raise ActionRequiredError(
-                    f"{error} `dropfed-site check --work {typed(self._work)}` compares the two."
+                    f"{error} `dropfed-site check --work {quoted(self._work)}` compares the two."
                 ) from None
         else:
             content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
@@ -409,7 +409,7 @@ class Daemon:
         images = {}
         if judgement.answer == "ask":
             if self._resting != "asked for consent":
-                command = f"dropfed-site approve {run} --work {typed(self._work)}"
+                command = f"dropfed-site approve {run} --work {quoted(self._work)}"
                 logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
             self._resting = "asked for consent"
             return False
@@ -495,7 +495,7 @@ class Daemon:
         )
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
-        what = f"trained on {counted(worked.images, 'image')}" if configuration.epochs else "validated"
+        what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
         logger.info("%s: %s in %.0f s", store.round_told(channel, ref), what, time.monotonic() - began)
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}

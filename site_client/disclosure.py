@@ -16,7 +16,7 @@ from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, Metr
 from shared.learning.data.splits import unit_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
 from shared.learning.objectives import LOSS
-from shared.learning.reliability import Doubts
+from shared.learning.reliability import MeasuredUncertainty
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
@@ -102,7 +102,7 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
     return OF_CHOSEN | (MEANS_OVER_CLASSES | {f"{OF_CLASS}{grade}" for grade in torn} if torn else frozenset())
 
 
-def reliability(found: Doubts, policy: Policy) -> Reliability:
+def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:
     """What of a site's θ and its uncertainties may leave.
 
     θ and its status always do: they are the method. All else is told only over as many images as the policy wants: how

@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from shared.errors import ActionRequiredError
+from shared.escaping import quoted
 from shared.exchange.names import Name
 from shared.exchange.records import Count, DecimalText, Digest, Record
 from shared.exchange.signing import canonical
@@ -25,7 +26,6 @@ from shared.folder.durable import read_private, write_file
 from shared.learning.data.division import Block
 from shared.learning.data.sets import SetName
 from shared.learning.privacy import Spent
-from shared.visible import typed
 
 DIVISION, BUDGET = "division.json", "budget.json"
 
@@ -138,7 +138,7 @@ def kept(work: Path, agreed: Collection[str]) -> Kept:
         since = f"run {unknown[0]}" if unknown else "its last run"
         raise ActionRequiredError(
             f"{work / DIVISION} and {BUDGET} are not as they were when this site agreed to {since}: put the newest of "
-            f"both back from the backup; if there is none, `dropfed-site accept-division --work {typed(work)}` says "
+            f"both back from the backup; if there is none, `dropfed-site accept-division --work {quoted(work)}` says "
             "what it would mean to divide the images anew"
         )
     return Kept(division, budget)

@@ -17,7 +17,6 @@ from shared.check import (
     look_at_way,
     with_problems,
 )
-from shared.counted import counted
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
@@ -30,6 +29,7 @@ from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
 from shared.learning.tasks import TASK_NAMES
+from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
@@ -92,7 +92,7 @@ def _division(work: Path) -> Iterator[Finding]:
     from site_client.division import BUDGET, DIVISION, kept  # noqa: PLC0415
 
     if blocks := kept(work, agreed_runs(read_channel(work))).division.blocks:
-        told = f"{counted(len(blocks), 'block')} of images; {DIVISION} and {BUDGET} belong into the backup"
+        told = f"{pluralize(len(blocks), 'block')} of images; {DIVISION} and {BUDGET} belong into the backup"
     else:
         told = "no image is dealt yet; all are when this site agrees to its first run"
     yield Finding("ok", f"division: {told}")

@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import nn
 
 from shared.errors import ConfigurationError, RejectedError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef, Name
@@ -31,7 +32,6 @@ from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Options, Task
 from shared.learning.uncertainty import youden_threshold
-from shared.visible import typed
 from site_client import store
 from site_client.facts import ending_of
 from site_client.received import received_state
@@ -125,7 +125,7 @@ def keep_final(
         personal=personal,
         on_progress=on_progress,
     )
-    found = trainer.doubts(model, dataset)
+    found = trainer.measure_uncertainty(model, dataset)
     threshold = youden_threshold(found.uncertainty, found.wrong)
     home = _home(work, run.run)
     save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
@@ -144,7 +144,7 @@ def keep_final(
         theta_status=threshold.status,
     )
     write_file(home / CARD, dump_yaml(card))
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", typed(home))
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(home))
 
 
 def open_final(folder: Path) -> SiteModel:

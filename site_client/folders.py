@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.counted import counted
 from shared.errors import DataError
 from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.units import Unit, settled
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.plurals import pluralize
 from site_client.configuration import SiteConfiguration
 
 
@@ -37,7 +37,7 @@ class Found:
             ("barred", "are dealt no more: of their group, their name or their block something was dealt before"),
         )
         return [
-            f"{counted(number, f'{kind}image')} {why}"
+            f"{pluralize(number, f'{kind}image')} {why}"
             for kind, found in (("", self.own), ("out_of_distribution ", self.ood))
             if found is not None
             for reason, why in reasons

@@ -11,8 +11,8 @@ from pathlib import Path
 from string import Template
 
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.escaping import quoted
 from shared.folder.durable import write_file
-from shared.visible import typed
 from site_client.configuration import SiteConfiguration
 
 UNITS = Path("etc/systemd/system")
@@ -164,7 +164,7 @@ def _identity(work: Path, user: str | None) -> str:
         raise ConfigurationError([f"--user root: the daemon may not have the rights of root; {remedy}"])
     user = user or owner
     if user != owner:
-        raise ConfigurationError([f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {typed(work)}` first"])
+        raise ConfigurationError([f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {quoted(work)}` first"])
     return f"User={user}"
 
 

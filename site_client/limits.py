@@ -9,10 +9,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shared.counted import counted
 from shared.errors import TransientError
 from shared.exchange.forms import text_like
 from shared.exchange.records import Record
+from shared.plurals import pluralize
 
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 Hours = Annotated[str, text_like(rf"{_CLOCK}-{_CLOCK}", "like 18:00-07:00")]
@@ -66,8 +66,8 @@ def be_nice(nice: int) -> None:
 def describe(limits: Limits, threads: int, workers: int, processes: int = 1) -> str:
     """The limits in one line, for people."""
     each = f"{processes} processes of " if processes > 1 else ""
-    parts = [f"{each}{counted(threads, 'thread')}"]
-    parts += [counted(workers, "worker")] if workers else []
+    parts = [f"{each}{pluralize(threads, 'thread')}"]
+    parts += [pluralize(workers, "worker")] if workers else []
     parts += [f"trains {limits.training_hours}"] if limits.training_hours else []
     parts += [f"sends and receives models {limits.transfer_hours}"] if limits.transfer_hours else []
     parts += [f"up {limits.upload_megabits:g} Mbit/s"] if limits.upload_megabits else []

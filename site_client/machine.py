@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.check import Finding
+from shared.escaping import quoted
 from shared.folder.lock import is_at_work
 from shared.sizes import size_text
-from shared.visible import typed
 from site_client.configuration import FILE, SiteConfiguration, computing_of
 from site_client.installation import as_named
 
@@ -36,7 +36,7 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
         yield Finding("ok", "daemon: one works in this directory; a second one would not start")
     else:
         yield Finding(
-            "note", f"daemon: none works in this directory; `dropfed-site run --work {typed(work)}` starts one"
+            "note", f"daemon: none works in this directory; `dropfed-site run --work {quoted(work)}` starts one"
         )
     if Path("/run/systemd/system").is_dir():
         unit = unit_of(work)
@@ -46,7 +46,7 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "service: no systemd unit names this directory, so no daemon starts with the machine by itself; "
-                f"`dropfed-site install-service --work {typed(work)}` makes one",
+                f"`dropfed-site install-service --work {quoted(work)}` makes one",
             )
 
 

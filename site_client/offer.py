@@ -7,8 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef, is_name
@@ -20,7 +20,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import require_work
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import open_method
-from shared.visible import typed
+from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import MADE_BY, SiteConfiguration, configuration_in_force, identity
 from site_client.division import DIVISION, budget_here, division_here
@@ -56,7 +56,7 @@ def offer_folder(work: Path, run: str) -> Path:
         )
         if not offered:
             remedy = (
-                f"the daemon fetches what is offered: `dropfed-site status --work {typed(work)}` says whether it runs"
+                f"the daemon fetches what is offered: `dropfed-site status --work {quoted(work)}` says whether it runs"
             )
             raise ConfigurationError([f"{run}: no such run was offered to {work}, nor any other yet; {remedy}"])
         waiting = [other for other in offered if standing(work, other) == "offered"]
@@ -171,8 +171,8 @@ def describe(work: Path, run: str) -> str:
     over = why_over(work, run)
     lines = [
         *([f"run {run} is not to be decided any more: {over}"] if over else []),
-        f"run {run}: {configuration.task} by {configuration.method}, {counted(configuration.rounds, 'round')} of "
-        f"{counted(configuration.epochs, 'local epoch')}, with {', '.join(configuration.sites)}"
+        f"run {run}: {configuration.task} by {configuration.method}, {pluralize(configuration.rounds, 'round')} of "
+        f"{pluralize(configuration.epochs, 'local epoch')}, with {', '.join(configuration.sites)}"
         f"{f', {configuration.sites_per_round} of them in each' if configuration.sites_per_round else ''}",
         f"leaves each round:  {names.SITE_MODEL}, {_size(sharing.tensors.values())}; {', '.join(sends)}",
         f"comes each round:   {names.GLOBAL_MODEL}, the same tensors",
@@ -197,7 +197,7 @@ def describe(work: Path, run: str) -> str:
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
-        lines.append(f"never leaves:       {counted(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
+        lines.append(f"never leaves:       {pluralize(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
     lines.append(f"every tensor and every setting: {ref}")
     return "\n".join(lines)
@@ -223,7 +223,7 @@ def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
     left = policy.rows_per_set - (budget.rows_of(blocks, but=run.run) if budget else 0)
     lines = [
         f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
-        f"{counted(found.rounds, 'round')} (at most {policy.max_rounds:,})",
+        f"{pluralize(found.rounds, 'round')} (at most {policy.max_rounds:,})",
         f"trains on:          {_own_images(work, settled, policy.minimum_training_images)}",
         *([] if isinstance(settled, str) else [f"trains in:          {_steps(found, settled.images('train'))}"]),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
@@ -246,13 +246,13 @@ def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
 
 def _own_images(work: Path, settled: Settled | str, least: int) -> str:
     """How many images a run would use here; with a division that is not made yet groups may fall otherwise."""
-    required = f"{counted(least, 'image')} or more, or this site declines"
+    required = f"{pluralize(least, 'image')} or more, or this site declines"
     if isinstance(settled, str):
         return f"{required}{f'; how many there are cannot be told: {settled}' if settled else ''}"
     about = "" if (work / DIVISION).exists() else "about "
     train, validation, test = (settled.images(name) for name in SPLITS)
     return (
-        f"{about}{counted(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
+        f"{about}{pluralize(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
         f"{required}"
     )
 
@@ -260,9 +260,9 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
 def _steps(required: Requirements, images: int) -> str:
     steps = required.steps(images)
     few = ", which may be too few to learn from" if required.takes_few_steps(images) else ""
-    return f"about {counted(steps, 'step')} in the whole run, of {required.batch_size} views each{few}"
+    return f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each{few}"
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:
     counts = [prod(shape.shape) for shape in shapes]
-    return f"{counted(len(counts), 'tensor')}, {counted(sum(counts), 'number')}, {sum(counts) * 4 / 1e3:,.0f} kB"
+    return f"{pluralize(len(counts), 'tensor')}, {pluralize(sum(counts), 'number')}, {sum(counts) * 4 / 1e3:,.0f} kB"

@@ -11,6 +11,7 @@ from typing import Any
 from shared.doors import Refusal
 from shared.doors.schema import fill
 from shared.errors import ConfigurationError, RejectedError
+from shared.escaping import quoted
 from shared.exchange.channel import Channel
 from shared.exchange.names import FEDERATION, MANIFEST, STATUS, MessageRef
 from shared.exchange.records import Status, status_text, time_text
@@ -18,7 +19,6 @@ from shared.exchange.signing import open_signed
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import final_text
-from shared.visible import typed
 from site_client import limits, store
 from site_client.configuration import (
     FILE,
@@ -48,7 +48,7 @@ def overview(work: Path) -> dict[str, Any]:
         status = fill(Status, body).model_dump()
     except (FileNotFoundError, Refusal):  # a damaged one is written anew with the next heartbeat
         raise ConfigurationError(
-            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {typed(work)}`"]
+            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {quoted(work)}`"]
         ) from None
     running = is_at_work(work)
     configuration, channel = configuration_in_force(work), read_channel(work)
@@ -77,7 +77,7 @@ def overview_text(state: dict[str, Any]) -> str:
     """The same for people."""
     lines = [f"{state['site']}: {status_text(state)}"]
     if not state["running"]:
-        lines.append(f"the daemon is not running: start it with `dropfed-site run --work {typed(state['work'])}`")
+        lines.append(f"the daemon is not running: start it with `dropfed-site run --work {quoted(state['work'])}`")
     if state["ended"]:
         lines.append(f"last run: {state['ended']}")
     since = f", since {state['since']}" if state["since"] else ""
@@ -108,7 +108,7 @@ def _standing(
 ) -> tuple[str, str]:
     """Whom or what the site waits for, and what happens then."""
     if store.is_paused(work):
-        return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {typed(work)}`"
+        return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {quoted(work)}`"
     waits_for, then = what_it_waits_for(work, configuration, channel)
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is signed here", "what is signed is sent whole"
@@ -161,7 +161,7 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Cha
         if not _asks_a_person(work, configuration.policy, channel, last.run):
             return OWN_TURN, "the answer is sent"
         commands = " or ".join(
-            f"`dropfed-site {answer} {last.run} --work {typed(work)}`" for answer in ("approve", "decline")
+            f"`dropfed-site {answer} {last.run} --work {quoted(work)}`" for answer in ("approve", "decline")
         )
         return f"a person here, to decide about run {last.run}: {commands}", "the answer is sent"
     if (consent is not None and not consent.agrees) or channel.message(MessageRef("withdrawal", last.run)) is not None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from shared.check import Finding, task_of
-from shared.counted import counted
 from shared.errors import ConfigurationError, DataError
+from shared.escaping import escape
 from shared.exchange.reading import check_record
 from shared.exchange.records import RunConfiguration
 from shared.learning.data.division import deal
@@ -26,7 +26,7 @@ from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.seeds import split_seed
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks.contract import Dataset, Options, Sample, Task
-from shared.visible import visible
+from shared.plurals import pluralize
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
 from site_client.folders import find, units_in
@@ -67,7 +67,7 @@ def look_at_own_images(
     parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
     count = len(here[task_name])
     yield Finding(
-        "ok", f"{task_name}: {counted(count, 'labelled image')} in {root}; classes: {', '.join(dataset.classes)}"
+        "ok", f"{task_name}: {pluralize(count, 'labelled image')} in {root}; classes: {', '.join(dataset.classes)}"
     )
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
@@ -77,7 +77,7 @@ def look_at_own_images(
     if len(members := found.members(sets)["train"]) < wanted:
         yield Finding(
             "warning",
-            f"{task_name}: {by} would train on {counted(len(members), 'image')} here, and minimum_training_images in "
+            f"{task_name}: {by} would train on {pluralize(len(members), 'image')} here, and minimum_training_images in "
             f"{FILE} (policy:) is {wanted}: this site will decline it, and every run that trains on fewer than "
             f"{wanted}; add images, or lower that number and start the daemon anew",
         )
@@ -142,8 +142,8 @@ def _copies(task_name: str, parts: Parts) -> Finding:
     more = f"; and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
     return Finding(
         "warning",
-        f"{task_name}: {counted(len(torn), 'image lies', 'images lie')} in two splits under two names, and scores over "
-        f"them mean nothing: {visible(shown)}{more}; remove the copies, or put them into one group of split.csv",
+        f"{task_name}: {pluralize(len(torn), 'image lies', 'images lie')} in two splits under two names, and scores "
+        f"over them mean nothing: {escape(shown)}{more}; remove the copies, or put them into one group of split.csv",
     )
 
 
@@ -155,11 +155,11 @@ def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
     found = {path: fields for path in files if (fields := fields_that_may_name(path))}
     naming = {path: [field for field in fields if field != BURNT_IN] for path, fields in found.items()}
     naming = {path: fields for path, fields in naming.items() if fields}
-    looked = counted(len(files), "file")
+    looked = pluralize(len(files), "file")
     burnt = [path for path, fields in found.items() if BURNT_IN in fields]
     if naming:
         fields = sorted({field for each in naming.values() for field in each})
-        listed = visible(", ".join(field[:40] for field in fields[:SHOWN])) + (", …" if len(fields) > SHOWN else "")
+        listed = escape(", ".join(field[:40] for field in fields[:SHOWN])) + (", …" if len(fields) > SHOWN else "")
         yield Finding(
             "warning",
             f"{task_name}: {len(naming)} of {looked} hold text beside their pixels that may name people "
@@ -179,4 +179,4 @@ def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
 
 
 def _some(files: Sequence[Path]) -> str:
-    return visible(", ".join(short_name(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else ""))
+    return escape(", ".join(short_name(path) for path in files[:SHOWN]) + (", …" if len(files) > SHOWN else ""))

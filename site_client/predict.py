@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
 from shared.folder.durable import writing
-from shared.learning.data.images import read_image, visible
+from shared.learning.data.images import not_hidden, read_image
 from shared.learning.objectives import IGNORED, by_target
 from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
@@ -71,7 +71,7 @@ def _open(kept: SiteModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]]
     """
     samples: dict[str, tuple[Sample, Path]] = {}
     problems: list[str] = []
-    for path in visible(images) if images.is_dir() else [images]:
+    for path in not_hidden(images) if images.is_dir() else [images]:
         try:
             for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):
                 if sample.id in samples:

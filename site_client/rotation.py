@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
+from shared.escaping import quoted
 from shared.exchange.channel import Channel
 from shared.exchange.handovers import followed, shown
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
@@ -20,7 +21,6 @@ from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.local import LocalFolder
-from shared.visible import typed
 from site_client.configuration import identity, read_configuration
 from site_client.setup import KEY_FILE
 
@@ -112,7 +112,7 @@ def require_rotatable(work: Path) -> Head:
     channel.require_newest_key()
     if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
         raise ConfigurationError(
-            [f"{work}: this site has sent nothing yet under its key: `dropfed-site run --work {typed(work)}` first"]
+            [f"{work}: this site has sent nothing yet under its key: `dropfed-site run --work {quoted(work)}` first"]
         )
     return channel.own_head
 

@@ -13,10 +13,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from shared.counted import counted
 from shared.doors import Refusal
 from shared.doors.schema import fill
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
@@ -26,7 +26,7 @@ from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, entry_of, layout_of
 from shared.folder.address import checked_address, shown
 from shared.folder.lock import require_work
-from shared.visible import visible
+from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import MADE_BY, read_configuration
 from site_client.offer import read_channel
@@ -86,7 +86,7 @@ def sent_text(state: State) -> str:
             *(f"  {_file_text(file)}" for file in message["files"]),
         ]
     total = state["total"]
-    in_all = (counted(total[name], name.removesuffix("s")) for name in ("messages", "files", "bytes"))
+    in_all = (pluralize(total[name], name.removesuffix("s")) for name in ("messages", "files", "bytes"))
     lines += ["", f"in all {', '.join(in_all)}"]
     if total["not_known_to_be_in_the_folder"]:
         lines.append(f"not known to be in the folder yet: {total['not_known_to_be_in_the_folder']} of these messages")
@@ -99,11 +99,11 @@ def sent_text(state: State) -> str:
 
 
 def _file_text(file: Mapping[str, Any]) -> str:
-    parts = [f"{file['path']}: {counted(file['bytes'], 'byte')}, SHA-256 {file['sha256']}"]
+    parts = [f"{file['path']}: {pluralize(file['bytes'], 'byte')}, SHA-256 {file['sha256']}"]
     if (tensors := file["tensors"]) is not None:
         count = sum(prod(tensor["shape"]) for tensor in tensors)
         form = f" as {file['form']}" if file["form"] else ""
-        parts.append(f"{counted(len(tensors), 'tensor')}, {counted(count, 'number')}{form}")
+        parts.append(f"{pluralize(len(tensors), 'tensor')}, {pluralize(count, 'number')}{form}")
     if file["encrypted"]:
         parts.append("encrypted for the aggregator")
     if file["removed"]:
@@ -255,5 +255,5 @@ def _moment(text: str, now: datetime) -> datetime:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ConfigurationError(
-            [f"--since {visible(text)}: must be a date, as 2026-01-31, or a number of days, as 30"]
+            [f"--since {escape(text)}: must be a date, as 2026-01-31, or a number of days, as 30"]
         ) from None

@@ -27,7 +27,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from shared.counted import counted
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -46,6 +45,7 @@ from shared.exchange.records import (
 )
 from shared.exchange.trust import open_record, open_yaml
 from shared.folder.durable import sync_folder, write_file
+from shared.plurals import pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> P
     if kept := _newest(work, run, signed):
         return kept
     if signed and not offer(channel, run)[1].has_whole_model:
-        logger.warning("nothing of what stayed here after %s is left: beginning anew", counted(len(signed), "round"))
+        logger.warning("nothing of what stayed here after %s is left: beginning anew", pluralize(len(signed), "round"))
     return None
 
 

@@ -37,7 +37,7 @@ from shared.learning.objectives import Objective, Weighted, balanced_weights
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
-from shared.learning.reliability import Doubts, doubts, image_uncertainty
+from shared.learning.reliability import MeasuredUncertainty, image_uncertainty, measure_uncertainty
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
@@ -257,13 +257,13 @@ class Trainer:
 
     # --- work ----------------------------------------------------------------------------------------------
 
-    def doubts(self, network: nn.Module, dataset: Dataset) -> Doubts:
+    def measure_uncertainty(self, network: nn.Module, dataset: Dataset) -> MeasuredUncertainty:
         """What θ of a network is measured on: its uncertainty of the split that the run names."""
         samples = dataset.train if self.method.options.theta_from == "train" else dataset.validation
         # λ does not enter the uncertainty: any round's objective reads a network alike.
         objective = self.method.objective(1, self.run.rounds)
         seed = seed_for(self.run.seed, "theta")
-        return doubts(self.task, network, samples, objective, seed, computing=self.computing)
+        return measure_uncertainty(self.task, network, samples, objective, seed, computing=self.computing)
 
     def work(
         self,
@@ -290,7 +290,7 @@ class Trainer:
         table = ScoreTable(configuration, self.policy, dataset)
         tables: dict[str, bytes] = {}
         if method.sends_reliability:
-            tables[names.RELIABILITY] = dump_yaml(reliability(self.doubts(network, dataset), self.policy))
+            tables[names.RELIABILITY] = dump_yaml(reliability(self.measure_uncertainty(network, dataset), self.policy))
         method.measure(local)
         table.add(0, "validation", evaluate(task, network, dataset.validation, objective, self.computing))
         table.add(

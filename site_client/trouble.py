@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from shared.errors import ActionRequiredError, DataError, DoubtfulError, DropfedError, RejectedError
+from shared.escaping import quoted
 from shared.folder.durable import disk_trouble
 from shared.trouble import UnforeseenError
-from shared.visible import typed
 
 TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
 """What is told, and is no mistake in a program."""
@@ -25,7 +25,7 @@ def as_trouble(error: Exception, work: Path) -> DropfedError:
         return UnforeseenError(error)
     if isinstance(error, DataError):
         count = len(error.problems)
-        more = f" (and {count - 1} more; `dropfed-site check --work {typed(work)}` lists them)" if count > 1 else ""
+        more = f" (and {count - 1} more; `dropfed-site check --work {quoted(work)}` lists them)" if count > 1 else ""
         return ActionRequiredError(f"{error.problems[0]}{more}")
     if isinstance(error, DoubtfulError):
         return ActionRequiredError(f"{error}: {error.remedy}")

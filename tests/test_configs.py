@@ -157,4 +157,4 @@ def test_a_study_is_of_runs_that_can_be_played(template: Path, tmp_path: Path) -
     for folder in (*lowered.data.values(), *([lowered.out_of_distribution] if lowered.out_of_distribution else [])):
         (tmp_path / folder).mkdir(parents=True)
     turns = lowered.folds.outer * lowered.folds.inner if lowered.folds else 1
-    assert len({cell.digest for cell in expand(lowered, tmp_path)}) == len(study.ways) * turns
+    assert len({cell.digest for cell in expand(lowered, tmp_path)}) == len(study.arms) * turns

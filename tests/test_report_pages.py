@@ -45,7 +45,7 @@ from tests.federation.running import run_configuration, staging_run, write_data
 from tests.played import RUN, TENSORS, Played, ended_run
 from tests.test_report import report
 
-SECTIONS = ("curves", "scores", "sites-doubt", "heldout", "decisions", "time", "sites", "configuration")
+SECTIONS = ("curves", "scores", "sites-uncertainty", "heldout", "decisions", "time", "sites", "configuration")
 ALWAYS = {"scores", "all-scores-test", "all-scores-validation", "verdicts", "bytes", "sites"}
 HOSTILE = "=HYPERLINK(1) <script>alert('x')</script> <img src=http://evil.example/x onerror=alert(1)>"
 NOON = "2026-01-01T12:00:"

@@ -13,6 +13,7 @@ from aggregator.overview import Reading, overview_of, told_of_newest
 from aggregator.results import received_model_rows
 from shared.durations import duration_text
 from shared.errors import DropfedError
+from shared.escaping import escape
 from shared.exchange.names import MessageRef
 from shared.exchange.records import Verdict, now_text, round_name, status_text, time_text
 from shared.exchange.tables import MetricsRow
@@ -20,7 +21,6 @@ from shared.folder.durable import disk_trouble
 from shared.folder.meter import Transfer, transfer_text
 from shared.learning.choice import validation_means
 from shared.learning.tasks import SELECTION_SCORES
-from shared.visible import visible
 
 logger = logging.getLogger(__name__)
 
@@ -186,4 +186,4 @@ def log_end(path: Path) -> list[str]:
         return []
     lines = content.decode(errors="replace").split("\n")
     whole = lines[1:] if start else lines  # the first is cut
-    return [visible(line)[:LOG_LINE_CHARACTERS] for line in whole if line][-LOG_LINES:]
+    return [escape(line)[:LOG_LINE_CHARACTERS] for line in whole if line][-LOG_LINES:]

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure as Sheet
 from matplotlib.ticker import MaxNLocator
 
 from aggregator.report.tables import Table, Untold, is_number, number
-from shared.visible import visible
+from shared.escaping import escape
 
 BLUE, ORANGE, GREEN, PINK, SAND, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SAND, SKY)
@@ -243,7 +243,7 @@ def _columns_below(names: Sequence[str]) -> int:
 
 def label(text: str, most: int = 24) -> str:
     """A name as a figure shows it."""
-    text = visible(text)
+    text = escape(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

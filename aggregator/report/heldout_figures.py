@@ -22,7 +22,6 @@ from aggregator.report.figures import (
 )
 from aggregator.report.heldout import Measured
 from aggregator.report.tables import Cell, Table, Untold, number
-from shared.counted import counted
 from shared.learning.metrics import (
     CALIBRATION_BINS,
     REFERRAL_GOALS,
@@ -33,6 +32,7 @@ from shared.learning.metrics import (
     left_by_referral,
     ranking,
 )
+from shared.plurals import pluralize
 
 _NONE_HERE = Untold("none")
 """No held-out image is of this class."""
@@ -223,8 +223,8 @@ def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
                 axes.stairs(counts / total, edges, color=colour, **fill)  # type: ignore[arg-type]
                 axes.stairs(counts / total, edges, color=colour, linewidth=1.6)
 
-    doubt = ranking(measured.uncertainty, ~right).auroc()
-    tells = "undefined, for all are right or all are wrong" if doubt is None else f"{doubt:.3f}"
+    found = ranking(measured.uncertainty, ~right).auroc()
+    tells = "undefined, for all are right or all are wrong" if found is None else f"{found:.3f}"
     caption = f"u is {measured.uncertainty_is}. AUROC of u for wrong answers: {tells}; {_what(measured)}."
     words = Words("uncertainty", TITLES["uncertainty"], caption, f"Histograms of u. {caption}")
     table = Table("uncertainty", "Answers by u", ("u from", "u to", "right", "wrong"), rows)
@@ -234,5 +234,5 @@ def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
 
 def _what(measured: Measured) -> str:
     if not measured.about_pixels:
-        return counted(len(measured.truth), "image")
-    return f"{counted(len(measured.truth), 'pixel')} drawn from {counted(measured.images, 'image')}"
+        return pluralize(len(measured.truth), "image")
+    return f"{pluralize(len(measured.truth), 'pixel')} drawn from {pluralize(measured.images, 'image')}"

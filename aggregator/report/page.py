@@ -17,11 +17,11 @@ from aggregator.report.heldout import Measured, measure, open_heldout
 from aggregator.report.heldout_figures import heldout_figures
 from aggregator.report.site_figures import (
     curves,
-    doubts,
     of_classes,
     selective,
     thetas_and_weights,
     tolerance,
+    uncertainty_of_predictions,
 )
 from aggregator.report.tables import (
     Table,
@@ -168,10 +168,10 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
             figures=by_class,
         ),
         Section(
-            "sites-doubt",
+            "sites-uncertainty",
             "What the sites' uncertainty is worth",
             [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
-            figures=[selective(document, aggregate, "test"), doubts(document, aggregate, "test")],
+            figures=[selective(document, aggregate, "test"), uncertainty_of_predictions(document, aggregate, "test")],
         ),
         _heldout_section(measured, looked_at, score),
         Section(

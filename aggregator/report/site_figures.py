@@ -21,9 +21,9 @@ from aggregator.report.tables import (
     score_title,
     told,
 )
-from shared.counted import counted
 from shared.exchange.tables import is_declared
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
+from shared.plurals import pluralize
 
 _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREEN, "s")}
 """How a model is marked of which this became."""
@@ -109,7 +109,7 @@ def selective(document: Document, aggregate: int, split: str) -> Figure:
     )
 
 
-def doubts(document: Document, aggregate: int, split: str) -> Figure:
+def uncertainty_of_predictions(document: Document, aggregate: int, split: str) -> Figure:
     """Each site's mean uncertainty of right and of wrong answers."""
     name, title = f"uncertainty-sites-{split}", f"Mean u at the sites, {split} images"
     found = of_aggregate(document, aggregate)
@@ -183,7 +183,9 @@ def tolerance(document: Document) -> Figure:
     shown = "Each mark is one site's model in one round, the sites side by side in their order"
     omitted = len(marks.get("omitted", []))
     level = " to ".join(f"{each:g}" for each in sorted({min(levels.values()), max(levels.values())}))
-    alt = f"Scores of {counted(len(table.rows), 'round')} beside the tolerance of {level}; models left out: {omitted}."
+    alt = (
+        f"Scores of {pluralize(len(table.rows), 'round')} beside the tolerance of {level}; models left out: {omitted}."
+    )
     words = Words(name, title, f"{shown}. Only a model above the dashed line enters the mean.", alt)
     settings = {"xlabel": "round", "ylabel": "score on held-out images (share)", "ylim": (0, 1.02)}
     return panel(words, table, draw, settings)

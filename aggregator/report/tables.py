@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from aggregator.report.document import RECEIVED_SPLITS, Document
 from aggregator.report.meanings import meanings
-from shared.counted import counted
+from shared.escaping import escape
 from shared.exchange.records import decimal_text
 from shared.learning.metrics import mean_and_std
-from shared.visible import visible
+from shared.plurals import pluralize
 
 SHOWN_ROWS = 300
 """How many rows of a table a page shows; its CSV has all."""
@@ -224,7 +224,7 @@ def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> T
     for name in shown:
         value: Cell = UNDEFINED if scores[name] is None else scores[name]
         rows.append([_heading(name, score), _with_spread(value, scores.get(_std_of(name)))])
-    caption = f"Scores over {counted(images, 'held-out image')}. After ±: the standard deviation over them"
+    caption = f"Scores over {pluralize(images, 'held-out image')}. After ±: the standard deviation over them"
     return Table("heldout-scores", caption, ("score", "value"), rows, _meanings(shown, score))
 
 
@@ -359,7 +359,7 @@ def _csv_cell(cell: Cell) -> str:
 
 def _csv_text(text: str) -> str:
     """A text of somebody else's, so that no spreadsheet computes it."""
-    text = visible(text)
+    text = escape(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

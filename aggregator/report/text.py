@@ -9,8 +9,8 @@ from typing import Any
 
 from aggregator.report.before_after import Alone, before_and_after
 from aggregator.report.document import RECEIVED_SPLITS, Document
+from shared.escaping import escape
 from shared.sizes import size_text
-from shared.visible import visible
 
 _MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])\(")
 """What in a cell would end it, or begin a tag of HTML, a link or an image."""
@@ -28,7 +28,7 @@ def report_text(report: Document, score: str, title: str, alone: Alone | None = 
     run, chosen = report["configuration"], report["chosen"]
     lines = [f"# Run {run['run']}: {run['task']} by {run['method']}", ""]
     if report["outcome"]:
-        lines += [f"Outcome: {visible(report['outcome']['text'])}.", ""]
+        lines += [f"Outcome: {escape(report['outcome']['text'])}.", ""]
     if chosen:
         table = before_and_after(report, score, title, alone)
         rows = [[cell.text for cell in row] for row in table.shown]
@@ -100,7 +100,7 @@ def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
     """A Markdown table, its columns as wide as they must be; texts from elsewhere cannot leave their cells, nor be more
     than text.
     """
-    cells = [[_MARKUP.sub(r"\\\g<0>", visible(str(cell))) for cell in row] for row in (head, *rows)]
+    cells = [[_MARKUP.sub(r"\\\g<0>", escape(str(cell))) for cell in row] for row in (head, *rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     lines = [f"| {' | '.join(f'{cell:{width}}' for cell, width in zip(row, widths, strict=True))} |" for row in cells]
     return [lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]]

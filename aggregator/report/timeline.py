@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from aggregator.report.document import Document
 from aggregator.report.figures import BLUE, ORANGE, SAND, SOFT, Figure, label, picture
 from aggregator.report.tables import Cell, Table
-from shared.counted import counted
+from shared.plurals import pluralize
 
 _KINDS = {
     "answering": ("asked to answered", BLUE, ""),
@@ -57,7 +57,7 @@ def timeline(document: Document) -> Figure:
         "Above: where each round begins. From asked to answered a site receives, scores, trains and sends; no site "
         "tells how long training took by itself. Answered is by the site's clock, all else by the aggregator's."
     )
-    what = f"{counted(len(begun), 'round')} of {counted(len(sites), 'site')}"
+    what = f"{pluralize(len(begun), 'round')} of {pluralize(len(sites), 'site')}"
     alt = f"{what} over {span / seconds:.1f} {unit}; the table has every time."
     return Figure(name, title, caption, alt, _table(document), svg, png, is_wide=True)
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from aggregator.report.tables import Cell, Partly, Spread, Table, Untold
 from aggregator.studies.configuration import POOLED, Energy
-from shared.counted import counted
 from shared.learning.metrics import mean_and_std, mean_over_sites
+from shared.plurals import pluralize
 
 Row = Mapping[str, Any]
 Key = tuple[Any, ...]
@@ -64,7 +64,7 @@ def untrained(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
 def labels(rows: Iterable[Row]) -> dict[str, str]:
     """By arm, what tables call it: where untrained models are among its own, its name says so."""
     return {
-        arm: f"{arm} (untrained model in {none} of {counted(cells, 'cell')})" if none else arm
+        arm: f"{arm} (untrained model in {none} of {pluralize(cells, 'cell')})" if none else arm
         for arm, (none, cells) in untrained(rows).items()
     }
 

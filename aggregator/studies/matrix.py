@@ -15,6 +15,7 @@ from pydantic import BeforeValidator
 
 from aggregator.studies.configuration import Device, StudyConfiguration
 from shared.errors import ConfigurationError
+from shared.escaping import escape
 from shared.exchange.reading import check_record
 from shared.exchange.records import Record, RunConfiguration
 from shared.exchange.signing import digest_of
@@ -24,7 +25,6 @@ from shared.learning.metrics import OF_CLASS
 from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
-from shared.visible import visible
 
 _ANY_CLASSES = 2  # of a network that only shows whether it can be begun
 _DEFAULTS = {"keep": "last 1"}
@@ -208,7 +208,7 @@ def _unknown_scores(study: StudyConfiguration) -> list[str]:
     there = scoring.scores([scoring.look(torch.zeros(2, 2), torch.tensor([0, 1]))])  # of two answers, whatever they say
     told = ", ".join(sorted(name for name in there if not name.startswith(OF_CLASS) and not name.endswith("_std")))
     return [
-        f"scores: there is no {visible(score)}; take it out, or take one of {told}"
+        f"scores: there is no {escape(score)}; take it out, or take one of {told}"
         for score in study.scores
         if score not in there and not score.startswith(OF_CLASS)
     ]
@@ -220,7 +220,7 @@ def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
             ["tolerance: there are no images to score models with; name their folder under heldout, or take it out"]
         )
     if run.method not in (known := (*method_names(), *REFERENCES)):
-        raise ConfigurationError([f"method: there is no method {visible(run.method)}; use one of {', '.join(known)}"])
+        raise ConfigurationError([f"method: there is no method {escape(run.method)}; use one of {', '.join(known)}"])
     method = open_method(run.method, run.method_options)
     if not method.reference:
         check_together(run)

@@ -22,11 +22,11 @@ from aggregator.studies.analysis import Row
 from aggregator.studies.configuration import POOLED, StudyConfiguration
 from aggregator.studies.matrix import Cell
 from aggregator.studies.voting import Voted
-from shared.counted import counted
 from shared.exchange.reading import dump_yaml
 from shared.learning.metrics import DROPPED_PERCENTS
 from shared.learning.tasks import SELECTION_SCORES, task_named
 from shared.learning.tasks.signal_classification import SignalClassification
+from shared.plurals import pluralize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes  # after the report, which keeps it quiet
@@ -102,12 +102,12 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
         home,
         sections,
         title=f"Study {study.study}",
-        state=f"{finished} of {counted(planned, 'cell')} {'is' if planned == 1 else 'are'} finished.",
+        state=f"{finished} of {pluralize(planned, 'cell')} {'is' if planned == 1 else 'are'} finished.",
         facts=[
             ("Task", study.task),
             ("Sites", ", ".join(study.data)),
             (f"Test {what}", tested),
-            ("Seeds", f"{counted(len(study.seeds), 'seed')}: {', '.join(map(str, study.seeds))}"),
+            ("Seeds", f"{pluralize(len(study.seeds), 'seed')}: {', '.join(map(str, study.seeds))}"),
             ("Folds", f"{study.folds.outer} outer, {study.folds.inner} inner" if study.folds else "none"),
             ("Main score", analysis.heading(main)),
         ],
@@ -257,17 +257,17 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
     figures = []
     for index, (arm, severities) in enumerate(by_arm.items()):
         ordered = voting.in_order(severities)
-        counted = {
+        binned = {
             voting.name_of_severity(each, names): np.histogram(severities[each], bins=edges)[0] for each in ordered
         }
 
-        def draw(axes: Axes, counted: dict[str, np.ndarray] = counted) -> None:
-            for place, (name, counts) in enumerate(counted.items()):
+        def draw(axes: Axes, binned: dict[str, np.ndarray] = binned) -> None:
+            for place, (name, counts) in enumerate(binned.items()):
                 share = counts / counts.sum()
                 axes.step(edges, [*share, share[-1]], where="post", color=COLOURS[place % len(COLOURS)], label=name)
 
         body: list[list[TableCell]] = [
-            [f"{low:.1f} to {high:.1f}", *(int(counts[place]) for counts in counted.values())]
+            [f"{low:.1f} to {high:.1f}", *(int(counts[place]) for counts in binned.values())]
             for place, (low, high) in enumerate(pairwise(edges))
         ]
         words = Words(
@@ -276,7 +276,7 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
             "Share of the images of each severity, by the votes' probability of being referable, at their own sites.",
             f"Histograms of {arm}, one for each severity.",
         )
-        table = Table(words.name, f"Images of {arm}.", ("probability", *counted), body)
+        table = Table(words.name, f"Images of {arm}.", ("probability", *binned), body)
         labels = {"xlabel": "probability of being referable", "ylabel": "share of images"}
         figures.append(panel(words, table, draw, labels))
     return figures

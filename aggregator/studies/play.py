@@ -15,11 +15,11 @@ from aggregator.studies.pages import write_study_pages
 from aggregator.studies.results import CELLS, folder_of, result_of, table_rows, write_table
 from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 from shared.commands import say
-from shared.counted import counted
 from shared.durations import duration_text
 from shared.errors import ConfigurationError
+from shared.escaping import escape
 from shared.folder.durable import disk_trouble
-from shared.visible import visible
+from shared.plurals import pluralize
 
 
 def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int | None) -> bool:
@@ -53,7 +53,7 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    say(f"{study.study}: {counted(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
+    say(f"{study.study}: {pluralize(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
     if done < len(cells):
         say("every folder is read before the first cell")
     at_a_time = at_a_time or as_many_as_fit()
@@ -68,7 +68,7 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
     say(f"the page:  {write_study_pages(study, home, cells, rows)}")
     for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
-        say(visible(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
+        say(escape(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))
     if told.failed:
         say("the same command plays what failed again, from its first round")
     if stopped:
@@ -127,4 +127,4 @@ class _Told:
             how += f", but in {finished.rounds_without_a_model} of its rounds no site's model counted"
         self._progress.update(self._bar, completed=self._done, description=left)
         line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; {left}"
-        self._console.print(visible(line))
+        self._console.print(escape(line))

@@ -25,10 +25,10 @@ from aggregator.studies.data import require_readable
 from aggregator.studies.matrix import Cell
 from aggregator.studies.results import CONFIGURATION, folder_of, result_of, rounds_without_a_model
 from shared.errors import ConfigurationError
+from shared.escaping import escape
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, require_computing
-from shared.visible import visible
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
@@ -181,8 +181,8 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
             log_to_driver=False,
         )
     except (ValueError, RuntimeError, OSError) as error:
-        reason = visible(str(error).splitlines()[0])
-        where = f"RAY_ADDRESS is {visible(cluster)}, where no cluster answers" if cluster else "Ray cannot start here"
+        reason = escape(str(error).splitlines()[0])
+        where = f"RAY_ADDRESS is {escape(cluster)}, where no cluster answers" if cluster else "Ray cannot start here"
         what_to_do = "correct it, or unset it to have Ray on this machine" if cluster else "play it with --engine local"
         raise ConfigurationError([f"--engine ray: {where} ({reason}); {what_to_do}"]) from None
 

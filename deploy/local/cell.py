@@ -177,8 +177,8 @@ class _Asked:
             flat = tame(logits).double()
             probabilities = self.final.objective.probabilities(flat).tolist()
             uncertainty = self.final.objective.uncertainty(flat).tolist()
-            for sample, target, doubt, row in zip(batch, targets.tolist(), uncertainty, probabilities, strict=True):
-                writer.writerow([sample.id, target, getattr(sample, "severity", ""), doubt, *row])
+            for sample, target, u, row in zip(batch, targets.tolist(), uncertainty, probabilities, strict=True):
+                writer.writerow([sample.id, target, getattr(sample, "severity", ""), u, *row])
         return text.getvalue().encode()
 
     def ood_auroc(self, inside: Sequence[Any], outside: Sequence[Any]) -> float | None:

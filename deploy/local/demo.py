@@ -37,7 +37,6 @@ from deploy.local.report import site_scores
 from deploy.local.rounds import open_public
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Commands
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.reading import parse_yaml
@@ -46,6 +45,7 @@ from shared.folder.durable import hash_file, write_file
 from shared.folder.lock import make_work
 from shared.learning.methods import method_names
 from shared.learning.tasks import task_named
+from shared.plurals import pluralize
 from site_client.configuration import Policy
 from site_client.final import CARD
 
@@ -128,7 +128,7 @@ def main(
 
 def _synthetic_sites(scenario: Scenario, count: int, seed: int, size: int) -> list[SiteData]:
     images = f"{scenario.images_per_site} each, {size} × {size} pixels"
-    console.print(f"making synthetic {scenario.images} for {counted(count, 'site')} ({images})")
+    console.print(f"making synthetic {scenario.images} for {pluralize(count, 'site')} ({images})")
     names = [*SITE_NAMES, *(f"site-{number:02d}" for number in range(len(SITE_NAMES), count))][:count]
     sites = [SiteData(name, HOME / "data" / name) for name in names]
     for number, site in enumerate(sites):
@@ -341,7 +341,7 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
     console.print(table)
     for note in compared.notes:
         console.print(f"{note}.", markup=False, soft_wrap=True)
-    console.print(f"{counted(run.rounds, 'round')} in {seconds:.0f} s", markup=False)
+    console.print(f"{pluralize(run.rounds, 'round')} in {seconds:.0f} s", markup=False)
     console.print(f"  drop folders   {HOME / 'folders'}/")
     console.print(f"  final model    {final}")
     console.print(f"  report         {HOME / 'report.md'}   numbers: {HOME / 'summary.json'}")

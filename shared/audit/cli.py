@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shared.commands import Commands, ask_password, say
-from shared.counted import counted
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, RejectedError
-from shared.visible import visible
+from shared.escaping import escape
+from shared.plurals import pluralize
 
 if TYPE_CHECKING:
     from shared.audit.archive import Archive
@@ -108,9 +108,9 @@ def verify(archive: Archive, key: str | None, as_json: bool) -> None:
     for name, audit in audits.items():
         between = "/" if called[name] == name else ": "
         for line in lines(audit) if not as_json else ():
-            say(visible(f"{called[name]}{between}{line}") if len(audits) > 1 else line)
+            say(escape(f"{called[name]}{between}{line}") if len(audits) > 1 else line)
     for remark in remarks(folders):
-        say(visible(remark), err=True)
+        say(escape(remark), err=True)
     if any(audit.findings for audit in audits.values()):
         raise SystemExit(1)
     if not as_json:
@@ -307,7 +307,7 @@ def report(html: Path | None, archive: Archive, key: str | None, as_json: bool) 
         say(json.dumps(document, indent=2))
     if document["findings"]:
         count = len(document["findings"])
-        say(f"{counted(count, 'finding')}: the page shows them", err=True)
+        say(f"{pluralize(count, 'finding')}: the page shows them", err=True)
         raise SystemExit(1)
 
 
@@ -344,7 +344,7 @@ def _readings(archive: Archive, key: str | None) -> tuple[dict[str, Reading], di
     folders = read_folders(archive, key)
     readings = by_site(folders)
     for name, why in unnamed(folders).items():
-        say(visible(f"{name}: is left out: federation.json {why}"), err=True)
+        say(escape(f"{name}: is left out: federation.json {why}"), err=True)
     return folders, readings
 
 
@@ -368,7 +368,7 @@ def _findings(folders: Mapping[str, Reading]) -> str:
     from shared.audit.verify import verified  # noqa: PLC0415  (keeps --help instant)
 
     count = sum(len(verified(reading).findings) for reading in folders.values())
-    return counted(count, "finding") if count else ""
+    return pluralize(count, "finding") if count else ""
 
 
 if __name__ == "__main__":

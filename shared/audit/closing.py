@@ -19,13 +19,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.audit.reading import Reading
-from shared.counted import counted
 from shared.doors import Refusal
 from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import Name
 from shared.exchange.records import PROTOCOL, Digest, Protocol, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
+from shared.plurals import pluralize
 
 _LEAF, _NODE = b"\x00", b"\x01"
 
@@ -143,17 +143,17 @@ def _differences(said: Closing, found: Closing) -> Iterator[str]:
             yield f"it does not cover {site}, whose folder is here"
         elif one != other:
             here = f"here are {other.manifests} under {other.root}"
-            yield f"{site}: it covers {counted(one.manifests, 'manifest')} under {one.root}, {here}"
+            yield f"{site}: it covers {pluralize(one.manifests, 'manifest')} under {one.root}, {here}"
     if said.root != found.root and set(said.sites) == set(found.sites):
         yield f"its digest is {said.root}, here it is {found.root}"
 
 
 def lines(found: Closing) -> Iterator[str]:
     """For paper: every digest whole, in groups of four."""
-    yield f"closing digest of run {found.run} of {found.federation}, over {counted(found.manifests, 'manifest')}"
+    yield f"closing digest of run {found.run} of {found.federation}, over {pluralize(found.manifests, 'manifest')}"
     for half in (found.root[:32], found.root[32:]):
         yield f"    {in_groups(half)}"
     for site, of_site in found.sites.items():
-        yield f"of which {site}, {counted(of_site.manifests, 'manifest')}"
+        yield f"of which {site}, {pluralize(of_site.manifests, 'manifest')}"
         for half in (of_site.root[:32], of_site.root[32:]):
             yield f"    {in_groups(half)}"

@@ -8,10 +8,10 @@ from typing import Any
 from shared.audit.reading import NOT_OPENED, HiddenError, Reading
 from shared.audit.sites import require_opened, rounds_of, settings_of
 from shared.errors import RejectedError
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records import Consent, FinalCard, Verdict
-from shared.visible import visible
 
 Document = dict[str, Any]
 
@@ -83,7 +83,7 @@ def lines(found: Mapping[str, tuple[Any, Any]], first: str, second: str) -> Iter
     if not found:
         yield f"{first} and {second} do not differ in configuration, participants or outcome"
     for key, (one, other) in found.items():
-        yield visible(f"{key}: {_shown(one)} in {first}, {_shown(other)} in {second}")
+        yield escape(f"{key}: {_shown(one)} in {first}, {_shown(other)} in {second}")
 
 
 def _shown(value: Any) -> str:

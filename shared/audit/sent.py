@@ -8,14 +8,14 @@ from math import prod
 
 from shared.audit.reading import UNKNOWN, HiddenError, Reading
 from shared.audit.timeline import event_of
-from shared.counted import counted
 from shared.doors import Refusal
 from shared.errors import NotFoundError, RejectedError
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, layout_of
-from shared.visible import visible
+from shared.plurals import pluralize
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ def lines(sent: list[Sent]) -> Iterator[str]:
     for each in sent:
         answers = f", answers {each.answers}" if each.answers else ""
         key = each.key if each.key == UNKNOWN else fingerprint(each.key)
-        yield visible(f"{each.path}  {each.created}{answers}  key {key}")
+        yield escape(f"{each.path}  {each.created}{answers}  key {key}")
         for file in each.files:
             total += file.size_bytes
             state = "" if file.state == "there" else f"  ({file.state})"
-            yield visible(f"  {file.name}  {file.size_bytes:,} bytes  sha256 {file.sha256}{state}")
+            yield escape(f"  {file.name}  {file.size_bytes:,} bytes  sha256 {file.sha256}{state}")
             if file.tensors is not None:
                 values = sum(prod(shape) for _, shape in file.tensors.values())
-                yield f"    {counted(len(file.tensors), 'tensor')}, {counted(values, 'value')}"
-    messages = counted(len(sent), "message or record", "messages and records")
-    yield f"{messages}, {counted(sum(len(each.files) for each in sent), 'file')}, {counted(total, 'byte')}"
+                yield f"    {pluralize(len(file.tensors), 'tensor')}, {pluralize(values, 'value')}"
+    messages = pluralize(len(sent), "message or record", "messages and records")
+    yield f"{messages}, {pluralize(sum(len(each.files) for each in sent), 'file')}, {pluralize(total, 'byte')}"
 
 
 def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:

@@ -11,11 +11,11 @@ from shared.audit.sent import files_of
 from shared.audit.sites import rounds_of
 from shared.audit.timeline import verdict_text
 from shared.errors import ConfigurationError, NotFoundError, RejectedError
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records import Verdict
 from shared.exchange.tables import MetricsRow, read_metrics
-from shared.visible import visible
 
 Document = dict[str, Any]
 _PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered"), ("verdict", "settled"))
@@ -44,7 +44,7 @@ def lines(document: Document) -> Iterator[str]:
     yield f"run {document['run']}, round {document['round']}"
     for site, found in document["sites"].items():
         yield ""
-        yield visible(f"{site}")
+        yield escape(f"{site}")
         for part in ("asked", "answered", "settled"):
             message = found[part]
             if message is None:
@@ -52,11 +52,11 @@ def lines(document: Document) -> Iterator[str]:
                 continue
             yield f"  {part}: {message['created']}  manifest {message['digest']}"
             for name, file in message["files"].items():
-                yield visible(f"    {name}  {file['bytes']:,} bytes  sha256 {file['sha256']}  {file['state']}")
+                yield escape(f"    {name}  {file['bytes']:,} bytes  sha256 {file['sha256']}  {file['state']}")
         for key, value in (found["configuration"] or {}).items():
-            yield visible(f"  configuration {key}: {f'{value:g}' if isinstance(value, float) else value}")
+            yield escape(f"  configuration {key}: {f'{value:g}' if isinstance(value, float) else value}")
         if found["reliability"]:
-            yield visible(
+            yield escape(
                 "  reliability " + ", ".join(f"{name} {value}" for name, value in found["reliability"].items())
             )
         yield from _table(found["metrics"])
@@ -64,12 +64,12 @@ def lines(document: Document) -> Iterator[str]:
         if found["unopened"]:
             yield f"  {NOT_OPENED}: {', '.join(found['unopened'])}; name a key that opens them with --secret-key"
         if verdict or not found["unopened"]:
-            yield visible(f"  verdict: {found['verdict_text'] or 'none'}")
+            yield escape(f"  verdict: {found['verdict_text'] or 'none'}")
         for name in ("score", "tolerance", "theta", "weight", "epsilon"):
             if verdict and verdict[name] is not None:
                 yield f"    {name} {verdict[name]}"
         for problem in found["problems"]:
-            yield visible(f"  does not hold: {problem}")
+            yield escape(f"  does not hold: {problem}")
 
 
 def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
@@ -169,6 +169,6 @@ def _table(rows: list[Document]) -> Iterator[str]:
         told = ", ".join(f"{name} {value:.4g}" for name, value in row["scores"].items() if value is not None)
         loss = "withheld" if row["loss"] is None else f"{row['loss']:.4g}"
         what = "as received" if row["epoch"] == 0 else f"epoch {row['epoch']}"
-        yield visible(
+        yield escape(
             f"  metrics {what}, {row['split']}, {row['images']} images: loss {loss}{', ' if told else ''}{told}"
         )

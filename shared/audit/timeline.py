@@ -9,12 +9,12 @@ from heapq import heapify, heappop, heappush
 
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.doors.numbers import finite
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.records import Abort, Consent, FinalCard, Handover, Verdict, Withdrawal
 from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message
-from shared.visible import visible
 
 _SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD, names.ABORT)
 """The records that tell an outcome."""
@@ -192,7 +192,7 @@ def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
         unknown = "a message that is not here" if event.in_reply_to else "nothing"
         line += f"  answers {event.answers or unknown}"
         line += f"  answered by {', '.join(event.answered_by)}" if event.answered_by else ""
-        yield visible(f"{line}  {event.outcome}" if event.outcome else line)
+        yield escape(f"{line}  {event.outcome}" if event.outcome else line)
 
 
 def _ordered(reading: Reading) -> list[Message | Handover]:

@@ -28,8 +28,8 @@ from shared.audit import protocol_1
 from shared.audit.bindings import loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
-from shared.counted import counted
 from shared.errors import NotFoundError
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
@@ -38,8 +38,8 @@ from shared.exchange.records import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
 from shared.folder.contract import Folder
+from shared.plurals import pluralize
 from shared.sizes import size_text
-from shared.visible import visible
 
 
 @dataclass
@@ -305,7 +305,7 @@ def lines(audit: Audit) -> Iterator[str]:
     """One line per finding."""
     for finding in audit.findings:
         since = "" if finding.since == UNKNOWN else f" (was right at {finding.since})"
-        yield visible(f"{finding.file}: {finding.what}{since}")
+        yield escape(f"{finding.file}: {finding.what}{since}")
 
 
 def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
@@ -324,15 +324,15 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
     keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {len(on_their_way)} on their way ({', '.join(on_their_way)})" if on_their_way else ""
-    more += f", {counted(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
+    more += f", {pluralize(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
     handovers = sum(len(audit.handovers) for audit in audits.values())
-    more += f", {counted(handovers, 'hand-over')} of a site's key" if handovers else ""
+    more += f", {pluralize(handovers, 'hand-over')} of a site's key" if handovers else ""
     encrypted, opened = (sum(getattr(audit, what) for audit in audits.values()) for what in ("encrypted", "opened"))
-    more += f", {counted(encrypted, 'encrypted file')}, {opened} of them opened" if encrypted else ""
+    more += f", {pluralize(encrypted, 'encrypted file')}, {opened} of them opened" if encrypted else ""
     scratch = sum(len(audit.scratch) for audit in audits.values())
-    more += f", {counted(scratch, 'scratch folder')} of a check" if scratch else ""
-    return visible(
-        f"{counted(len(audits), 'folder')}, {counted(messages, 'message')}{more}, {counted(files, 'file')}, {size}: "
-        f"every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
+    more += f", {pluralize(scratch, 'scratch folder')} of a check" if scratch else ""
+    return escape(
+        f"{pluralize(len(audits), 'folder')}, {pluralize(messages, 'message')}{more}, {pluralize(files, 'file')}, "
+        f"{size}: every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
         f"{'' if is_key_compared else ' (not compared with a key of yours: --key)'}"
     )

@@ -8,7 +8,7 @@ There is one door for each kind of input, and each holds to the same three rules
                 a part of a sentence what is wrong
     no meaning  what the values stand for, which file they came in and what to do about it is said in the rooms above
 
-Nothing here opens a file or a socket, and nothing of ours is imported but ``shared.visible``.
+Nothing here opens a file or a socket, and nothing of ours is imported but ``shared.escaping``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shared.visible import visible
+from shared.escaping import escape
 
 
 class Refusal(ValueError):  # noqa: N818  (it is no mistake of ours, so it is not called an error)
@@ -27,7 +27,7 @@ class Refusal(ValueError):  # noqa: N818  (it is no mistake of ours, so it is no
     """
 
     def __init__(self, text: str) -> None:
-        super().__init__(visible(text))
+        super().__init__(escape(text))
 
 
 @contextmanager

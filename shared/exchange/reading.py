@@ -13,8 +13,8 @@ from pydantic_core import ErrorDetails
 from shared.doors import Refusal, schema, yaml_text
 from shared.doors.schema import AnyRecord
 from shared.errors import ConfigurationError
+from shared.escaping import escape
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.visible import visible
 
 _WHOLE, _NUMBER, _LIST = "must be a whole number", "must be a number", "must be a list, as in [one, two]"
 _PAIRS = "must hold `key: value` pairs"
@@ -120,7 +120,7 @@ def fault_in(refusal: Refusal, kind: type[BaseModel]) -> str:
 
 def _told(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str, str]:
     """The key and what is wrong with it; and what to do."""
-    key = visible(".".join(str(part)[:_SHOWN] for part in problem["loc"] if part not in _UNWRITTEN))
+    key = escape(".".join(str(part)[:_SHOWN] for part in problem["loc"] if part not in _UNWRITTEN))
     message = _message(problem)
     if problem["type"] == "extra_forbidden":
         known = _known_keys(kind, problem["loc"])

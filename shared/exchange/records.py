@@ -26,7 +26,6 @@ from pydantic import (
     model_validator,
 )
 
-from shared.counted import counted
 from shared.doors import keys
 from shared.doors.numbers import finite, whole
 from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS, count_of
@@ -35,6 +34,7 @@ from shared.exchange.forms import text_like
 from shared.exchange.names import GLOBAL_MODEL, MAX_ROUND, SITE_MODEL, Kind, Name, is_weights
 from shared.exchange.retention import KEEP_PATTERN
 from shared.folder.address import checked_url
+from shared.plurals import pluralize
 
 _TIME_FORM = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -485,17 +485,17 @@ class RunConfiguration(Record):
         if len(set(self.sites)) != len(self.sites):
             raise ValueError("sites: a site is named twice; name each once")
         if self.quorum > len(self.sites):
-            raise ValueError(f"quorum: {self.quorum} is more than the {counted(len(self.sites), 'site')}; lower it")
+            raise ValueError(f"quorum: {self.quorum} is more than the {pluralize(len(self.sites), 'site')}; lower it")
         if self.sites_per_round is not None and not self.quorum <= self.sites_per_round <= len(self.sites):
             raise ValueError(
                 f"sites_per_round: {self.sites_per_round} must be between the quorum, {self.quorum}, "
-                f"and the {counted(len(self.sites), 'site')}; change it, or leave it out to ask all"
+                f"and the {pluralize(len(self.sites), 'site')}; change it, or leave it out to ask all"
             )
         rate = self.learning_rate
         falls = min(rate.period, self.rounds)
         if isinstance(rate, Falling) and rate.initial * rate.factor**falls == 0:
             raise ValueError(
-                f"learning_rate: falls to 0 within {counted(self.rounds, 'round')}; raise factor or shorten period"
+                f"learning_rate: falls to 0 within {pluralize(self.rounds, 'round')}; raise factor or shorten period"
             )
         return self
 

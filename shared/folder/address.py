@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
 from shared.errors import ActionRequiredError
-from shared.visible import visible
+from shared.escaping import escape
 
 _LINK = r"(?<=/public\.php/dav/files/)[^/]+|(?<=/dav/public-files/)[^/]+|(?<=/s/)[A-Za-z0-9]{15,}(?=/|$)"
 """A public link's token: as Nextcloud, as ownCloud, and as browsers have it."""
@@ -48,7 +48,7 @@ def checked_url(url: str) -> str:
 
 def shown(address: str) -> str:
     """An address as people may read it, without what lets anybody in: in that of a public link a token stands."""
-    return visible(re.sub(_LINK, "…", address))
+    return escape(re.sub(_LINK, "…", address))
 
 
 def shown_user(url: str, user: str) -> str:

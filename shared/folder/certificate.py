@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shared.doors.certificates import parse
 from shared.errors import ActionRequiredError
-from shared.visible import visible
+from shared.escaping import escape
 
 _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers of what is wrong with a certificate
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
@@ -50,8 +50,8 @@ class Certificate:
             Refusal: it is none.
         """
         found = parse(content)
-        called = visible(", ".join(found.issuers))[:200]
-        names = tuple(visible(name)[:100] for name in found.names[:3])
+        called = escape(", ".join(found.issuers))[:200]
+        names = tuple(escape(name)[:100] for name in found.names[:3])
         return cls(called, found.begins, found.ends, names, _WATCHERS.search(called) is not None)
 
 

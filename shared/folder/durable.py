@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shared.errors import ActionRequiredError, TransientError
-from shared.visible import typed
+from shared.escaping import quoted
 
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
 COPIED_BYTES = 1 << 26  # by one call of the kernel
@@ -107,7 +107,7 @@ def read_private(path: Path) -> bytes:
     """
     try:
         if sys.platform != "win32" and not path.is_dir() and path.stat().st_mode & 0o077:
-            raise ActionRequiredError(f"{path} can be read by others than its owner: run `chmod 600 {typed(path)}`")
+            raise ActionRequiredError(f"{path} can be read by others than its owner: run `chmod 600 {quoted(path)}`")
         return path.read_bytes()
     except FileNotFoundError:
         raise ActionRequiredError(

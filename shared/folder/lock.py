@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from shared.errors import ActionRequiredError, ConfigurationError
-from shared.visible import typed
+from shared.escaping import quoted
 
 if sys.platform != "win32":
     import fcntl
@@ -81,7 +81,7 @@ def require_private(work: Path) -> None:
     if sys.platform == "win32":  # where a directory has the rights of the one above it
         return
     if work.stat().st_mode & 0o077:
-        raise ActionRequiredError(f"{work} can be entered by others than its owner: run `chmod 700 {typed(work)}`")
+        raise ActionRequiredError(f"{work} can be entered by others than its owner: run `chmod 700 {quoted(work)}`")
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from urllib3.util.ssl_ import create_urllib3_context
 from shared.doors import Refusal
 from shared.doors.numbers import whole
 from shared.errors import ActionRequiredError, DropfedError, TransientError
+from shared.escaping import escape
 from shared.folder.address import is_loopback
 from shared.folder.certificate import Certificate, invalid
-from shared.visible import visible
 
 PATIENCE_S = 20.0
 MAX_REMARK_BYTES = 1 << 16  # of what a proxy says before it lets anything through
@@ -107,7 +107,7 @@ class Way:
             raise TransientError(f"TLS: {self.server} did not greet within {PATIENCE_S:g} s: is that https?") from None
         except ssl.SSLError as error:
             raise ActionRequiredError(
-                f"TLS: {self.server} does not speak it ({visible(error.reason or str(error))}): check the port in url "
+                f"TLS: {self.server} does not speak it ({escape(error.reason or str(error))}): check the port in url "
                 f"in {self.settings}, and whether something on the way answers instead of the server"
             ) from None
         except OSError as error:
@@ -229,7 +229,7 @@ def is_exempted(url: str) -> bool:
 def automatic_configuration() -> str | None:
     """The address of a PAC file that this machine's settings name, which dropfed does not read; None: none is seen."""
     if named := getproxies_environment().get("auto"):
-        return visible(named)
+        return escape(named)
     try:
         import winreg  # noqa: PLC0415  (Windows alone has it)
     except ImportError:
@@ -237,7 +237,7 @@ def automatic_configuration() -> str | None:
     path = r"Software\Microsoft\Windows\CurrentVersion\Internet Settings"
     try:
         with winreg.OpenKey(winreg.HKEY_CURRENT_USER, path) as settings:  # type: ignore[attr-defined,unused-ignore]
-            return visible(str(winreg.QueryValueEx(settings, "AutoConfigURL")[0]))  # type: ignore[attr-defined,unused-ignore]
+            return escape(str(winreg.QueryValueEx(settings, "AutoConfigURL")[0]))  # type: ignore[attr-defined,unused-ignore]
     except OSError:
         return None
 

@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from shared.errors import ActionRequiredError, RejectedError
+from shared.escaping import escape
 from shared.exchange.names import MessageRef, state_file
 from shared.exchange.records import FileEntry, TensorList
 from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
@@ -22,7 +23,6 @@ from shared.learning.methods.contract import MODEL, Contribution, Groups, Method
 from shared.learning.model_files import save_tensors
 from shared.learning.run_files import RunFiles
 from shared.learning.schedules import round_configuration
-from shared.visible import visible
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence
     values = list(weights.values())
     if set(weights) == set(chosen) and all(0 <= value <= 1 for value in values) and abs(math.fsum(values) - 1) <= 1e-6:
         return
-    told = visible(", ".join(f"{site} {value}" for site, value in sorted(weights.items())) or "none")
+    told = escape(", ".join(f"{site} {value}" for site, value in sorted(weights.items())) or "none")
     raise ActionRequiredError(
         f"method: {method} gave the weights {told}; correct weights() in its file: one of each accepted site, "
         "from 0 to 1, in all 1"

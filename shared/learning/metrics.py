@@ -315,16 +315,16 @@ def ood_auroc(inside: Floats, outside: Floats) -> Score:
     return Score(ranking(np.concatenate((inside, outside)), is_ood).auroc(), fewest)
 
 
-def left_by_referral(doubt: Ranking) -> tuple[Counts, Counts]:
+def left_by_referral(by_uncertainty: Ranking) -> tuple[Counts, Counts]:
     """What is left as more and more of the most uncertain predictions are referred to a person; ties go together.
 
     Args:
-        doubt: ranked by uncertainty; the wrong predictions are its positives.
+        by_uncertainty: ranked by uncertainty; the wrong predictions are its positives.
 
     Returns:
         How many are kept, and how many of these are right: (D + 1,) each, from all predictions down to none.
     """
-    right, wrong = np.append(0, doubt.negatives), np.append(0, doubt.positives)
+    right, wrong = np.append(0, by_uncertainty.negatives), np.append(0, by_uncertainty.positives)
     kept_right = right[-1] - right
     return kept_right + wrong[-1] - wrong, kept_right
 
@@ -367,11 +367,12 @@ def _uncertainty_scores(right: NDArray[np.bool_], uncertainty: Floats) -> dict[s
     is undefined.
     """
     number = len(right)
-    doubt = ranking(uncertainty, ~right)
-    kept, kept_right = left_by_referral(doubt)
+    by_uncertainty = ranking(uncertainty, ~right)
+    kept, kept_right = left_by_referral(by_uncertainty)
     dropped = number - kept
-    fewest = min(int(doubt.positives[-1]), int(doubt.negatives[-1]))  # over one, it would be that one's rank
-    scores = {"misdiagnosis_auroc": Score(doubt.auroc(), fewest)}
+    # Over one, it would be that one's rank.
+    fewest = min(int(by_uncertainty.positives[-1]), int(by_uncertainty.negatives[-1]))
+    scores = {"misdiagnosis_auroc": Score(by_uncertainty.auroc(), fewest)}
     for percent in DROPPED_PERCENTS:
         # The quantile lies at or above its lower neighbour and below the next: all up to the neighbour are kept. Its
         # place is a whole number, so no rounding of 1 − p decides.

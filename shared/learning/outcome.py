@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from shared.counted import counted
 from shared.exchange.records import FinalCard, RunConfiguration, Verdict
 from shared.learning.choice import holds_answers
+from shared.plurals import pluralize
 
 OutcomeName = Literal[
     "improved", "no better than untrained", "nothing was accepted", "cannot be told", "stopped", "aborted"
@@ -86,7 +86,7 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
     first, last = scores.get(0, {}), scores.get(card.chosen_round, {})
     both = sorted(first.keys() & last.keys())
     before, after = (fmean(of[site] for site in both) if both else None for of in (first, last))
-    over = f"over {counted(len(both), 'site')}"
+    over = f"over {pluralize(len(both), 'site')}"
     if is_untrained(card):
         name = "no better than untrained"
         told = "" if before is None else f", with a mean validation {card.score_name} of {before:.{_PLACES}f} {over}"

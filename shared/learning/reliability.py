@@ -22,7 +22,7 @@ TARGETS_PER_IMAGE = 256
 
 
 @dataclass(frozen=True)
-class Doubts:
+class MeasuredUncertainty:
     """A model's uncertainty of some of its answers, and which of them were wrong.
 
     Args:
@@ -36,7 +36,7 @@ class Doubts:
     images: int
 
 
-def doubts(
+def measure_uncertainty(
     task: Task[Any, SampleT],
     model: nn.Module,
     samples: Sequence[SampleT],
@@ -44,7 +44,7 @@ def doubts(
     seed: int,
     *,
     computing: Computing = EXACT,
-) -> Doubts:
+) -> MeasuredUncertainty:
     """Asks a model about images as they are: in eval mode, without augmentation.
 
     Args:
@@ -65,7 +65,7 @@ def doubts(
             wrong.append((objective.probabilities(flat).argmax(dim=1) != truth[drawn]).numpy())
     if not uncertainty:
         raise ValueError("there are no images to look at")
-    return Doubts(np.concatenate(uncertainty), np.concatenate(wrong), len(samples))
+    return MeasuredUncertainty(np.concatenate(uncertainty), np.concatenate(wrong), len(samples))
 
 
 def image_uncertainty(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shared.counted import counted
 from shared.errors import ConfigurationError
 from shared.exchange.records import RunConfiguration
 from shared.learning.combinations import open_rule
@@ -11,6 +10,7 @@ from shared.learning.methods.contract import Method
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Options
+from shared.plurals import pluralize
 
 
 def check_together(run: RunConfiguration) -> None:
@@ -71,7 +71,7 @@ def _misfit(run: RunConfiguration, method: Method) -> str | None:
         return f"{run.method} makes each site an aggregate of its own by weights, and {name} knows none; take mean"
     needs = f"{name} needs {rule.fewest} answers in each round"
     if len(run.sites) < rule.fewest:
-        return f"{needs}, and the run has {counted(len(run.sites), 'site')}; add sites, or take mean"
+        return f"{needs}, and the run has {pluralize(len(run.sites), 'site')}; add sites, or take mean"
     if run.quorum < rule.fewest:
         return f"{needs}, and the quorum is {run.quorum}; raise quorum, and sites_per_round if it is lower"
     return None

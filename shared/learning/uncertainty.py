@@ -64,15 +64,15 @@ def youden_threshold(uncertainty: NDArray[np.floating], wrong: NDArray[np.bool_]
         return Threshold(FALLBACK_THETA, "all right", None, predictions, all_wrong)
     if all_right == 0:
         return Threshold(FALLBACK_THETA, "all wrong", None, predictions, all_wrong)
-    doubt = ranking(uncertainty, wrong)
+    by_uncertainty = ranking(uncertainty, wrong)
     # J times both counts is an integer, so that equal J are equal here, and argmax takes the first: the highest θ.
-    scaled_j = doubt.positives * all_right - doubt.negatives * all_wrong  # (D,)
+    scaled_j = by_uncertainty.positives * all_right - by_uncertainty.negatives * all_wrong  # (D,)
     best = int(np.argmax(scaled_j))
     if scaled_j[best] <= 0:
         return Threshold(FALLBACK_THETA, "no separation", 0.0, predictions, all_wrong)
     # The lowest uncertainty flags everything, where J is 0: so a θ with J > 0 lies above it, and above 0.
     youden_j = int(scaled_j[best]) / (all_right * all_wrong)
-    return Threshold(float(doubt.scores[best]), "measured", youden_j, predictions, all_wrong)
+    return Threshold(float(by_uncertainty.scores[best]), "measured", youden_j, predictions, all_wrong)
 
 
 def reliability_weights(thetas: Mapping[str, float | None]) -> dict[str, float]:

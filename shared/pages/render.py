@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from shared.visible import visible
+from shared.escaping import escape
 
 _HERE = Path(__file__).parent
 
@@ -36,4 +36,4 @@ def _plain(value: Any) -> Any:
     """What stands where a value was not told, and text without what a terminal or a browser would obey."""
     if value is None:
         return "–"
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -34,7 +34,7 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from site_client.configuration import Policy, read_configuration
 from site_client.daemon import Daemon
-from site_client.division import ref
+from site_client.division import place
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import POLICY, TASK, TINY, WAIT_S, run_configuration
@@ -111,7 +111,7 @@ class Hospital:
         invite = read_invite_file(aggregator / "invites" / "north.json")
         join(self.work, invite, data={TASK: str(data)}, url=None, password=None)
         self.set_policy(POLICY)
-        ref(self.work, no_secret(7, "north"))
+        place(self.work, no_secret(7, "north"))
         self.live()
         key = SigningKey.at(aggregator / "signing.key")
         self.site = Site(

@@ -26,7 +26,7 @@ from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.temperature import HIGHEST, LOWEST, best_temperature
 from shared.learning.objectives import CrossEntropy, image_losses
 from shared.learning.optimizers import new_optimizer
-from shared.learning.reliability import doubts
+from shared.learning.reliability import measure_uncertainty
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing, staying
@@ -353,7 +353,7 @@ def test_everything_that_reads_answers_reads_these(task_name, name, data, tmp_pa
         with torch.no_grad():
             assert network.eval()(inputs).shape[:3] == (2, MEMBERS[name], len(images.classes))
 
-    found = doubts(task, network, images.samples, objective, seed=3)
+    found = measure_uncertainty(task, network, images.samples, objective, seed=3)
     assert 0 < youden_threshold(found.uncertainty, found.wrong).theta <= 1
     save_tensors(network, listed.shared, tmp_path / "sent.safetensors")
     score = task.tolerance_scores[0]

@@ -270,17 +270,17 @@ def referral(uncertainty, right, percent):
 
 @pytest.mark.parametrize("case", cases("fedee_selective"))
 def test_worked_selection(case):
-    doubts, right, expected = case["input"]["u"], case["input"]["correct"], case["expected"]
-    assert np.quantile(doubts, 0.6) == pytest.approx(expected["threshold"])
-    found = selective(doubts, right, 40)
+    uncertainty, right, expected = case["input"]["u"], case["input"]["correct"], case["expected"]
+    assert np.quantile(uncertainty, 0.6) == pytest.approx(expected["threshold"])
+    found = selective(uncertainty, right, 40)
     assert found.value == pytest.approx(expected["acc"], rel=1e-11)
     assert round(found.value * expected["kept"]) == 5  # of the six that are kept
     assert found.images == 1  # a tenth of ten: over so few it is never told
 
 
 def test_selection_keeps_ties():
-    doubts, right = [0.05, 0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9], [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
-    assert selective(doubts, right, 40).value == 5 / 6
+    uncertainty, right = [0.05, 0.1, 0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9], [1, 1, 1, 0, 1, 1, 0, 1, 0, 0]
+    assert selective(uncertainty, right, 40).value == 5 / 6
     assert selective([0.5] * 10, right, 40).value == 6 / 10
     assert selective([0.5], [0], 50).value == 0.0
 
@@ -306,17 +306,17 @@ def test_selection_of_91_images():
 
 def test_referral_of_a_worked_example():
     """Twenty, of which the 1st, 2nd and 7th most uncertain are wrong, and one right one is level with the 2nd."""
-    doubts = np.array([20, 18, 18, *range(17, 0, -1)]) / 20
+    uncertainty = np.array([20, 18, 18, *range(17, 0, -1)]) / 20
     right = [0, 0, 1, 1, 1, 1, 0, *[1] * 13]
     # 17 of 20; without one 17 of 19; without three 16 of 17; until the 7th is gone it stays below 19 of 20.
-    assert referral(doubts, right, 90) == Score(3 / 20, 3)
-    assert referral(doubts, right, 95) == Score(7 / 20, 3)  # three are wrong: fewer than the 7 and the 13
+    assert referral(uncertainty, right, 90) == Score(3 / 20, 3)
+    assert referral(uncertainty, right, 95) == Score(7 / 20, 3)  # three are wrong: fewer than the 7 and the 13
 
 
 def test_nobody_is_referred_where_enough_are_right():
-    doubts = np.arange(10) / 10
-    assert referral(doubts, [0, *[1] * 9], 90) == Score(0, 10)  # 9 of 10 are 90 %, also in floats
-    assert referral(doubts, [1] * 10, 95) == Score(0, 10)
+    uncertainty = np.arange(10) / 10
+    assert referral(uncertainty, [0, *[1] * 9], 90) == Score(0, 10)  # 9 of 10 are 90 %, also in floats
+    assert referral(uncertainty, [1] * 10, 95) == Score(0, 10)
 
 
 def test_referral_is_undefined_where_only_all_would_do():
@@ -327,12 +327,12 @@ def test_referral_is_undefined_where_only_all_would_do():
 
 def test_referral_is_over_the_fewest_of_whom_it_could_tell():
     """100 images, 20 of them wrong and most uncertain: 12 referred leave 80 of 88, and 16 leave 80 of 84."""
-    doubts, right = np.arange(100, 0, -1) / 100, [*[0] * 20, *[1] * 80]
-    assert referral(doubts, right, 90) == Score(12 / 100, 12)
-    assert referral(doubts, right, 95) == Score(16 / 100, 16)
-    assert referral(doubts, right[::-1], 90) == Score(None, 0)
+    uncertainty, right = np.arange(100, 0, -1) / 100, [*[0] * 20, *[1] * 80]
+    assert referral(uncertainty, right, 90) == Score(12 / 100, 12)
+    assert referral(uncertainty, right, 95) == Score(16 / 100, 16)
+    assert referral(uncertainty, right[::-1], 90) == Score(None, 0)
     certain_and_wrong = [*[0] * 93, *[1] * 7]
-    assert referral(doubts, certain_and_wrong, 90) == Score(93 / 100, 7)
+    assert referral(uncertainty, certain_and_wrong, 90) == Score(93 / 100, 7)
 
 
 @settings(deadline=None, max_examples=100)

@@ -26,7 +26,13 @@ from shared.learning.losses import dirichlet, evidence
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential
-from shared.learning.reliability import TARGETS_PER_IMAGE, Doubts, doubts, draw_targets, image_uncertainty
+from shared.learning.reliability import (
+    TARGETS_PER_IMAGE,
+    MeasuredUncertainty,
+    draw_targets,
+    image_uncertainty,
+    measure_uncertainty,
+)
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
@@ -85,11 +91,11 @@ class Certain(nn.Module):
 
 
 @pytest.mark.parametrize("mode", [True, False], ids=["training", "evaluating"])
-def test_doubts_are_those_of_eval_mode_and_change_nothing(mode):
+def test_the_uncertainty_is_that_of_eval_mode_and_change_nothing(mode):
     """In train mode a BatchNorm would answer by the batch, and move."""
     model, made = grading_model().train(mode), graded()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = doubts(GRADING, model, made, EVIDENTIAL, 1)
+    found = measure_uncertainty(GRADING, model, made, EVIDENTIAL, 1)
     assert all(module.training is mode for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -104,28 +110,28 @@ def test_doubts_are_those_of_eval_mode_and_change_nothing(mode):
     assert not np.allclose(found.uncertainty, dirichlet(evidence(in_train_mode)).uncertainty.numpy(), atol=1e-4)
 
 
-def test_doubts_are_those_of_the_images_as_they_are(monkeypatch):
+def test_the_uncertainty_is_that_of_the_images_as_they_are(monkeypatch):
     def vary(*arguments):
         raise AssertionError("an image was varied")
 
     monkeypatch.setattr(type(GRADING), "vary", vary)
-    assert len(doubts(GRADING, grading_model(), graded(), EVIDENTIAL, 1).wrong) == 12
+    assert len(measure_uncertainty(GRADING, grading_model(), graded(), EVIDENTIAL, 1).wrong) == 12
 
 
-def test_doubts_of_a_classification_do_not_depend_on_the_seed_nor_on_what_was_drawn_before():
+def test_the_uncertainty_of_a_classification_does_not_depend_on_the_seed_nor_on_what_was_drawn_before():
     model, made = grading_model(), graded()
-    one = doubts(GRADING, model, made, EVIDENTIAL, 1)
+    one = measure_uncertainty(GRADING, model, made, EVIDENTIAL, 1)
     torch.manual_seed(8)
-    other = doubts(GRADING, model, made, EVIDENTIAL, 2)
+    other = measure_uncertainty(GRADING, model, made, EVIDENTIAL, 2)
     assert (one.uncertainty == other.uncertainty).all()
     assert (one.wrong == other.wrong).all()
 
 
-def test_no_images_are_no_doubts():
+def test_no_images_have_no_uncertainty():
     with pytest.raises(ValueError, match="no images"):
-        doubts(SEGMENTING, Certain(), [], EVIDENTIAL, 1)
+        measure_uncertainty(SEGMENTING, Certain(), [], EVIDENTIAL, 1)
     with pytest.raises(ValueError):
-        doubts(GRADING, grading_model(), [], EVIDENTIAL, 1)
+        measure_uncertainty(GRADING, grading_model(), [], EVIDENTIAL, 1)
 
 
 def test_a_small_segmentation_by_hand():
@@ -135,7 +141,7 @@ def test_a_small_segmentation_by_hand():
     mask = np.zeros((32, 32), np.uint8)
     mask[0, 2] = 1
     drawn = draw_targets(mask.reshape(-1).astype(np.int64), seed_for(5, "targets", "eye")).tolist()
-    found = doubts(SEGMENTING, Certain(), [SegmentedImage("eye", image, mask)], CrossEntropy(), 5)
+    found = measure_uncertainty(SEGMENTING, Certain(), [SegmentedImage("eye", image, mask)], CrossEntropy(), 5)
     assert len(found.wrong) == len(drawn) == TARGETS_PER_IMAGE
     for u, wrong, index in zip(found.uncertainty, found.wrong, drawn, strict=True):
         level, truth = image.reshape(-1)[index], mask.reshape(-1)[index]
@@ -147,7 +153,7 @@ def test_a_small_segmentation_by_hand():
 
 def test_of_a_segmentation_256_pixels_an_image_are_drawn_by_the_seed():
     model, made = Certain(), segmented(32, 40, 33)
-    one, same, other = (doubts(SEGMENTING, model, made, EVIDENTIAL, seed) for seed in (1, 1, 2))
+    one, same, other = (measure_uncertainty(SEGMENTING, model, made, EVIDENTIAL, seed) for seed in (1, 1, 2))
     assert len(one.uncertainty) == 3 * 256
     assert (one.uncertainty == same.uncertainty).all()
     assert not (one.uncertainty == other.uncertainty).all()
@@ -168,11 +174,11 @@ def test_pixels_are_drawn_without_repeats_in_order_and_never_where_an_image_was_
     assert draw_targets(np.array(2), 1).tolist() == [0]
 
 
-def test_a_model_that_has_diverged_has_doubts_that_are_numbers():
+def test_a_model_that_has_diverged_has_an_uncertainty_that_is_a_number():
     model = grading_model()
     with torch.no_grad():
         model.head.classify.weight.fill_(torch.nan)
-    found = doubts(GRADING, model, graded(), EVIDENTIAL, 1)
+    found = measure_uncertainty(GRADING, model, graded(), EVIDENTIAL, 1)
     assert ((found.uncertainty > 0) & (found.uncertainty <= 1)).all()
     assert 0 < youden_threshold(found.uncertainty, found.wrong).theta <= 1
 
@@ -184,7 +190,7 @@ def record(images, minimum=5, *, count=None, wrong=2):
     count = count or images
     uncertainty = np.linspace(0.1234567, 0.9876543, count)
     marks = np.arange(count) >= count - wrong
-    told = reliability(Doubts(uncertainty, marks, images), Policy(minimum_count=minimum))
+    told = reliability(MeasuredUncertainty(uncertainty, marks, images), Policy(minimum_count=minimum))
     return open_yaml(dump_yaml(told), Reliability, RELIABILITY), uncertainty
 
 
@@ -417,7 +423,7 @@ def test_any_other_record_is_refused(changes):
     minimum=st.sampled_from([1, 2, 5]),
 )
 def test_what_a_site_tells_of_any_answers_is_taken(answers, images, minimum):
-    found = Doubts(np.array([doubt for doubt, _ in answers]), np.array([wrong for _, wrong in answers]), images)
+    found = MeasuredUncertainty(np.array([u for u, _ in answers]), np.array([wrong for _, wrong in answers]), images)
     told = reliability(found, Policy(minimum_count=minimum))
     assert open_yaml(dump_yaml(told), Reliability, RELIABILITY) == told
 
@@ -425,7 +431,7 @@ def test_what_a_site_tells_of_any_answers_is_taken(answers, images, minimum):
 def test_a_threshold_is_told_with_four_decimals_and_is_never_0():
     """θ travels as YAML text of four decimals, above 0 however small it is."""
     for theta, rounded in ((1 / 3, 0.3333), (5e-324, 0.0001), (1 - 2**-53, 1.0), (0.00016, 0.0002), (0.5, 0.5)):
-        found = Doubts(np.array([0.0, theta]), np.array([False, True]), 2)
+        found = MeasuredUncertainty(np.array([0.0, theta]), np.array([False, True]), 2)
         told = dump_yaml(reliability(found, Policy()))
         assert open_yaml(told, Reliability, RELIABILITY).theta == rounded
 

@@ -24,7 +24,7 @@ from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import CrossEntropy
 from shared.learning.processes import joined
-from shared.learning.reliability import doubts
+from shared.learning.reliability import measure_uncertainty
 from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation import SegmentedImage
 from shared.learning.training import Epoch, evaluate, train_epoch
@@ -146,7 +146,9 @@ def train(name: str, computing: Computing = EXACT) -> dict[str, Any]:
             {"images": one.images, "loss": one.loss, **{name: score.value for name, score in one.scores.items()}}
             for one in told
         ],
-        "uncertainty": torch.from_numpy(doubts(task, network, samples, objective, 1, computing=computing).uncertainty),
+        "uncertainty": torch.from_numpy(
+            measure_uncertainty(task, network, samples, objective, 1, computing=computing).uncertainty
+        ),
     }
 
 

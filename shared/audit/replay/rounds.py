@@ -13,7 +13,6 @@ from shared.audit import protocol_1
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.steps import Step
-from shared.counted import counted
 from shared.doors.numbers import finite
 from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
@@ -27,6 +26,7 @@ from shared.learning.answers import SOUND, UNANSWERED, check_answer, decide, pas
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.run_files import Scored
 from shared.learning.tolerance import HeldOutSet, load_checked
+from shared.plurals import pluralize
 from shared.trouble import held_against
 
 SCORES_AGREE = 0.001
@@ -369,7 +369,7 @@ class Replayer:
             detail = f"because no round has brought it to a site; what comes out is {digest}"
             yield Step(number, what, "not replayable", detail)
             return
-        of_agreed = f", {counted(tried, 'site')} having agreed" if self._depends_on_agreed else ""
+        of_agreed = f", {pluralize(tried, 'site')} having agreed" if self._depends_on_agreed else ""
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
     def _missing_of_shares(self, found: Round) -> str | None:

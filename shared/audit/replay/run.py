@@ -30,7 +30,6 @@ from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step
 from shared.audit.show import metrics_of, readable_tables
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
-from shared.counted import counted
 from shared.errors import ConfigurationError, DropfedError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
@@ -45,6 +44,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet, score_name
+from shared.plurals import pluralize
 from shared.trouble import UnforeseenError
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class _Replay:
         """What travels is what this software computes for the run: nobody was offered something else."""
         computed = sharing(self._task, self._method, self._network)
         if computed == self._sharing:
-            return Step(0, "offer, what travels", "same", f"{counted(len(computed.tensors), 'tensor')} each round")
+            return Step(0, "offer, what travels", "same", f"{pluralize(len(computed.tensors), 'tensor')} each round")
         return Step(0, "offer, what travels", "differs", "this software would offer other tensors for this run")
 
     def _initial(self) -> Iterator[Step]:

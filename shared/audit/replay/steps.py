@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.visible import visible
+from shared.escaping import escape
 
 Outcome = Literal["same", "differs", "not replayable"]
 
@@ -42,5 +42,5 @@ def lines(steps: list[Step]) -> Iterator[str]:
     """One line per step, and one that sums up."""
     for step in steps:
         where = f"round {step.round_no}, {step.what}" if step.round_no else step.what
-        yield visible(f"{step.outcome:14}  {where}: {step.detail}")
+        yield escape(f"{step.outcome:14}  {where}: {step.detail}")
     yield ", ".join(f"{count} {outcome}" for outcome, count in counts(steps).items())

@@ -27,9 +27,9 @@ from shared.learning.data.images import (
     EXTENSIONS,
     SMALLEST_SIDE,
     files_by_stem,
+    not_hidden,
     read_levels,
     short_name,
-    visible,
 )
 from shared.learning.data.tables import read_table
 from shared.learning.data.units import Unit, hashed
@@ -175,7 +175,7 @@ def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Li
         problems.append(f"{LABELS_FILE}: is missing; write a line with id and grade for each file in images.")
     problems += [
         f"{path.name}: is a grade's folder beside images and {LABELS_FILE}; give the grades in one of the two ways."
-        for path in visible(root)
+        for path in not_hidden(root)
         if path.is_dir() and _GRADE_FOLDER.fullmatch(path.name)
     ]
     return files, grade_of, tuple(str(grade) for grade in range(max(grade_of.values(), default=0) + 1))
@@ -240,7 +240,7 @@ def _read_grade_folders(root: Path, names: tuple[str, ...], problems: list[str])
 def _find_grade_folders(root: Path, grades: int, problems: list[str]) -> dict[int, Path]:
     """The folder of each grade below ``grades``, from grade 0 upwards."""
     folders: dict[int, Path] = {}
-    for path in visible(root):
+    for path in not_hidden(root):
         match = _GRADE_FOLDER.fullmatch(path.name)
         if not path.is_dir():
             if path.suffix.lower() in GRADED_EXTENSIONS:

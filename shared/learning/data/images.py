@@ -185,7 +185,7 @@ def files_by_stem(
         )
         return {}
     files: dict[str, Path] = {}
-    for path in visible(folder):
+    for path in not_hidden(folder):
         if not path.is_file() or path.suffix.lower() not in extensions:
             problems.append(f"{short_name(path)}: is not a {formats} file; convert it or move it elsewhere.")
         elif path.stem in files:
@@ -224,7 +224,7 @@ def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS, formats
     return [Unit(file.stem, (hashed(file),), "") for file in list_images(path, extensions, formats)]
 
 
-def visible(folder: Path) -> list[Path]:
+def not_hidden(folder: Path) -> list[Path]:
     """What a folder holds, sorted, without hidden files and those that a desktop leaves behind."""
     return [
         path

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.escaping import escape
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
-from shared.learning.data.images import brightest, files_by_stem
-from shared.learning.data.images import visible as not_hidden
+from shared.learning.data.images import brightest, files_by_stem, not_hidden
 from shared.learning.data.tables import read_table
 from shared.learning.data.units import Unit, hashed
-from shared.visible import visible
 
 _DARK = 12  # of 255: what lies outside the retina is darker than this in every channel
 _CLIP_LIMIT, _TILES = 2.0, (8, 8)  # of the contrast-limited histograms; OpenCV's usual ones
@@ -122,16 +121,16 @@ def _listed(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _
     files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
     columns, rows = read_table(root / LABELS_FILE)
     if sorted(columns) != ["id", "label"]:
-        found = ", ".join(visible(str(column)) for column in columns) or "none"
+        found = ", ".join(escape(str(column)) for column in columns) or "none"
         raise DataError([f"{LABELS_FILE}: the columns must be id and label, with commas between; found: {found}."])
     label_of: dict[str, str] = {}
     for line, row in rows:
         name, label = ((row[column] or "").strip() for column in ("id", "label"))
         if name in label_of or name not in files:
-            problems.append(f"{LABELS_FILE}, line {line}: {visible(name)!r} is there twice, or no image's name.")
+            problems.append(f"{LABELS_FILE}, line {line}: {escape(name)!r} is there twice, or no image's name.")
         elif classes is not None and label not in classes:
             told = ", ".join(classes)
-            problems.append(f"{LABELS_FILE}, line {line}: label must be one of {told}, not {visible(label)!r}.")
+            problems.append(f"{LABELS_FILE}, line {line}: label must be one of {told}, not {escape(label)!r}.")
         else:
             label_of[name] = label
     if not problems:

@@ -14,11 +14,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shared.errors import DataError
+from shared.escaping import escape
 from shared.learning.data.images import list_images
 from shared.learning.data.tables import path_within, read_table
 from shared.learning.data.units import Unit, hashed
 from shared.service import alive
-from shared.visible import visible
 
 RECORDINGS_FILE = "recordings.csv"
 _COLUMNS = ("id", "file", "label")
@@ -117,7 +117,7 @@ def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str
     """
     columns, rows = read_table(root / RECORDINGS_FILE)
     if sorted(set(columns) - {_GROUP}) != sorted(_COLUMNS) or len(set(columns)) < len(columns):
-        found = ", ".join(visible(str(column)) for column in columns) or "none"
+        found = ", ".join(escape(str(column)) for column in columns) or "none"
         raise DataError(
             [f"{RECORDINGS_FILE}: the columns must be {', '.join(_COLUMNS)}, and {_GROUP} if wanted; found: {found}."]
         )
@@ -129,13 +129,13 @@ def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str
         name, text, label, group = ((row.get(column) or "").strip() for column in (*_COLUMNS, _GROUP))
         file = path_within(root, text)
         if not name or name in ids or set(name) & set("/\\"):
-            problems.append(f"{where}: id {visible(name)!r} is empty, there twice, or has a slash; correct it.")
+            problems.append(f"{where}: id {escape(name)!r} is empty, there twice, or has a slash; correct it.")
         elif file is None:
-            problems.append(f"{where}: {visible(text)!r} is no path within the data folder; correct it.")
+            problems.append(f"{where}: {escape(text)!r} is no path within the data folder; correct it.")
         elif file in files:
-            problems.append(f"{where}: {visible(text)} is listed twice; keep one line.")
+            problems.append(f"{where}: {escape(text)} is listed twice; keep one line.")
         elif labels is not None and label not in labels:
-            problems.append(f"{where}: label must be one of {', '.join(labels)}, not {visible(label)!r}.")
+            problems.append(f"{where}: label must be one of {', '.join(labels)}, not {escape(label)!r}.")
         elif _GROUP in columns and not group:
             problems.append(f"{where}: the group is empty; name one for each recording, or leave the column out.")
         else:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.escaping import escape
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.images import SMALLEST_SIDE, read_image, short_name
 from shared.learning.data.tables import path_within, read_table
 from shared.learning.data.units import Unit, hashed
-from shared.visible import visible
 
 SCANS_FILE = "scans.csv"
 PICTURES = ("superficial", "deep", "structural_superficial", "structural_deep")
@@ -119,7 +119,7 @@ def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -
     columns, rows = read_table(root / SCANS_FILE)
     if sorted(columns) != sorted(_COLUMNS):
         found = ", ".join(str(column) for column in columns) or "none"
-        raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {visible(found)}."])
+        raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {escape(found)}."])
     listed: dict[int, _Listed] = {}
     ids: set[str] = set()
     for line, row in rows:
@@ -129,13 +129,13 @@ def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -
         paths = {cells[picture]: path_within(root, cells[picture]) for picture in PICTURES}
         outside = [text for text, path in paths.items() if path is None]
         if not name or name in ids or "/" in name or "\\" in name:
-            problems.append(f"{where}: id {visible(name)!r} is empty, there twice, or has a slash; correct it.")
+            problems.append(f"{where}: id {escape(name)!r} is empty, there twice, or has a slash; correct it.")
         elif severities is not None and not _is_severity(severity, severities):
             told = ", ".join(severities)
-            problems.append(f"{where}: severity must be one of {told}, or its number, not {visible(severity)!r}.")
+            problems.append(f"{where}: severity must be one of {told}, or its number, not {escape(severity)!r}.")
         elif outside:
             problems += [
-                f"{where}: {visible(text)!r} is no path within the data folder; correct it." for text in outside
+                f"{where}: {escape(text)!r} is no path within the data folder; correct it." for text in outside
             ]
         else:
             pictures = tuple(path for picture in PICTURES if (path := paths[cells[picture]]) is not None)

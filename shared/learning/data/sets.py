@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from shared.counted import counted
 from shared.errors import DataError
 from shared.learning.data.splits import SPLIT_FILE, SPLITS, Folds, SplitName, SplitPlan
 from shared.learning.data.units import Unit
 from shared.learning.seeds import seed_for
+from shared.plurals import pluralize
 
 Blocks = Mapping[int, Sequence[Unit]]
 """The units of each whole block of a folder, by the block's number."""
@@ -53,9 +53,9 @@ def sets_of(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[SetName, tuple[i
     if plan.train_images is not None:
         sets["train"] = _drawn(sets["train"], blocks, plan.train_images, seed)
     if problems := [
-        f"the {name} set is empty: none of {counted(len(blocks), 'whole block')} of images comes into it, and each of "
-        f"train, validation and test needs one (a block lies in one set of {SPLIT_FILE} and holds minimum_count images "
-        "or more); add images."
+        f"the {name} set is empty: none of {pluralize(len(blocks), 'whole block')} of images comes into it, and "
+        f"each of train, validation and test needs one (a block lies in one set of {SPLIT_FILE} and holds "
+        "minimum_count images or more); add images."
         for name in SPLITS
         if not sets[name]
     ]:
@@ -117,7 +117,7 @@ def _folds(blocks: Blocks, folds: Folds, seed: int) -> dict[int, int]:
         raise DataError(
             [
                 f"{folds.count} folds are asked for, and there is no more than "
-                f"{counted(len(in_turn), 'whole block')} of images here: have fewer folds, or add images."
+                f"{pluralize(len(in_turn), 'whole block')} of images here: have fewer folds, or add images."
             ]
         )
     return {number: place % folds.count for place, number in enumerate(in_turn)}

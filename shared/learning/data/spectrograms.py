@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.escaping import escape
 from shared.learning.data.images import short_name
-from shared.visible import visible
 
 SPREAD = 4.0
 """Deviations from the mean at which a picture's darkest and brightest level lie."""
@@ -37,7 +37,7 @@ def read_wave(path: Path) -> tuple[NDArray[np.float64], int]:
     except (OSError, EOFError, wave.Error, RuntimeError) as error:
         reason = " ".join(str(error).replace(str(path), path.name).split()) or "it ends too early"
         raise DataError(
-            [f"{short_name(path)}: cannot be read as WAV ({visible(reason)}); save it as PCM of 16 bits."]
+            [f"{short_name(path)}: cannot be read as WAV ({escape(reason)}); save it as PCM of 16 bits."]
         ) from error
     if channels != 1 or width != 2:
         raise DataError(

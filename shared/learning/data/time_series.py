@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import DataError
+from shared.escaping import escape
 from shared.learning.data.images import short_name
-from shared.visible import visible
 
 TIME = "time"
 _RATE_TOLERANCE = 0.01  # of the rate over the whole recording
@@ -80,14 +80,14 @@ def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDA
             )
     except (OSError, ValueError) as error:
         raise DataError(
-            [f"{short_name(path)}: cannot be read as rows of numbers ({visible(str(error))}); export it again."]
+            [f"{short_name(path)}: cannot be read as rows of numbers ({escape(str(error))}); export it again."]
         ) from error
     wrong = np.argwhere(~np.isfinite(values))
     if len(wrong):
         row, column = wrong[0]
         raise DataError(
             [
-                f"{short_name(path)}, line {row + 2}: {visible(columns[column])} is not a finite number; fill such "
+                f"{short_name(path)}, line {row + 2}: {escape(columns[column])} is not a finite number; fill such "
                 "gaps in, or cut the recording there into two."
             ]
         )
@@ -105,7 +105,7 @@ def _refs(path: Path, columns: Sequence[str]) -> list[int]:
     wrong = [name for name in columns if header.count(name) != 1]
     if wrong:
         raise DataError(
-            [f"{short_name(path)}: needs one column each called {visible(', '.join(wrong))}; correct its header."]
+            [f"{short_name(path)}: needs one column each called {escape(', '.join(wrong))}; correct its header."]
         )
     return [header.index(name) for name in columns]
 

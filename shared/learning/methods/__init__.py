@@ -10,8 +10,8 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigurationError
+from shared.escaping import escape
 from shared.exchange.reading import check_record
-from shared.visible import visible
 
 if TYPE_CHECKING:
     from shared.learning.methods.contract import Method
@@ -85,5 +85,5 @@ def _loaded(name: str) -> Mapping[str, object]:
     except Exception as error:  # whatever a file may do wrong
         passed = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f", line {passed[-1]}" if passed else ""
-        told = visible(f"{type(error).__name__}: {error}")
+        told = escape(f"{type(error).__name__}: {error}")
         raise ConfigurationError([f"{path}{where}: the file cannot be loaded ({told}); correct it"]) from error

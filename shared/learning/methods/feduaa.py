@@ -1,4 +1,4 @@
-"""FedUAA (Wang et al. 2023): evidence at the site, and the site's own doubt as its weight.
+"""FedUAA (Wang et al. 2023): evidence at the site, and the site's own uncertainty as its weight.
 
     site        e = softplus(logits), u = K / Σ(e + 1); loss: Eq. 5 to 8
                 θ_k = argmax of Youden's J over thresholds of "u ≥ θ, so the prediction is wrong", with the received

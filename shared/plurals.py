@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def pluralize(count: int, one: str, many: str | None = None) -> str:
     """As in "1 round", "2 rounds" and "1,234 images".
 
     Args:
