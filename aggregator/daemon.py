@@ -46,7 +46,7 @@ from shared.learning.outcome import Outcome, Standstill
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.tolerance import HeldOutSet
-from shared.trouble import Trouble, UnforeseenError, held_against, only_told
+from shared.trouble import Trouble, UnexpectedError, held_against, tolerate_unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +136,8 @@ class Daemon:
         except OSError as error:
             self._wait_for_disk(error)
         except Exception as error:
-            self._trouble.begins(UnforeseenError(error))
-            self._stop.wait(self._trouble.pause_s(LONGEST_WAIT_S))
+            self._trouble.begins(UnexpectedError(error))
+            self._stop.wait(self._trouble.backoff_s(LONGEST_WAIT_S))
         return True
 
     def _wait_for_disk(self, error: OSError) -> None:
@@ -165,8 +165,8 @@ class Daemon:
     def _is_over(self) -> bool:
         if not self._store.is_over:
             return False
-        all_told = not rounds.decide(self._facts())
-        return all_told and not any(channel.has_unpublished for channel in self._channels.values())
+        is_all_signed = not rounds.decide(self._facts())
+        return is_all_signed and not any(channel.has_unpublished for channel in self._channels.values())
 
     # --- facts ---------------------------------------------------------------------------------------------
 
@@ -241,8 +241,8 @@ class Daemon:
         except DropfedError:
             raise
         except Exception as error:
-            self._trouble.begins(UnforeseenError(error))
-            self._put_off[action] = time.monotonic() + self._trouble.pause_s(LONGEST_WAIT_S)
+            self._trouble.begins(UnexpectedError(error))
+            self._put_off[action] = time.monotonic() + self._trouble.backoff_s(LONGEST_WAIT_S)
         else:
             self._put_off.pop(action, None)
             if not self._put_off:
@@ -556,7 +556,7 @@ class _Waiting:
 
     def _save(self, round_no: int, seconds: float) -> None:
         """Where the disk does not take it, only a restart knows less: its deadline is that much later."""
-        with only_told(self._store.home):
+        with tolerate_unwritable(self._store.home):
             self._store.write_waited(round_no, seconds)
 
     def _begin(self, round_no: int, seconds: float) -> None:

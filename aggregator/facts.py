@@ -115,17 +115,17 @@ def site_facts(
         consent=consent.agrees if consent else None,
         consent_refused=exchange.refusal(MessageRef("consent", run)) is not None,
         withdrawn=withdrawal_of(exchange, run) is not None,
-        ended=_is_told_end(exchange, run),
+        ended=_has_end(exchange, run),
         takes_part=takes_part,
         looked=takes_part and not sent and has_looked(name),
         sent=sent,
         answered=exchange.is_settled(MessageRef("update", run, round_no)),
         scored=store.score(round_no, name) is not None,
-        told=exchange.message(MessageRef("verdict", run, round_no)) is not None,
+        has_verdict=exchange.message(MessageRef("verdict", run, round_no)) is not None,
     )
 
 
-def _is_told_end(exchange: Exchange, run: str) -> bool:
+def _has_end(exchange: Exchange, run: str) -> bool:
     ends = (MessageRef("final", run), MessageRef("abort", run))
     return any(exchange.message(end) is not None for end in ends)
 

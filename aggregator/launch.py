@@ -81,7 +81,7 @@ def _open_sites(
             key=key,
             encryption_key=own_encryption_key,
             stop=stop,
-            longest_pause_s=configuration.poll_seconds,
+            longest_interval_s=configuration.poll_seconds,
             on_news=news.set,
         )
         for name in sorted(run.sites)

@@ -4,8 +4,8 @@
     DIR/run.yaml  tensors.yaml                           what was offered to the sites, likewise
     DIR/model-card.json  model-card.md                   the card, for scripts and for people
 
-The card holds what was measured or said in the run and nothing else; what nobody told is null, and "not told" for
-people. The same work directory and the same software give the same bytes.
+The card holds what was measured or said in the run and nothing else; what nobody reported is null, and "not reported"
+for people. The same work directory and the same software give the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INTENDED_USE = (
 LIMITS = (
     "How it does on images of other cameras, clinics or patients than the sites' is not known.",
     "Scores are what each site measured on its own images and told of them; small numbers are withheld.",
-    "Who the patients are and which devices took the images is not told.",
+    "Who the patients are and which devices took the images was not reported.",
 )
 NOT_WHOLE = (
     "It is not a whole model: the tensors listed under stays_at_sites stay at each site, which has its own. "
@@ -199,7 +199,7 @@ def _software(work: Path, site: str) -> str:
 
 def _total(sites: Mapping[str, Document], split: str) -> int | None:
     """The images of those sites whose answers are in the model; None where one of them tells no exact number."""
-    counts = [site["images"].get(split, "not told") for site in sites.values() if site["rounds_in_the_model"]]
+    counts = [site["images"].get(split, "not reported") for site in sites.values() if site["rounds_in_the_model"]]
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
 

@@ -10,7 +10,7 @@ from aggregator.report.text import table_lines
 from shared.escaping import escape
 from shared.plurals import pluralize
 
-NOT_TOLD = "not told"
+NOT_REPORTED = "not reported"
 
 
 def card_text(card: Document) -> str:
@@ -20,14 +20,14 @@ def card_text(card: Document) -> str:
     facts = {
         "task": run["task"],
         "method": run["method"],
-        "trained": f"from {_told(run['began'])} to {_told(run['ended'])}",
+        "trained": f"from {_or_missing(run['began'])} to {_or_missing(run['ended'])}",
         "rounds": f"{rounds['trained']} of {rounds['planned']} trained; the model is {run['chosen']} "
         f"({run['chosen_because']})",
-        "answers": verdicts or NOT_TOLD,
+        "answers": verdicts or NOT_REPORTED,
         "parameters": f"{model['parameters']:,} in {pluralize(model['tensors'], 'tensor')}",
         "file": f"{model['file']}, {model['bytes']:,} bytes",
         "SHA-256": model["sha256"],
-        "licence": card["licence"] or f"{NOT_TOLD}: it is for the PI to say, before the model is handed on",
+        "licence": card["licence"] or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
     }
     lines = [f"# {escape(run['name'])}", "", f"Outcome: {escape(run['outcome']['text'])}.", ""]
     lines += ["## Use", "", card["intended_use"], ""]
@@ -53,7 +53,7 @@ def _sites(card: Document) -> list[str]:
     rows = [
         (
             name,
-            "yes" if site["agreed"] else NOT_TOLD if site["agreed"] is None else "declined",
+            "yes" if site["agreed"] else NOT_REPORTED if site["agreed"] is None else "declined",
             *(site["images"].get(split) for split in ("train", "validation", "test")),
             len(site["rounds_in_the_model"]),
             site["withdrew"] or "no",
@@ -92,11 +92,11 @@ def _inputs(card: Document) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    return table_lines(head, ([_told(value) for value in row] for row in rows))
+    return table_lines(head, ([_or_missing(value) for value in row] for row in rows))
 
 
-def _told(value: Any) -> Any:
-    return NOT_TOLD if value is None else value
+def _or_missing(value: Any) -> Any:
+    return NOT_REPORTED if value is None else value
 
 
 def _score(score: float | None) -> str | None:

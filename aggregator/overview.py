@@ -55,11 +55,11 @@ class Reading:
     channels: Mapping[str, Channel]
 
 
-Told = TypeVar("Told")
+Read = TypeVar("Read")
 
 
-def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
-    """What ``tell`` says of the newest run; said again where a daemon changed the run meanwhile, so that it is of one
+def read_newest_run(work: Path, read: Callable[[Reading], Read]) -> Read:
+    """What ``read`` says of the newest run; said again where a daemon changed the run meanwhile, so that it is of one
     moment.
 
     Raises:
@@ -74,10 +74,10 @@ def told_of_newest(work: Path, tell: Callable[[Reading], Told]) -> Told:
         store = runs[-1]
         marks = store.marks()
         run = store.configuration()
-        told = tell(Reading(work, store, run, read_channels(work, run.sites)))
+        found = read(Reading(work, store, run, read_channels(work, run.sites)))
         if store.marks() == marks:
             break
-    return told
+    return found
 
 
 def overview(work: Path) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def overview(work: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    return told_of_newest(work, overview_of)
+    return read_newest_run(work, overview_of)
 
 
 def overview_of(reading: Reading) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any
 
 
 def _phase(reading: Reading, site: str) -> str:
-    """Where a site stands, as the files here tell it."""
+    """Where a site stands, as the files here read it."""
     store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
     if channel is None:
         return "not enrolled yet"
@@ -318,7 +318,7 @@ def _at_the_end(home: Path, store: RunStore, channel: Channel, withdrew: str | N
         return "not asked"
     gets_final = store.card() is not None and consent is not None and consent.agrees
     if channel.message(MessageRef("abort", store.run)) is not None or not gets_final:
-        return "is being told that the run is over" if is_owed else "told that the run is over"
+        return "is being found that the run is over" if is_owed else "found that the run is over"
     too_late = f"; withdrew when the run was over: {withdrew}" if withdrew else ""
     return f"is being sent the final model{too_late}" if is_owed else f"finished{too_late}"
 

@@ -62,13 +62,13 @@ class RefusedError(ActionRequiredError):
         self.status = status
 
 
-class _Told(BaseModel):
+class _FromServer(BaseModel):
     """What a server tells: known fields are checked, others ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
 
 
-class Share(_Told):
+class Share(_FromServer):
     """One share of a folder.
 
     ``share_with``: the account's name; of a link it is something else and never shown. ``name``: a link's, on
@@ -101,32 +101,32 @@ class Account:
     quota: int | None
 
 
-class _Meta(_Told):
+class _Meta(_FromServer):
     status: str
     statuscode: int
     message: str | None = None
 
 
-class _Reply(_Told):
+class _Reply(_FromServer):
     meta: _Meta
     data: Any = None
 
 
-class _Document(_Told):
+class _Document(_FromServer):
     ocs: _Reply
 
 
-class _Quota(_Told):
+class _Quota(_FromServer):
     definition: str | None = None  # ownCloud, as in "5 GB"
     quota: str | None = None  # Nextcloud, bytes
 
 
-class _Person(_Told):
+class _Person(_FromServer):
     enabled: bool = True
     quota: Annotated[_Quota, BeforeValidator(lambda told: told or {})] = _Quota()  # an empty one is a list
 
 
-class _Status(_Told):
+class _Status(_FromServer):
     installed: Literal[True]
     maintenance: bool
     versionstring: str

@@ -312,13 +312,13 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
     """Why the run would come too early: each other run is told to all its sites before the next is offered."""
     before = [store for store in runs_in(work) if store.run != run.run][-1:]
-    untold = [
+    ended = [
         f"{run_yaml}: run {store.run} has ended, and {', '.join(sites)} must still be told: finish it by "
         f"{store.goes_on_by}"
         for store in before
-        if store.is_over and (sites := _untold(work, store))
+        if store.is_over and (sites := _sites_owed_end(work, store))
     ]
-    return untold + [
+    return ended + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
         f"{store.goes_on_by}; to end it with the best model so far, call "
         f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` before that"
@@ -327,7 +327,7 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
     ]
 
 
-def _untold(work: Path, store: RunStore) -> list[str]:
+def _sites_owed_end(work: Path, store: RunStore) -> list[str]:
     """The sites for which the end of a run that is over is not signed."""
     homes = {site: work / "sites" / site for site in store.configuration().sites}
     channels = {site: open_channel(home, LocalFolder(home / "mirror"), key=None) for site, home in homes.items()}

@@ -11,7 +11,7 @@ from shared.errors import RejectedError
 from shared.exchange.channel import Channel
 from shared.exchange.records import FinalCard, RunConfiguration
 from shared.exchange.tables import MetricsRow, Split
-from shared.learning.choice import Tables, best_of, choose, received_rows, told_scores, validation_means
+from shared.learning.choice import Tables, best_of, choose, received_rows, reported_scores, validation_means
 from shared.learning.outcome import Outcome, Scores, Standstill, outcome_of, standstills
 
 
@@ -65,7 +65,7 @@ def run_standstills(store: RunStore, channels: Mapping[str, Channel], score_name
 
 def _scores(store: RunStore, channels: Mapping[str, Channel], rounds: Collection[int], score_name: str) -> Scores:
     """What the sites told in these rounds of the aggregates that they had received."""
-    return told_scores(received_rows(_tables(store, channels, rounds), "validation"), score_name)
+    return reported_scores(received_rows(_tables(store, channels, rounds), "validation"), score_name)
 
 
 def _tables(store: RunStore, channels: Mapping[str, Channel], rounds: Collection[int]) -> Tables:

@@ -57,7 +57,7 @@ class SiteFacts:
     sent: bool = False
     answered: bool = False
     scored: bool = False
-    told: bool = False
+    has_verdict: bool = False
 
     @property
     def available(self) -> bool:
@@ -289,10 +289,12 @@ def _may_close(run: RunFacts, answered: int, owing: int) -> bool:
 def _settle(run: RunFacts) -> list[Action]:
     if not run.aggregated and run.round_no <= run.rounds:
         return [Aggregate(run.round_no)]
-    untold: list[Action] = [
-        SignVerdict(site.name, run.round_no) for site in run.sites if site.takes_part and site.sent and not site.told
+    verdicts: list[Action] = [
+        SignVerdict(site.name, run.round_no)
+        for site in run.sites
+        if site.takes_part and site.sent and not site.has_verdict
     ]
-    return untold or _go_on(run)
+    return verdicts or _go_on(run)
 
 
 def _go_on(run: RunFacts) -> list[Action]:

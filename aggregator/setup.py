@@ -208,7 +208,7 @@ def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str)
     return Invite(
         federation=federation,
         site=site,
-        url=_told(entrance.url),
+        url=_public_address(entrance.url),
         user=entrance.user,
         password=entrance.password,
         aggregator_key=aggregator_key,
@@ -216,7 +216,7 @@ def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str)
     )
 
 
-def _told(url: str) -> str | None:
+def _public_address(url: str) -> str | None:
     """What an invite says of an address: of a folder of this machine nothing, the site's people name theirs."""
     return url if folder_here(url) is None else None
 
@@ -225,4 +225,4 @@ def led(invite: Invite, entrance: Entrance) -> Invite:
     """The invite as it leads to ``entrance``; a password in it stays as long as the user is the same."""
     kept = invite.password if invite.user == entrance.user else None
     password = entrance.password or kept
-    return invite.model_copy(update={"url": _told(entrance.url), "user": entrance.user, "password": password})
+    return invite.model_copy(update={"url": _public_address(entrance.url), "user": entrance.user, "password": password})

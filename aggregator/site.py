@@ -37,12 +37,12 @@ from shared.folder.forbearing import ForbearingFolder
 from shared.folder.listed import HAS_TAG, ListedFolder
 from shared.folder.retrying import RetryingFolder
 from shared.polling import Polling
-from shared.trouble import Trouble, UnforeseenError, only_told
+from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_EVERY_S = 5.0  # between two looks for a change of the site's status.json, at least
-HEARTBEAT_PAUSES = 10  # and as many of the present pauses between two looks for a message
+HEARTBEAT_INTERVALS = 10  # and as many of the present pauses between two looks for a message
 
 PUBLISHED = "published.json"
 """Name of the file among a site's that says what of ours is known to be in its folder."""
@@ -65,7 +65,7 @@ class Site:
         key: SigningKey,
         encryption_key: EncryptionKey | None = None,
         stop: threading.Event,
-        longest_pause_s: float,
+        longest_interval_s: float,
         on_news: Callable[[], None],
     ) -> None:
         self.name = invite.site
@@ -81,8 +81,8 @@ class Site:
         self._key = key
         self._encryption_key = encryption_key
         self._stop = stop
-        self._longest_pause_s = longest_pause_s
-        self._polling = Polling(longest_pause_s)
+        self._longest_interval_s = longest_interval_s
+        self._polling = Polling(longest_interval_s)
         self._on_news = on_news
         self._awaited: MessageRef | None = None
         self._asked_looks = 0
@@ -166,7 +166,7 @@ class Site:
                 if self._work():
                     self._polling.restart()
                     self._on_news()
-                elif self._wake.wait(self._polling.pause_s()):
+                elif self._wake.wait(self._polling.interval_s()):
                     self._polling.restart()
                     self._wake.clear()
         except Stopped:
@@ -182,7 +182,7 @@ class Site:
             trouble = self._as_trouble(error)
             self._trouble.begins(trouble)
             self._note_trouble(trouble)
-            self._stop.wait(self._trouble.pause_s(self._longest_pause_s))
+            self._stop.wait(self._trouble.backoff_s(self._longest_interval_s))
             return False
         if self._trouble.ends():
             self._note_trouble(None)
@@ -191,7 +191,7 @@ class Site:
     def _as_trouble(self, error: Exception) -> DropfedError:
         if isinstance(error, OSError):
             return disk_trouble(error, self._home)
-        return error if isinstance(error, DropfedError) else UnforeseenError(error)
+        return error if isinstance(error, DropfedError) else UnexpectedError(error)
 
     def _step(self) -> bool:
         asked = self._asked_looks  # a look that is asked for from here on has not begun
@@ -282,7 +282,7 @@ class Site:
         switched off right after it sent something does not say so any more), looking is the only way to know.
         """
         now = time.monotonic()
-        if now - self._heard_at < max(HEARTBEAT_EVERY_S, HEARTBEAT_PAUSES * self._polling.pause_s()):
+        if now - self._heard_at < max(HEARTBEAT_EVERY_S, HEARTBEAT_INTERVALS * self._polling.interval_s()):
             return False
         self._heard_at = now
         heard = self._folder.find(names.STATUS)
@@ -355,7 +355,7 @@ class Site:
         """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
         self.is_in_trouble = error is not None
         path = self._home / "trouble.txt"
-        with only_told(path):
+        with tolerate_unwritable(path):
             if error is None:
                 path.unlink(missing_ok=True)
             elif not path.exists() or path.read_bytes() != str(error).encode():

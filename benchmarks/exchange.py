@@ -142,7 +142,7 @@ def _rounded(seconds: Sequence[float]) -> list[float]:
     return [round(second, 2) for second in seconds]
 
 
-def _told(what: str, measure: Callable[[], Mapping[str, object]]) -> Mapping[str, object]:
+def _announced(what: str, measure: Callable[[], Mapping[str, object]]) -> Mapping[str, object]:
     """Measure, and say so: it takes a while."""
     print(f"{what} ...", flush=True)
     return measure()
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
     sizes = [int(argument) for argument in arguments] or SIZES_MB
     servers = {
-        name: {str(size): _told(f"{name}, {size} MB", lambda: compare(server, size)) for size in sizes}  # noqa: B023
+        name: {str(size): _announced(f"{name}, {size} MB", lambda: compare(server, size)) for size in sizes}  # noqa: B023
         for name, server in known().items()
     }
     figures: dict[str, object] = {
@@ -256,14 +256,14 @@ def main(arguments: Sequence[str]) -> None:
         "pairs_of_rounds": PAIRS,
         "longest_poll_s": POLL_SECONDS,
         "servers": servers,
-        "idle": _told("without work", lambda: idle(known()["embedded"], SITES, POLL_SECONDS)),
+        "idle": _announced("without work", lambda: idle(known()["embedded"], SITES, POLL_SECONDS)),
         "peers": [
-            _told(f"{name}, {size} MB", lambda: peer(name, environment, size))  # noqa: B023
+            _announced(f"{name}, {size} MB", lambda: peer(name, environment, size))  # noqa: B023
             for name, environment in PEERS.items()
             if environment.exists()
             for size in sizes
         ],
-        "memory": _told("memory", memory.measure),
+        "memory": _announced("memory", memory.measure),
     }
     print(record("exchange", "python -m benchmarks.exchange", figures))
     (RESULTS / "exchange.md").write_text(text := markdown(figures))

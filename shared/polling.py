@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 
 SHARE = 0.1  # of the time waited so far: what comes is noticed at most that much later
-SHORTEST_PAUSE_S = 0.02
+SHORTEST_INTERVAL_S = 0.02
 
 
 class Polling:
-    """The pauses between two looks at a folder.
+    """The intervals between two looks at a folder.
 
     Args:
-        longest_pause_s: where they end growing.
+        longest_interval_s: where they end growing.
     """
 
-    def __init__(self, longest_pause_s: float) -> None:
-        self._longest_pause_s = longest_pause_s
+    def __init__(self, longest_interval_s: float) -> None:
+        self._longest_interval_s = longest_interval_s
         self._since = time.monotonic()
 
     def restart(self) -> None:
         """Something happened, so more may follow soon."""
         self._since = time.monotonic()
 
-    def pause_s(self) -> float:
+    def interval_s(self) -> float:
         """Return how long to wait now, in seconds."""
         waited_s = time.monotonic() - self._since
-        return min(max(SHORTEST_PAUSE_S, SHARE * waited_s), self._longest_pause_s)
+        return min(max(SHORTEST_INTERVAL_S, SHARE * waited_s), self._longest_interval_s)

@@ -16,7 +16,7 @@ from shared.errors import ActionRequiredError, DropfedError, RejectedError, Tran
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
-LONGEST_PAUSE_S = 300.0
+LONGEST_BACKOFF_S = 300.0
 _SHOWN = 200  # characters of what a library says
 
 logger = logging.getLogger(__name__)
@@ -35,39 +35,39 @@ class Trouble:
         self._name = name
         self._over = over
         self._present: str | None = None
-        self._told: set[str] = set()  # since it began
+        self._logged: set[str] = set()  # since it began
         self._unforeseen = 0  # times, since it began
 
     def begins(self, error: DropfedError) -> bool:
         """Note an error; return whether it is another than the present one."""
         # Passing failures are one trouble whatever their words, and locks another; all else needs its own remedy.
         kind = type(error).__name__ if isinstance(error, TransientError) else str(error)
-        self._unforeseen += isinstance(error, UnforeseenError)
-        if kind not in self._told:
-            self._told.add(kind)
+        self._unforeseen += isinstance(error, UnexpectedError)
+        if kind not in self._logged:
+            self._logged.add(kind)
             level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
-            cause = error.__cause__ if isinstance(error, UnforeseenError) else None
+            cause = error.__cause__ if isinstance(error, UnexpectedError) else None
             text = str(error).rstrip(".")
             self._logger.log(level, "%s: %s. Trying again until it works.", self._name, text, exc_info=cause)
         is_new, self._present = kind != self._present, kind
         return is_new
 
-    def pause_s(self, usual_s: float) -> float:
+    def backoff_s(self, usual_s: float) -> float:
         """How long to wait before the next try: the more often what nobody expected has happened, the longer."""
-        return max(usual_s, min(usual_s * 2.0 ** min(self._unforeseen, 30), LONGEST_PAUSE_S))
+        return max(usual_s, min(usual_s * 2.0 ** min(self._unforeseen, 30), LONGEST_BACKOFF_S))
 
     def ends(self) -> bool:
         """Note that all is well; return whether there was trouble."""
         if self._present is None:
             return False
         self._present = None
-        self._told.clear()
+        self._logged.clear()
         self._unforeseen = 0
         self._logger.info("%s: %s", self._name, self._over)
         return True
 
 
-class UnforeseenError(ActionRequiredError):
+class UnexpectedError(ActionRequiredError):
     """What no code expected: a mistake in dropfed, or in a library."""
 
     def __init__(self, cause: Exception) -> None:
@@ -76,16 +76,16 @@ class UnforeseenError(ActionRequiredError):
 
 
 @contextmanager
-def only_told(path: Path) -> Iterator[None]:
+def tolerate_unwritable(path: Path) -> Iterator[None]:
     """Go on where a file cannot be written that nothing but people's knowledge hangs on; the log says so once."""
     try:
         yield
     except OSError as error:
-        _log_untold(str(disk_trouble(error, path)))
+        _log_unwritten(str(disk_trouble(error, path)))
 
 
 @lru_cache(maxsize=1000)
-def _log_untold(trouble: str) -> None:
+def _log_unwritten(trouble: str) -> None:
     logger.error("%s The work goes on without what would be noted there.", trouble)
 
 

@@ -328,7 +328,7 @@ def withdraw(run: str, work: Path, reason: str, yes: bool) -> None:
     now = standing(work, run)
     if (over := why_over(work, run)) is not None:
         raise ConfigurationError([f"{run}: {over}: there is nothing to withdraw from"])
-    when = _when_told(work)
+    when = _when_sent(work)
     decided = decision(work, run)
     if decided is not None and decided.answer == "withdraw":
         kept = f"for this reason: {decided.reason}" if decided.reason else "without a reason"
@@ -425,7 +425,7 @@ def resume(work: Path) -> None:
     require_site(work)
     was_paused = store.is_paused(work)
     store.resume(work)
-    say(f"the daemon goes on {_when_told(work)}" if was_paused else "it was not paused; nothing was changed")
+    say(f"the daemon goes on {_when_sent(work)}" if was_paused else "it was not paused; nothing was changed")
 
 
 @main.command("install-service")
@@ -480,10 +480,10 @@ def _decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     before = decision(work, run)
     write_decision(work, run, Decision(answer))
     instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""
-    say(f"{run}: {answer}{instead}; the daemon says so in the folder {_when_told(work)}")
+    say(f"{run}: {answer}{instead}; the daemon says so in the folder {_when_sent(work)}")
 
 
-def _when_told(work: Path) -> str:
+def _when_sent(work: Path) -> str:
     """When the daemon acts on what a person decided, as the end of a sentence."""
     from shared.folder.lock import is_at_work  # noqa: PLC0415  (keeps --help instant)
     from site_client.store import is_paused  # noqa: PLC0415

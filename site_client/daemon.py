@@ -151,7 +151,7 @@ class Daemon:
                 while not (once or self._stop.is_set()):
                     if not self._act_or_tell(must_succeed=False):
                         self._heartbeat.beat(self._rest_or_trouble(), self._channel)
-                        service.wait(self._stop, self._trouble.pause_s(polling.pause_s()))
+                        service.wait(self._stop, self._trouble.backoff_s(polling.interval_s()))
                         self._looked = False
                     elif not self._looked:
                         polling.restart()
@@ -464,7 +464,7 @@ class Daemon:
         except Stopped as reason:
             if self._stop.is_set():
                 raise
-            logger.info("%s: %s", store.round_told(self._channel, ref), reason)
+            logger.info("%s: %s", store.round_name_of(self._channel, ref), reason)
 
     def _answer_round(self, ref: MessageRef) -> None:
         """Train from the signed input alone, so that a crash repeats the work and ends at the same bytes."""
@@ -496,7 +496,7 @@ class Daemon:
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
-        logger.info("%s: %s in %.0f s", store.round_told(channel, ref), what, time.monotonic() - began)
+        logger.info("%s: %s in %.0f s", store.round_name_of(channel, ref), what, time.monotonic() - began)
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():

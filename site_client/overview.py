@@ -172,8 +172,11 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Cha
         hours = configuration.limits.training_hours
         rests = limits.seconds_until(hours, datetime.now()) > 0
         waits_for = f"its hours for training, {hours}" if rests else OWN_TURN
-        return waits_for, f"the answer to {store.round_told(channel, last)} is signed and sent"
-    return f"the aggregator's verdict on {store.round_told(channel, last)}, once the other sites have answered", looks
+        return waits_for, f"the answer to {store.round_name_of(channel, last)} is signed and sent"
+    return (
+        f"the aggregator's verdict on {store.round_name_of(channel, last)}, once the other sites have answered",
+        looks,
+    )
 
 
 def _asks_a_person(work: Path, policy: Policy, channel: Channel, run: str) -> bool:

@@ -144,7 +144,7 @@ def _answered(channel: Channel, message: Message) -> str:
         return f"a message that is not kept here, {message.manifest.in_reply_to}"
     if not ref.round_no:
         return f"the offer of run {ref.run}"
-    return f"{store.round_told(channel, ref)} of run {ref.run}"
+    return f"{store.round_name_of(channel, ref)} of run {ref.run}"
 
 
 def _records(channel: Channel, seen: int) -> list[State]:

@@ -137,7 +137,7 @@ def _offer(ref: MessageRef, configuration: bytes, tensors: bytes) -> tuple[RunCo
     )
 
 
-def round_told(channel: Channel, ref: MessageRef) -> str:
+def round_name_of(channel: Channel, ref: MessageRef) -> str:
     """What people call a round; its number where what was offered is not here any more."""
     try:
         run, _ = offer(channel, ref.run)

@@ -9,7 +9,7 @@ import torch
 from shared.errors import ActionRequiredError, DataError, DoubtfulError, DropfedError, RejectedError
 from shared.escaping import quoted
 from shared.folder.durable import disk_trouble
-from shared.trouble import UnforeseenError
+from shared.trouble import UnexpectedError
 
 TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
 """What is told, and is no mistake in a program."""
@@ -22,7 +22,7 @@ def as_trouble(error: Exception, work: Path) -> DropfedError:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return ActionRequiredError(f"the memory is full ({type(error).__name__}): lower batch_size, or free some")
     if not isinstance(error, DropfedError):
-        return UnforeseenError(error)
+        return UnexpectedError(error)
     if isinstance(error, DataError):
         count = len(error.problems)
         more = f" (and {count - 1} more; `dropfed-site check --work {quoted(work)}` lists them)" if count > 1 else ""

@@ -87,7 +87,7 @@ class Played:
             key=key,
             encryption_key=encryption_key(work),
             stop=self.stop,
-            longest_pause_s=0.01,
+            longest_interval_s=0.01,
             on_news=lambda: None,
         )
         assert site._work()

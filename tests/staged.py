@@ -90,7 +90,7 @@ class Staged:
                 invite=read_invite(self.work, site),
                 key=key,
                 stop=stop,
-                longest_pause_s=0.01,
+                longest_interval_s=0.01,
                 on_news=lambda: None,
             )
             for site in SITES

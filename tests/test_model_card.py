@@ -107,11 +107,11 @@ def test_the_card_for_people(exported: Path, card: dict[str, Any]) -> None:
         "# octa-1",
         f"| SHA-256 | {card['model']['sha256']} |",
         r"| rounds | 1 of 1 trained; the model is the aggregate of round 1 (best \| of all) |",
-        "| north | yes | 12 | 10 | not told | 1 | no |",
-        "| south | not told | not told | not told | not told | 0 | no |",
-        "| all in the model | | 12 | 10 | not told | | |",
-        "| north | 0.500 | not told |",
-        "| licence | not told: it is for the PI to say, before the model is handed on |",
+        "| north | yes | 12 | 10 | not reported | 1 | no |",
+        "| south | not reported | not reported | not reported | not reported | 0 | no |",
+        "| all in the model | | 12 | 10 | not reported | | |",
+        "| north | 0.500 | not reported |",
+        "| licence | not reported: it is for the PI to say, before the model is handed on |",
         "The run was not private: no noise was added, and no ε is known.",
     ):
         assert line in text.splitlines(), text

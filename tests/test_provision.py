@@ -96,7 +96,7 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
         invite=read_invite(work, "north"),
         key=key,
         stop=threading.Event(),
-        longest_pause_s=0.01,
+        longest_interval_s=0.01,
         on_news=lambda: None,
     )
     assert end._work(), "enrols"

@@ -198,7 +198,7 @@ def test_csv_says_what_the_document_says(run: Played, store: RunStore) -> None:
     assert told.keys() == expected.keys()
     for key, value in expected.items():
         assert told[key]["value"] == ("" if value is None else decimal_text(value))
-        assert told[key]["why_empty"] == ("not told" if value is None else "")
+        assert told[key]["why_empty"] == ("not reported" if value is None else "")
     assert rows_of(folder, "dice-mean-validation") == [
         {"aggregate": "0", "north": "0.1235", "south": "", "mean over sites": "0.1235"}
     ]
@@ -447,7 +447,7 @@ def test_scores_as_in_papers() -> None:
         ["images", "10", "10", "–"],
         ["dice (main score)", "0.500 ± 0.100", "0.700 ± 0.000", "0.600 ± 0.100"],
         ["loss", "1.000", "1.000", "1.000 ± 0.000"],
-        ["auroc", "0.200", "not told", "0.200 ± 0.000"],
+        ["auroc", "0.200", "not reported", "0.200 ± 0.000"],
         ["referral_share_90", "0.500", "not scored", "0.500 ± 0.000"],
         ["referral_share_95", "0.500", "not scored", "0.500 ± 0.000"],
     ]

@@ -27,7 +27,10 @@ PRIVACY = Privacy(max_grad_norm=1.0, delta=0.01, noise_multiplier=1.0)
 
 @pytest.mark.parametrize(
     ("others", "which"),
-    [(["north", "south"], "the sites"), (["south"], "the sites that told it, not the same ones for each aggregate")],
+    [
+        (["north", "south"], "the sites"),
+        (["south"], "the sites that reported it, not the same ones for each aggregate"),
+    ],
 )
 def test_the_card_says_where_the_means_are_over_different_sites(others: list[str], which: str) -> None:
     run = run_configuration(run=RUN, sites=["north", "south"], quorum=1)

@@ -73,7 +73,7 @@ def test_a_round_closes_when_all_answered_or_at_its_deadline_with_a_quorum() -> 
 def test_a_closed_round_is_aggregated_then_told_then_followed_by_the_next() -> None:
     assert decide(run(ANSWERED, round_no=1, closed=True)) == [Aggregate(1)]
     assert decide(run(ANSWERED, round_no=1, closed=True, aggregated=True)) == [SignVerdict("north", 1)]
-    told = replace(ANSWERED, told=True)
+    told = replace(ANSWERED, has_verdict=True)
     assert decide(run(told, round_no=1, closed=True, aggregated=True)) == [OpenRound(2, ("north",), ("north",))]
     stopped = run(told, round_no=1, closed=True, aggregated=True, stop_requested=True)
     assert decide(stopped) == [ChooseFinal("the PI stopped the run after round 1")]
@@ -81,7 +81,7 @@ def test_a_closed_round_is_aggregated_then_told_then_followed_by_the_next() -> N
 
 def test_the_closing_round_is_not_aggregated_and_ends_the_run() -> None:
     assert decide(run(ANSWERED, round_no=3, closed=True)) == [SignVerdict("north", 3)]
-    assert decide(run(replace(ANSWERED, told=True), round_no=3, closed=True)) == [ChooseFinal()]
+    assert decide(run(replace(ANSWERED, has_verdict=True), round_no=3, closed=True)) == [ChooseFinal()]
     declined = replace(AGREED, name="south", consent=False)
     assert decide(run(AGREED, declined, final_chosen=True)) == [SignFinal("north")]
     assert decide(run(replace(AGREED, ended=True), final_chosen=True)) == []
@@ -141,7 +141,7 @@ def test_a_round_asks_as_many_sites_as_the_run_says_and_the_closing_round_all() 
 
 def test_sites_are_asked_in_turn_and_the_closing_round_asks_all() -> None:
     names = ("east", "north", "west")
-    told = sites(*names, of=replace(ANSWERED, told=True))
+    told = sites(*names, of=replace(ANSWERED, has_verdict=True))
     turns = []
     for round_no in range(1, 6):
         settled = run(*told, rounds=5, in_turn=True, round_no=round_no - 1, closed=True, aggregated=True)
@@ -211,17 +211,17 @@ def test_nobody_waits_for_a_site_that_withdrew() -> None:
     # What it answered before it left is scored and counts.
     assert decide(run(ANSWERED, replace(gone, answered=True), round_no=1)) == [Score("south", 1)]
     # It is told what became of the round it was sent, and of no other; it gets no final model.
-    closed = run(replace(ANSWERED, told=True), gone, round_no=1, closed=True, aggregated=True)
+    closed = run(replace(ANSWERED, has_verdict=True), gone, round_no=1, closed=True, aggregated=True)
     assert decide(closed) == [SignVerdict("south", 1)]
-    assert decide(replace(closed, sites=(replace(ANSWERED, told=True), replace(gone, sent=False)))) == [
+    assert decide(replace(closed, sites=(replace(ANSWERED, has_verdict=True), replace(gone, sent=False)))) == [
         OpenRound(2, ("north",), ("north",))
     ]
     assert decide(run(AGREED, gone, final_chosen=True)) == [SignFinal("north")]
 
 
 def test_too_few_sites_end_the_run_with_the_best_so_far() -> None:
-    gone = replace(ANSWERED, name="south", withdrawn=True, told=True)
-    facts = run(replace(ANSWERED, told=True), gone, round_no=1, closed=True, aggregated=True, quorum=2)
+    gone = replace(ANSWERED, name="south", withdrawn=True, has_verdict=True)
+    facts = run(replace(ANSWERED, has_verdict=True), gone, round_no=1, closed=True, aggregated=True, quorum=2)
     why = "only 1 of 2 sites were left after round 1, the quorum is 2"
     assert decide(facts) == [ChooseFinal(why)]
     assert decide(replace(facts, quorum=1)) == [OpenRound(2, ("north",), ("north",))]
@@ -234,7 +234,7 @@ def test_too_few_sites_end_the_run_with_the_best_so_far() -> None:
 
 
 def test_a_paused_run_takes_what_is_open_and_asks_for_nothing_new() -> None:
-    told = replace(ANSWERED, told=True)
+    told = replace(ANSWERED, has_verdict=True)
     assert decide(run(AGREED, paused=True)) == []
     assert decide(run(replace(ANSWERED, scored=False), round_no=1, paused=True)) == [Score("north", 1)]
     assert decide(run(ANSWERED, round_no=1, paused=True)) == [CloseRound(1)]
@@ -250,7 +250,7 @@ def test_a_site_that_agrees_late_is_asked_from_the_next_round_on() -> None:
     late = replace(AGREED, name="south", consent=None)
     open_round = run(replace(IN_ROUND), replace(late, offered=False), round_no=1)
     assert decide(open_round) == [SignOffer("south")]
-    settled = run(replace(ANSWERED, told=True), late, round_no=1, closed=True, aggregated=True)
+    settled = run(replace(ANSWERED, has_verdict=True), late, round_no=1, closed=True, aggregated=True)
     assert decide(settled) == [OpenRound(2, ("north",), ("north",))]
     agreed = replace(settled, sites=(settled.sites[0], replace(late, consent=True)))
     assert decide(agreed) == [OpenRound(2, ("north", "south"), ("north", "south"))]
@@ -310,8 +310,8 @@ class World:
                 assert facts.closed and round_no <= facts.rounds
                 self.facts = replace(facts, aggregated=True)
             case SignVerdict(site, _):
-                assert facts.closed and self.site(site).sent and not self.site(site).told
-                self.change(site, told=True)
+                assert facts.closed and self.site(site).sent and not self.site(site).has_verdict
+                self.change(site, has_verdict=True)
             case ChooseFinal(reason):
                 too_few = len(facts.available) < facts.quorum and bool(reason)
                 assert facts.stop_requested or facts.round_no == facts.closing_round or too_few
@@ -350,7 +350,9 @@ class World:
         self.facts = replace(facts, round_no=action.round_no, closed=False, aggregated=False, waited_s=0.0)
         for site in facts.sites:
             part = site.name in action.participants
-            self.change(site.name, takes_part=part, looked=False, sent=False, answered=False, scored=False, told=False)
+            self.change(
+                site.name, takes_part=part, looked=False, sent=False, answered=False, scored=False, has_verdict=False
+            )
 
     def check_asking(self, participants: tuple[str, ...], available: tuple[str, ...]) -> None:
         """Whoever is newly asked agreed and did not withdraw; nobody is while the run is paused."""

@@ -104,7 +104,7 @@ def test_an_answer_by_the_aggregator_is_certain_without_a_heartbeat(played: Play
     assert [message["in_folder"] for message in state["messages"]] == [True] * 4
 
 
-def test_weights_that_were_let_go_are_still_told(tmp_path: Path) -> None:
+def test_weights_that_were_pruned_are_still_listed(tmp_path: Path) -> None:
     both = Played(tmp_path)
     both.offer_and_consent(keep="last 1")
     both.round(1, trains=True)

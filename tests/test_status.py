@@ -138,7 +138,7 @@ def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStor
             store.ask(len(seen), ("north",), ("north",))  # as a daemon does meanwhile
         return seen[-1]
 
-    assert of_aggregator.told_of_newest(run.drop.parent / "aggregator", tell) == 2
+    assert of_aggregator.read_newest_run(run.drop.parent / "aggregator", tell) == 2
     assert seen == [0, 1, 2]
 
 

@@ -380,7 +380,7 @@ function ticks(values) {
   return Array.from({ length: count + 1 }, (_, each) => ((first + each) * step).toFixed(digits));
 }
 
-// A value that was not told breaks the line: nothing is drawn where nothing is known.
+// A value that was not reported breaks the line: nothing is drawn where nothing is known.
 function unbroken(aggregates, values) {
   const runs = [[]];
   aggregates.forEach((of, row) => {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.estimates import round_began
-from aggregator.overview import Reading, overview_of, told_of_newest
+from aggregator.overview import Reading, overview_of, read_newest_run
 from aggregator.results import received_model_rows
 from shared.durations import duration_text
 from shared.errors import DropfedError
@@ -39,7 +39,7 @@ def page_state(work: Path) -> Document:
     state: Document = {"now": now_text(), "problem": None, "run": None, "log": []}
     try:
         state["log"] = log_end(work / "log.txt")
-        state["run"] = told_of_newest(work, _run)
+        state["run"] = read_newest_run(work, _run)
     except DropfedError as error:
         state["problem"] = str(error)
     except OSError as error:

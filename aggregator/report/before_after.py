@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aggregator.report.document import Document
-from aggregator.report.tables import UNDEFINED, WITHHELD, Cell, Table, Untold, of_aggregate, told
+from aggregator.report.tables import UNDEFINED, WITHHELD, Cell, Missing, Table, of_aggregate, told
 
-OTHER_CLASSES = Untold("other classes")
+OTHER_CLASSES = Missing("other classes")
 WHY_WITHHELD = "Withheld: the site has too few such images for a score to leave it (minimum_count in its policy)"
 
 

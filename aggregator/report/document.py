@@ -137,7 +137,7 @@ def _verdict(verdict: Verdict | None) -> Document:
 
 
 def _means(rows: Mapping[str, MetricsRow]) -> Document:
-    """Of every score, its mean over the sites that told it: sites alike (η = 1), and by their images (η = e)."""
+    """Of every score, its mean over the sites that reported it: sites alike (η = 1), and by their images (η = e)."""
     means: Document = {}
     for name in sorted({name for row in rows.values() for name in row.scores}):
         told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
@@ -179,7 +179,7 @@ def _refs(run: str, round_no: int) -> tuple[MessageRef, MessageRef, MessageRef]:
 
 
 def _bytes(channel: Channel, *refs: MessageRef) -> int | None:
-    """What the messages at these places weigh, files that were let go since included; None if there is none."""
+    """What the messages at these places weigh, files pruned since included; None if there is none."""
     there = [message for ref in refs if (message := channel.message(ref))]
     sizes = [
         channel.path(message.ref, MANIFEST).stat().st_size

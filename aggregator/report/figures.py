@@ -1,4 +1,5 @@
-"""How a figure of the report is drawn: the same bytes for the same numbers, for every eye, no 0 for what was not told.
+"""How a figure of the report is drawn: the same bytes for the same numbers, for every eye, no 0 for what was not
+reported.
 
 Colours are those of Okabe and Ito, without their yellow, which white paper swallows; a marker and a line's dashes tell
 the same as a colour does.
@@ -20,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Sheet
 from matplotlib.ticker import MaxNLocator
 
-from aggregator.report.tables import Table, Untold, is_number, number
+from aggregator.report.tables import Missing, Table, is_number, number
 from shared.escaping import escape
 
 BLUE, ORANGE, GREEN, PINK, SAND, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -202,8 +203,8 @@ def shares(words: Words, table: Table, shown: Table, *, height: float, **labels:
         axes.imshow(np.ma.masked_invalid(values), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for (row, column), value in np.ndenumerate(values):
             cell = shown.rows[row][column + 1]
-            text = cell.why if isinstance(cell, Untold) else f"{value:.2f}"
-            size, colour = (7, INK) if isinstance(cell, Untold) else (10, "#ffffff" if value > 0.55 else INK)
+            text = cell.why if isinstance(cell, Missing) else f"{value:.2f}"
+            size, colour = (7, INK) if isinstance(cell, Missing) else (10, "#ffffff" if value > 0.55 else INK)
             axes.text(column, row, text, ha="center", va="center", size=size, color=colour)
         if max(map(len, columns)) > 8:
             axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")

@@ -21,7 +21,7 @@ from aggregator.report.figures import (
     thinned,
 )
 from aggregator.report.heldout import Measured
-from aggregator.report.tables import Cell, Table, Untold, number
+from aggregator.report.tables import Cell, Missing, Table, number
 from shared.learning.metrics import (
     CALIBRATION_BINS,
     REFERRAL_GOALS,
@@ -34,7 +34,7 @@ from shared.learning.metrics import (
 )
 from shared.plurals import pluralize
 
-_NONE_HERE = Untold("none")
+_NONE_HERE = Missing("none")
 """No held-out image is of this class."""
 
 _HISTOGRAM_BINS = 20

@@ -194,7 +194,7 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
 
 _HOW_TOLD = (
     "Each site scores the model that it receives on its own images, before it trains. What a site withheld, what is "
-    "undefined and what has not come yet leaves a gap; nothing is drawn as 0 that was not told as 0."
+    "undefined and what has not come yet leaves a gap; missing values are left out, not drawn as 0."
 )
 _WORDS = (
     "Withheld: the site has fewer images than it lets anything be told of. Not told: undefined there, or over too few "

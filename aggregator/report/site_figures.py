@@ -11,8 +11,8 @@ from aggregator.report.document import RECEIVED_SPLITS, Document
 from aggregator.report.figures import BLUE, GREEN, ORANGE, SOFT, Figure, Words, label, lines, panel, shares
 from aggregator.report.tables import (
     Cell,
+    Missing,
     Table,
-    Untold,
     by_aggregate,
     is_number,
     number,
@@ -40,9 +40,11 @@ def curves(document: Document) -> list[Figure]:
     ):
         for split in RECEIVED_SPLITS:
             table = by_aggregate(document, split, name, shown)
-            told_by = {tuple(is_number(cell) for cell in row[1:-1]) for row in table.rows if is_number(row[-1])}
-            which = "the sites that told it" + (", not the same ones for each aggregate" if len(told_by) > 1 else "")
-            caption = f"Each site's {split} images; black: the mean over {which}. Gap: not told."
+            reported_by = {tuple(is_number(cell) for cell in row[1:-1]) for row in table.rows if is_number(row[-1])}
+            which = "the sites that reported it" + (
+                ", not the same ones for each aggregate" if len(reported_by) > 1 else ""
+            )
+            caption = f"Each site's {split} images; black: the mean over {which}. Gap: not reported."
             figures.append(
                 lines(
                     f"{shown} on {split} images",
@@ -61,9 +63,9 @@ def of_classes(document: Document, aggregate: int, split: str) -> Figure:
     """The share of each class that one aggregate gets right at each site."""
     name, title = f"classes-{split}", f"Right answers of each grade, {split} images"
     found = of_aggregate(document, aggregate)
-    told_of = [row for of_site in found.values() if (row := of_site[split])]
-    told_scores = {key for row in told_of for key in row["scores"]}
-    grades = sorted((key for key in told_scores if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
+    reported = [row for of_site in found.values() if (row := of_site[split])]
+    reported_scores = {key for row in reported for key in row["scores"]}
+    grades = sorted((key for key in reported_scores if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
     if not grades:
         return Figure(name, title, why_none="no site has told it for this aggregate")
     caption = (
@@ -213,4 +215,4 @@ def _ending(document: Document) -> str:
 
 
 def _said(cell: Cell) -> str:
-    return cell.why if isinstance(cell, Untold) else f"{number(cell):.2f}"
+    return cell.why if isinstance(cell, Missing) else f"{number(cell):.2f}"

@@ -32,20 +32,20 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 @dataclass(frozen=True)
-class Untold:
+class Missing:
     """Why there is no number here."""
 
     why: str
 
 
-NOT_ASKED = Untold("not asked")
-NO_ANSWER = Untold("no answer")
-WITHHELD = Untold("withheld")
+NOT_ASKED = Missing("not asked")
+NO_ANSWER = Missing("no answer")
+WITHHELD = Missing("withheld")
 """The site has fewer images than it lets anything be told of."""
-NOT_TOLD = Untold("not told")
+NOT_REPORTED = Missing("not reported")
 """Undefined, or over too few of the site's images."""
-UNDEFINED = Untold("undefined")
-NOT_SCORED = Untold("not scored")
+UNDEFINED = Missing("undefined")
+NOT_SCORED = Missing("not scored")
 """The site's table has no such column, as for a grade that it does not use."""
 
 
@@ -73,7 +73,7 @@ class MainScore:
     name: str
 
 
-Cell = float | int | str | MainScore | Spread | Partly | Untold | None
+Cell = float | int | str | MainScore | Spread | Partly | Missing | None
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def told(found: Document | None, split: str, name: str) -> Cell:
     value = scores[name]
     if value is not None:
         return value
-    return NOT_TOLD if row["images"].isdecimal() else WITHHELD
+    return NOT_REPORTED if row["images"].isdecimal() else WITHHELD
 
 
 def of_aggregate(document: Document, aggregate: int) -> dict[str, Document]:
@@ -180,12 +180,12 @@ def of_aggregate(document: Document, aggregate: int) -> dict[str, Document]:
 
 
 def by_aggregate(document: Document, split: str, name: str, title: str) -> Table:
-    """One number of each aggregate at each site, and its mean over the sites that told it."""
+    """One number of each aggregate at each site, and its mean over the sites that reported it."""
     sites = document["configuration"]["sites"]
     rows: list[list[Cell]] = []
     for of_round in document["rounds"]:
         cells = [told(of_round["sites"].get(site), split, name) for site in sites]
-        if any(isinstance(cell, float) or cell in (WITHHELD, NOT_TOLD) for cell in cells):
+        if any(isinstance(cell, float) or cell in (WITHHELD, NOT_REPORTED) for cell in cells):
             rows.append([of_round["received_aggregate"], *cells, _mean(cells)])
     caption = f"{title} of the aggregate of each round on each site's {split} images"
     return Table(f"{name.replace('_', '-')}-{split}", caption, ("aggregate", *sites, "mean over sites"), rows)
@@ -207,7 +207,7 @@ def as_in_papers(document: Document, aggregate: int, split: str) -> Table:
         means = [told(found.get(site), split, name) for site in sites]
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
         known = [mean for mean in means if isinstance(mean, float)]
-        over_sites = Spread(*mean_and_std(known)) if known else NOT_TOLD
+        over_sites = Spread(*mean_and_std(known)) if known else NOT_REPORTED
         rows.append([_heading(name, score), *map(_with_spread, means, stds), over_sites])
     caption = (
         f"The aggregate of round {aggregate} on each site's {split} images. After ±: in a site's column the standard "
@@ -238,7 +238,7 @@ def every_score(document: Document) -> Table:
                     continue
                 for name in ["loss", *sorted(row["scores"])]:
                     value = told(found, split, name)
-                    why = value.why if isinstance(value, Untold) else ""
+                    why = value.why if isinstance(value, Missing) else ""
                     of_row = [of_round["received_aggregate"], of_round["round"], site, split, row["images"]]
                     rows.append([*of_row, name, value, why])
     header = ("aggregate", "round", "site", "split", "images", "score", "value", "why_empty")
@@ -273,7 +273,7 @@ def _of_verdict(found: Document | None, key: str) -> Cell:
         return NOT_ASKED
     if found[key] is not None:
         return float(found[key])
-    return Untold(found["status"] or "no verdict yet")
+    return Missing(found["status"] or "no verdict yet")
 
 
 def bytes_by_site(document: Document) -> Table:
@@ -296,7 +296,7 @@ def people(document: Document) -> Table:
 
 def _mean(cells: Iterable[Cell]) -> Cell:
     known = [cell for cell in cells if isinstance(cell, float)]
-    return mean_and_std(known)[0] if known else NOT_TOLD
+    return mean_and_std(known)[0] if known else NOT_REPORTED
 
 
 def _images(found: Document | None, split: str) -> Cell:
@@ -341,7 +341,7 @@ def _std_of(name: str) -> str:
 
 def _csv_cell(cell: Cell) -> str:
     match cell:
-        case None | Untold():
+        case None | Missing():
             return ""
         case Spread():
             return f"{cell.mean:.3f} ± {cell.std:.3f}"
@@ -367,7 +367,7 @@ def _shown_cell(cell: Cell) -> ShownCell:
     match cell:
         case None:
             return ShownCell("–", "soft")
-        case Untold():
+        case Missing():
             return ShownCell(cell.why, "soft")
         case Spread():
             return ShownCell(f"{cell.mean:.3f} ± {cell.std:.3f}", "number")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.report.tables import Cell, Partly, Spread, Table, Untold
+from aggregator.report.tables import Cell, Missing, Partly, Spread, Table
 from aggregator.studies.configuration import POOLED, Energy
 from shared.learning.metrics import mean_and_std, mean_over_sites
 from shared.plurals import pluralize
@@ -33,7 +33,7 @@ _NO_SPREAD = 1e-9
 """Values that lie no farther apart than this are the same but for rounding: no t-test tells anything of them."""
 
 
-_ONE_MODEL = Untold("one model")
+_ONE_MODEL = Missing("one model")
 
 
 def kind_of(row: Row) -> str:

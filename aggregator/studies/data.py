@@ -49,16 +49,16 @@ def _problems(cell: Cell) -> Iterator[str]:
     for site, folder in configuration.data.items():
         seed, secret = split_seed(configuration.run.seed, site), no_secret(configuration.run.seed, site)
         divided = partial(open_anew, task, options=options, plan=split, seed=seed, secret=secret)
-        yield from _told(f"data: {site}", folder, divided)
+        yield from _folder_problems(f"data: {site}", folder, divided)
     if configuration.out_of_distribution is not None:
-        yield from _told(
+        yield from _folder_problems(
             "out_of_distribution", configuration.out_of_distribution, partial(task.open_unlabelled, options=options)
         )
     if configuration.heldout is not None:
-        yield from _told("heldout", configuration.heldout, partial(task.open_images, options=options))
+        yield from _folder_problems("heldout", configuration.heldout, partial(task.open_images, options=options))
 
 
-def _told(key: str, folder: str, read: Callable[[Path], object]) -> Iterator[str]:
+def _folder_problems(key: str, folder: str, read: Callable[[Path], object]) -> Iterator[str]:
     """What is wrong with a folder, by the key that names it and the keys of a study."""
     try:
         read(Path(folder))

@@ -158,7 +158,7 @@ class AtomicFile(FileResource):  # type: ignore[misc]  # wsgidav has no types
         try:
             os.link(self._file_path, part)
         except OSError as error:  # a folder on another disk, or a disk without links
-            raise _told(error) from error
+            raise _failed_write(error) from error
         try:
             _publish(part, place, exclusive=False)
         finally:
@@ -191,7 +191,7 @@ class Arriving:
         try:
             self._file.write(block)
         except OSError as error:
-            raise _told(error) from error
+            raise _failed_write(error) from error
 
     def close(self) -> None:
         """Publish the file; DAVError 400 if it is not complete, 507 if the disk is full, 412 if it is too late."""
@@ -202,7 +202,7 @@ class Arriving:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _told(error) from error
+            raise _failed_write(error) from error
         self._file.close()
         _publish(self._part, self._target, exclusive=self._exclusive)
 
@@ -232,7 +232,7 @@ def _part_beside(target: Path) -> Path:
     return target.with_name(f"{PART}{secrets.token_hex(8)}")
 
 
-def _told(error: OSError) -> DAVError:
+def _failed_write(error: OSError) -> DAVError:
     """Return the answer to a failed write, and tell the log."""
     logger.warning("cannot write %s: %s", error.filename or "a file", error.strerror)
     return DAVError(HTTP_INSUFFICIENT_STORAGE if error.errno in _FULL else HTTP_INTERNAL_ERROR)

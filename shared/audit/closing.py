@@ -7,7 +7,7 @@ by byte, as in ``north/runs/octa-1/consent/manifest.json``.
     node    SHA-256(01 ‖ left ‖ right)      of n > 1 entries; left has the largest power of two below n, right the rest
 
 Every manifest names its payloads' hashes, so the digest together with ``verify``, which holds the files against them,
-fixes every byte that was exchanged in the run, also of what a run's own rule has let go since.
+fixes every byte that was exchanged in the run, also of what a run's own rule has pruned since.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Reading:
         """The public key that signed a message."""
         return self.site.key_of(message.manifest.seq) if message.ref.is_from_site else self.opened.aggregator_key
 
-    def told_heads(self) -> Iterator[tuple[str, str, Head]]:
+    def reported_heads(self) -> Iterator[tuple[str, str, Head]]:
         """The messages that records of the site speak of as the newest: where that is said, and their sender."""
         for path, handover in zip(self.handovers, self.site.handovers, strict=True):
             yield path, self.opened.site, handover.after
@@ -388,7 +388,7 @@ class Reading:
         """What travels in the run, likewise."""
         return self._once(MessageRef("offer", run), names.TENSORS, Sharing)
 
-    def was_let_go(self, ref: MessageRef, name: str) -> bool:
+    def was_pruned(self, ref: MessageRef, name: str) -> bool:
         """Whether a file that is not there may have been removed, by the rule of the run as signed with the offer."""
         run, final = self.configuration(ref.run), MessageRef("final", ref.run)
         if run is None or not names.is_weights(name) or self.has(ref, name):

@@ -33,7 +33,7 @@ from shared.exchange.order import Ending
 from shared.exchange.records import Abort, Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
-from shared.learning.choice import received_rows, told_scores
+from shared.learning.choice import received_rows, reported_scores
 from shared.learning.outcome import outcome_of
 from shared.pages.render import render
 from shared.sizes import size_text
@@ -285,7 +285,7 @@ def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfigurati
     aborted = next(filter(None, (_why_aborted(reading, run) for reading in readings.values())), None)
     measured_in = {1, card.chosen_round + 1} if card else set()
     rows = received_rows(readable_tables(readings, run, measured_in), "validation")
-    scores = told_scores(rows, card.score_name) if card else {}
+    scores = reported_scores(rows, card.score_name) if card else {}
     outcome = outcome_of(settings, card, None if card else aborted, scores)
     return outcome.text if outcome else None
 

@@ -113,7 +113,7 @@ def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:
         except HiddenError:
             state = "encrypted"
         except NotFoundError:
-            state = "removed" if reading.was_let_go(message.ref, name) else "missing"
+            state = "removed" if reading.was_pruned(message.ref, name) else "missing"
         except RejectedError as error:
             state = error.reason
         yield SentFile(name, entry.size, entry.sha256, state, tensors)

@@ -130,7 +130,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
         if at + 1 < len(messages):
             heappush(waiting, (_created(messages[at + 1]), site, number, at + 1))
     for site, reading in readings.items():
-        for _, sender, head in reading.told_heads():
+        for _, sender, head in reading.reported_heads():
             if head.seq > (newest := heads[site, sender]):
                 events.append(Gap(site, sender, newest + 1, head.seq))
                 heads[site, sender] = head.seq

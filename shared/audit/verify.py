@@ -46,7 +46,7 @@ from shared.sizes import size_text
 class Audit:
     """The result for one folder.
 
-    ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule let go;
+    ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule pruned;
     ``scratch``: scratch folders of a `check`; ``handovers``: records by which the site changed its key; ``encrypted``:
     files that only the folder's two sides can read; ``opened``: how many of them were, by a key that was given.
     """
@@ -129,7 +129,7 @@ class _Verification:
             self._check_replies()
             self._check_order()
             self._check_withdrawals()
-            for path, sender, head in reading.told_heads():
+            for path, sender, head in reading.reported_heads():
                 self._check_head(sender, head, path)
             self._check_unsigned(reading.status)
         self._audit.findings = sorted(set(reading.findings))
@@ -142,7 +142,7 @@ class _Verification:
         if path in self._reading.odd:
             return
         if path not in self._reading.sizes:
-            if self._reading.was_let_go(message.ref, name):
+            if self._reading.was_pruned(message.ref, name):
                 self._audit.removed.append(path)
             elif names.is_weights(name) and self._reading.hides_rules(message.ref.run):
                 self._find(path, "is missing, or was removed by the run's rule, which only a key shows", created)
@@ -233,8 +233,8 @@ class _Verification:
 
     def _check_ended(self, run: str, offer: Message) -> None:
         reading = self._reading
-        is_told = reading.opened.protocol != 1 and not reading.is_hidden(MessageRef("consent", run), names.CONSENT)
-        if is_told and reading.ending(run) is None:
+        is_known = reading.opened.protocol != 1 and not reading.is_hidden(MessageRef("consent", run), names.CONSENT)
+        if is_known and reading.ending(run) is None:
             what = f"was offered before run {run} had ended here"
             self._find(offer.ref.manifest, what, offer.manifest.created)
 
@@ -247,14 +247,14 @@ class _Verification:
                     what = "was sent after the site had withdrawn from the run"
                     self._find(message.ref.manifest, what, message.manifest.created)
 
-    def _check_head(self, sender: str, head: Head, told_in: str) -> None:
+    def _check_head(self, sender: str, head: Head, said_in: str) -> None:
         if head.seq == 0:
             return
         sent = self._reading.sent_by(sender)
         for message in sent:
             if message.manifest.seq == head.seq:
                 if message.digest != head.digest:
-                    what = f"is not the number {head.seq} of {sender} that {told_in} speaks of"
+                    what = f"is not the number {head.seq} of {sender} that {said_in} speaks of"
                     self._find(message.ref.manifest, what, message.manifest.created)
                 return
         what = f"speaks of message {head.seq} of {sender}, which is not there"
@@ -262,7 +262,7 @@ class _Verification:
             newest = sent[-1]
             what += f"; the newest here is number {newest.manifest.seq}, {newest.ref.path}: "
             what += f"all after it, up to {head.seq}, are missing, removed or not right"
-        self._find(told_in, what)
+        self._find(said_in, what)
 
     def _check_unsigned(self, status: Status | None) -> None:
         """A message without a manifest is on its way, or its manifest was taken away."""

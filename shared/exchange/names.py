@@ -159,7 +159,7 @@ def may_hold(kind: Kind, name: str) -> bool:
 
 
 def is_weights(name: str) -> bool:
-    """Whether a payload is a tensor file: large, and what a run's rule may let go."""
+    """Whether a payload is a tensor file: large, and what a run's rule may prune."""
     return name.endswith(WEIGHTS_SUFFIX)
 
 

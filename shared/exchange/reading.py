@@ -107,7 +107,7 @@ def problems_in(refusal: Refusal, kind: type[BaseModel], file: str) -> list[str]
     """One sentence for each problem of a record: file, key, what is wrong, what to do."""
     if not isinstance(refusal, schema.Faults):
         return [f"{file}: {refusal}"]
-    told = (_told(problem, kind) for problem in refusal.found)
+    told = (_fault_and_remedy(problem, kind) for problem in refusal.found)
     return [f"{file}: {'; '.join(filter(None, parts))}" for parts in told]
 
 
@@ -115,10 +115,10 @@ def fault_in(refusal: Refusal, kind: type[BaseModel]) -> str:
     """The first problem of a record, in at most 200 characters; without a remedy, for what others signed."""
     if not isinstance(refusal, schema.Faults):
         return str(refusal)
-    return _told(refusal.found[0], kind)[0][:200]
+    return _fault_and_remedy(refusal.found[0], kind)[0][:200]
 
 
-def _told(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str, str]:
+def _fault_and_remedy(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str, str]:
     """The key and what is wrong with it; and what to do."""
     key = escape(".".join(str(part)[:_SHOWN] for part in problem["loc"] if part not in _UNWRITTEN))
     message = _message(problem)

@@ -232,7 +232,7 @@ class Connection:
                 return small
         try:
             response = self._answer(method, path, body, headers or {}, query)
-            with _let_go(response):
+            with _released(response):
                 return Answer.of(response, drain(response))
         except _RefusalError as refusal:
             return refusal.answer
@@ -289,7 +289,7 @@ class Connection:
             response = self._answer(method, path, body, headers or {})
         except _RefusalError as refusal:
             raise self.error(refusal.answer, method, path) from None
-        with _let_go(response):
+        with _released(response):
             answer = Answer.of(response)
             is_page = answer.is_page and not path.lower().endswith((".html", ".htm"))
             if answer.status not in (status if isinstance(status, tuple) else (status,)) or is_page:
@@ -339,7 +339,7 @@ class Connection:
 
 
 @contextmanager
-def _let_go(response: requests.Response) -> Iterator[None]:
+def _released(response: requests.Response) -> Iterator[None]:
     """Close an answer when the block ends, whatever the libraries say to that."""
     try:
         yield
@@ -359,5 +359,5 @@ class _RefusalError(Exception):
 def _stop_at_refusal(response: requests.Response, **_: object) -> None:
     """Raise before requests follows a redirect and before webdavclient3 drops the headers and the body."""
     if not 200 <= response.status_code < 300:
-        with _let_go(response):
+        with _released(response):
             raise _RefusalError(Answer.of(response, drain(response)))

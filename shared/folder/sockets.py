@@ -30,7 +30,7 @@ class Sockets:
     """All sockets of one connection.
 
     Args:
-        stall_s: seconds of standstill after which an answer is given up.
+        stall_s: seconds of standstill after which an answer is abandoned.
     """
 
     def __init__(self, stall_s: float) -> None:

@@ -38,10 +38,10 @@ def validation_means(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: s
     Args:
         rows: of ``received_rows`` on "validation".
     """
-    return {aggregate: fmean(scores.values()) for aggregate, scores in told_scores(rows, score_name).items()}
+    return {aggregate: fmean(scores.values()) for aggregate, scores in reported_scores(rows, score_name).items()}
 
 
-def told_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, dict[str, float]]:
+def reported_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, dict[str, float]]:
     """By aggregate and site: the scores that count; no aggregate that nobody told one of.
 
     Args:
@@ -105,7 +105,7 @@ def choose(
     elif not any(took_part.values()):
         reason = "no answer was accepted: this is the model that the run began with"
     else:
-        sets = {frozenset(of_sites) for number, of_sites in told_scores(rows, score_name).items() if number in kept}
+        sets = {frozenset(of_sites) for number, of_sites in reported_scores(rows, score_name).items() if number in kept}
         reason = _why(score_name, has_means=bool(means), is_over_others=len(sets) > 1, in_turn=in_turn)
         if not holds_answers(took_part, chosen):
             reason += f": that of round {chosen}, the untrained model; no aggregate that was validated did better"
@@ -132,7 +132,7 @@ def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: boo
         return "the newest aggregate: where sites are asked in turn, each aggregate is validated by another"
     if not has_means:
         return "no site reported a validation score (too few images?), so the newest aggregate was taken"
-    which = "the sites that told it, not the same ones for each aggregate" if is_over_others else "the sites"
+    which = "the sites that reported it, not the same ones for each aggregate" if is_over_others else "the sites"
     return f"best mean validation {score_name} over {which}"
 
 

@@ -121,7 +121,7 @@ class Hospital:
             key=key,
             encryption_key=encryption_key(aggregator),
             stop=threading.Event(),
-            longest_pause_s=0.01,
+            longest_interval_s=0.01,
             on_news=lambda: None,
         )
         assert self.site._work()  # enrols it

@@ -30,7 +30,7 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
             invite=read_invite(federation.aggregator, "north"),
             key=SigningKey.at(federation.aggregator / "signing.key"),
             stop=threading.Event(),
-            longest_pause_s=0.05,
+            longest_interval_s=0.05,
             on_news=lambda: None,
         )
         federation.wait_until(lambda: aggregator._work() and aggregator.channel is not None, "the site's card")

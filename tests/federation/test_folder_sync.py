@@ -42,7 +42,7 @@ def folder_sync(work: Path, folder: Folder) -> Site:
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
         stop=threading.Event(),
-        longest_pause_s=0.01,
+        longest_interval_s=0.01,
         on_news=lambda: None,
     )
 

@@ -29,7 +29,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
-from shared.trouble import LONGEST_PAUSE_S, Trouble, UnforeseenError
+from shared.trouble import LONGEST_BACKOFF_S, Trouble, UnexpectedError
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon
 from site_client.setup import join
@@ -91,7 +91,7 @@ def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, capl
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
         stop=threading.Event(),
-        longest_pause_s=0.001,
+        longest_interval_s=0.001,
         on_news=lambda: None,
     )
     for _ in range(3):
@@ -108,15 +108,15 @@ def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, capl
 def test_pauses_grow_with_what_nobody_expected_and_with_nothing_else() -> None:
     trouble = Trouble(logging.getLogger("test"), "north", "goes on.")
     trouble.begins(ActionRequiredError("the folder is full"))
-    assert trouble.pause_s(2.0) == 2.0
-    pauses = []
+    assert trouble.backoff_s(2.0) == 2.0
+    backoffs = []
     for _ in range(12):
-        trouble.begins(UnforeseenError(ZeroDivisionError()))
-        pauses.append(trouble.pause_s(2.0))
-    assert pauses[:4] == [4.0, 8.0, 16.0, 32.0] and pauses[-1] == LONGEST_PAUSE_S
-    assert trouble.pause_s(900.0) == 900.0
+        trouble.begins(UnexpectedError(ZeroDivisionError()))
+        backoffs.append(trouble.backoff_s(2.0))
+    assert backoffs[:4] == [4.0, 8.0, 16.0, 32.0] and backoffs[-1] == LONGEST_BACKOFF_S
+    assert trouble.backoff_s(900.0) == 900.0
     trouble.ends()
-    assert trouble.pause_s(2.0) == 2.0
+    assert trouble.backoff_s(2.0) == 2.0
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_folder_sync_worker_outlives_a_full_disk_on_which_it_cannot_even_note_
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
         stop=stop,
-        longest_pause_s=0.01,
+        longest_interval_s=0.01,
         on_news=lambda: None,
     )
     full_disk.set()

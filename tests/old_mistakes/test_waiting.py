@@ -105,7 +105,7 @@ def run_folder_sync(played: Played, home: Path, hour: Hour) -> None:
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
         stop=hour,
-        longest_pause_s=POLL_S,
+        longest_interval_s=POLL_S,
         on_news=lambda: None,
     )
     folder_sync._wake = Wake(hour)

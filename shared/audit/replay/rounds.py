@@ -107,8 +107,8 @@ class Replayer:
 
     def _round(self, found: Round, opened: ExitStack) -> Iterator[Step]:
         number, run = found.number, self._run
-        if untold := sorted(found.asked.keys() - found.verdicts.keys()):
-            detail = f"because {', '.join(untold)} has no verdict (yet)"
+        if without_verdict := sorted(found.asked.keys() - found.verdicts.keys()):
+            detail = f"because {', '.join(without_verdict)} has no verdict (yet)"
             yield Step(number, "verdicts", "not replayable", detail)
             return
         paths = {site: self._open(site, message, found, opened) for site, message in found.answers.items()}
@@ -134,9 +134,9 @@ class Replayer:
             try:
                 paths[name] = opened.enter_context(self._readings[site].file(message, name))
             except NotFoundError:
-                was_let_go = self._readings[site].was_let_go(message.ref, name)
+                was_pruned = self._readings[site].was_pruned(message.ref, name)
                 rule = f"was removed, as `keep: {self._run.keep}` lets it"
-                found.gone[site] = f"{name} of {site} {rule if was_let_go else 'is missing'}"
+                found.gone[site] = f"{name} of {site} {rule if was_pruned else 'is missing'}"
             except RejectedError as error:
                 found.gone[site] = f"{error}"
         return paths

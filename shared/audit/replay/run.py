@@ -45,7 +45,7 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
-from shared.trouble import UnforeseenError
+from shared.trouble import UnexpectedError
 
 logger = logging.getLogger(__name__)
 
@@ -291,7 +291,7 @@ def _or_why_not(number: int, what: str, steps: Iterator[Step]) -> Iterator[Step]
         raise
     except Exception as error:
         logger.exception("%s of round %d cannot be computed again", what, number)
-        yield Step(number, what, "not replayable", f"because of {UnforeseenError(error)}")
+        yield Step(number, what, "not replayable", f"because of {UnexpectedError(error)}")
 
 
 def _agree(computed: FinalCard, card: FinalCard) -> bool:

@@ -74,7 +74,7 @@ class AggregatorOnDisk:
             invite=read_invite(self._work, site),
             key=SigningKey.at(self._work / KEY_FILE),
             stop=self._stops[site],
-            longest_pause_s=0.001,
+            longest_interval_s=0.001,
             on_news=lambda: None,
         )
 
