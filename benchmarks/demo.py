@@ -4,8 +4,8 @@
     .venv/bin/python -m benchmarks.demo demo-dr-staging --task dr_staging
     .venv/bin/python -m benchmarks.demo real-octa-vessels --data DIR --rounds 4 --image-size 96
 
-Writes benchmarks/results/NAME.json (every site's score before and after, time, machine) and NAME.md (the run's report:
-the score of every round, every verdict).
+Writes benchmarks/results/NAME.json (every site's score before and after, how soon each aggregate came and what it
+scored, time, machine) and NAME.md (the run's report: the score of every round, every verdict).
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from benchmarks.record import RESULTS, record
 
@@ -30,10 +33,33 @@ def main() -> None:
     shown = ["DIR" if data else option for option, data in zip(options, is_data, strict=True)]
     with tempfile.TemporaryDirectory() as work:
         subprocess.run([sys.executable, "-m", "deploy.local.demo", *absolute], cwd=work, check=True)
-        demo = Path(work) / "demo-run"
-        figures = json.loads((demo / "summary.json").read_bytes())
-        (RESULTS / f"{name}.md").write_bytes((demo / "report.md").read_bytes())
+        figures = read_figures(Path(work) / "demo-run")
+        (RESULTS / f"{name}.md").write_bytes((Path(work) / "demo-run" / "report.md").read_bytes())
     print(record(name, " ".join([".venv/bin/python -m benchmarks.demo", name, *shown]), figures))
+
+
+def read_figures(demo: Path) -> dict[str, Any]:
+    """Read what the demo came to, and how soon."""
+    figures: dict[str, Any] = json.loads((demo / "summary.json").read_bytes())
+    (run,) = (path.name for path in (demo / "aggregator" / "runs").iterdir())
+    command = [sys.executable, "-m", "aggregator.cli", "report", run, "--json", "--work", str(demo / "aggregator")]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return figures | {"aggregates": aggregates(report)}
+
+
+def aggregates(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List every aggregate: how many seconds after the first model it was sent, and its score on each test set."""
+    sent = [min(datetime.fromisoformat(site["asked"]) for site in each["sites"].values()) for each in report["rounds"]]
+    return [
+        {
+            "aggregate": each["received_aggregate"],
+            "seconds": (at - sent[0]).total_seconds(),
+            report["score"]: {
+                name: site["test"]["scores"][report["score"]] for name, site in each["sites"].items() if site["test"]
+            },
+        }
+        for at, each in zip(sent, report["rounds"], strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
-from shared.polling import SHORTEST_PAUSE_S
+from shared.polling import SHORTEST_INTERVAL_S
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from tests.canary import password_of
@@ -122,7 +122,7 @@ def test_endless_loops_without_a_pause(
     hour = Hour()
     monkeypatch.setattr("shared.polling.time", SimpleNamespace(monotonic=lambda: hour.now_s))
     waiter(Played(tmp_path), tmp_path, hour)
-    assert min(hour.waits) >= SHORTEST_PAUSE_S and max(hour.waits) == POLL_S
+    assert min(hour.waits) >= SHORTEST_INTERVAL_S and max(hour.waits) == POLL_S
     assert 0 < hour.all_requests < 1000
 
 
