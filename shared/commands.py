@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import getpass
 import io
 import json
@@ -11,7 +12,10 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 import click
@@ -41,7 +45,46 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 class Commands(click.Group):
-    """Exit codes: 0 done, 1 something stands in the way, 2 wrong usage or input."""
+    """The commands of a package, one in each of its files; nothing of a file is imported before its command is called.
+
+    The file ``new_run.py`` holds the command ``new-run`` as ``command``, and its docstring is the command's help.
+
+    Exit codes: 0 done, 1 something stands in the way, 2 wrong usage or input.
+
+    Args:
+        package: where the files are.
+    """
+
+    def __init__(self, *args: Any, package: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, as people type them, sorted."""
+        files = iter_modules(import_module(self._package).__path__)
+        return sorted(file.name.replace("_", "-") for file in files)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; return None if there is none of this name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        found: click.Command = import_module(self._module(cmd_name)).command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands with the first sentence of each, read from its file."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names))
+        rows = [(name, click.Command(name, help=self._help(name)).get_short_help_str(width)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _module(self, name: str) -> str:
+        return f"{self._package}.{name.replace('-', '_')}"
+
+    def _help(self, name: str) -> str | None:
+        spec = find_spec(self._module(name))
+        return ast.get_docstring(ast.parse(Path(spec.origin).read_bytes())) if spec and spec.origin else None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand; print our errors, one sentence a line."""

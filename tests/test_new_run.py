@@ -279,7 +279,7 @@ def test_where_nobody_answers_that_is_said(prepared: Path) -> None:
     result = command("new-run", "--work", prepared, answers="")
     assert result.exit_code == 2
     said = (
-        "Task cannot be asked for without a terminal; say it by an option, or take what is suggested with --defaults\n"
+        "Task cannot be asked for without a terminal; pass it as an option, or use --defaults\n"
     )
     assert said in result.output
 

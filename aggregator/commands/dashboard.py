@@ -1,0 +1,29 @@
+"""Show where the newest run stands as a web page, live and read-only, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.dashboard.server import TOKEN_FILE, is_loopback, serving
+from shared.commands import say
+
+
+@click.command(help=__doc__)
+@WORK
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; not loopback: by a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
+def command(work: Path, host: str, port: int) -> None:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with serving(work, host, port) as address:
+        say(f"the dashboard is at {address} (Ctrl-C ends it)")
+        if not is_loopback(host):
+            say(f"it asks for the token in {work / TOKEN_FILE}")
+            say("the connection is not encrypted: on a network that you do not trust, use an ssh tunnel")
+        stop.wait()

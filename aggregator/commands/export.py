@@ -1,0 +1,23 @@
+"""Write the final model of RUN and its card: data, method, who took part, scores, ε, hashes of its origins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.launched import find_run
+from aggregator.model_card import export as write
+from shared.commands import say
+
+
+@click.command(help=__doc__)
+@click.argument("run")
+@WORK
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; never one that is there."
+)
+def command(run: str, work: Path, output: Path) -> None:
+    for path in write(work, find_run(work, run), output):
+        say(f"wrote {path}")

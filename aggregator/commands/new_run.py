@@ -1,0 +1,99 @@
+"""Write the settings of a new run, with a comment on each; asks for what no option says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.configuration import read_configuration
+from aggregator.new_run import answered, require_free, run_of, suggested, tasks_with_images
+from shared.commands import asked, say
+from shared.errors import ConfigurationError
+from shared.escaping import quoted
+from shared.folder.durable import write_file
+from shared.learning.methods import method_names
+
+Answer = TypeVar("Answer")
+UNASKED = "pass it as an option, or use --defaults"
+
+
+class _Names(click.ParamType[list[str]]):
+    """Names with commas or spaces between them."""
+
+    name = "names"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        return value.replace(",", " ").split()
+
+
+@click.command(help=__doc__)
+@WORK
+@click.option("--run", help="The run's name, used once.")
+@click.option("--task", help="What is learnt.")
+@click.option("--method", help="How it is learnt together; README.md lists the methods.")
+@click.option(
+    "--preset", metavar="PAPER", help="Settings as a paper published them: lo2021, feduaa, dataweightedfed, fedee."
+)
+@click.option("--rounds", type=int, help="Rounds of training.")
+@click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; never one that is there."
+)
+@click.option("--defaults", is_flag=True, help="Ask nothing: where no option says otherwise, take what is suggested.")
+def command(
+    *,
+    work: Path,
+    run: str | None,
+    task: str | None,
+    method: str | None,
+    preset: str | None,
+    rounds: int | None,
+    sites: tuple[str, ...],
+    output: Path | None,
+    defaults: bool,
+) -> None:
+    configuration = read_configuration(work)
+    tasks = tasks_with_images(work, configuration)
+    if task is None:
+        task = tasks[0] if defaults else _asked("Task", tasks[0], click.Choice(tasks), str)
+    given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
+    answers = suggested(work, configuration, task, preset)
+    answers = replace(answers, **{name: value for name, value in given.items() if value is not None})
+    run_of(work, configuration, answers)  # before anything is asked that cannot make it right
+    if output is not None:
+        require_free(output)
+    questions: dict[str, tuple[str, Any, click.ParamType[Any]]] = {
+        "run": ("Name of the run", answers.run, click.STRING),
+        "method": ("Method", answers.method, click.Choice(method_names())),
+        "sites": ("Sites", ", ".join(answers.sites), _Names()),
+        "rounds": ("Rounds of training", answers.rounds, click.INT),
+    }
+    for name, question in questions.items():
+        if given[name] is None and not defaults:
+            answers = _asked(*question, partial(answered, work, configuration, answers, name))
+    if output is None:
+        usual = work / f"{answers.run}.yaml"
+        output = require_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), require_free)
+    write_file(output, run_of(work, configuration, answers))
+    say(f"wrote {output}")
+    validate = f"`dropfed-aggregator validate {quoted(output)} --work {quoted(work)}`"
+    say(f"next: read it, change what you like, then {validate}")
+
+
+def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[[Any], Answer]) -> Answer:
+    """What ``take`` makes of a person's answer; asked again as long as it raises ConfigurationError."""
+
+    def taken(text: str) -> Answer:
+        try:
+            return take(kind.convert(text, None, None))
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from None
+
+    answer: Answer = asked(lambda: click.prompt(what, default=usual, type=kind, value_proc=taken), what, UNASKED)
+    return answer

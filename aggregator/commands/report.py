@@ -1,0 +1,50 @@
+"""Report on RUN, also while it goes on: every aggregate's scores at every site, every verdict, what it cost.
+
+With --pages the best aggregate also answers about the held-out images: that takes as long as to score a site's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.launched import find_run
+from aggregator.report import report_text, run_report
+from aggregator.report.page import write_pages
+from shared.commands import say
+from shared.errors import ConfigurationError
+from shared.folder.durable import write_file
+
+
+@click.command(help=__doc__)
+@click.argument("run")
+@WORK
+@click.option("--json", "as_json", is_flag=True, help="Everything, for scripts; without it the main score alone.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="File to write, as in report.json (default: standard output).",
+)
+@click.option(
+    "--pages",
+    type=click.Path(path_type=Path, file_okay=False, writable=True),
+    help="Folder for report.html, which needs no other file, and its figures and tables as files.",
+)
+def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Path | None) -> None:
+    if pages is not None:
+        if as_json or output:
+            raise click.UsageError("--pages writes files of its own: leave out --json and --output, or call twice")
+        say(f"wrote {write_pages(work, find_run(work, run), pages)}")
+        return
+    if output is not None and not output.parent.is_dir():
+        raise ConfigurationError([f"{output}: there is no folder {output.parent}; make it, or name another file"])
+    found = run_report(work, find_run(work, run))
+    text = json.dumps(found, indent=2) + "\n" if as_json else report_text(found, found["score"], found["score"])
+    if output is None:
+        say(text, nl=False)
+    else:
+        write_file(output, text.encode())
+        say(f"wrote {output}")

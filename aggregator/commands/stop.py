@@ -1,0 +1,23 @@
+"""End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.launched import open_run, unless_running
+from shared.commands import require_yes, say
+
+
+@click.command(help=__doc__)
+@click.argument("run")
+@WORK
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(run: str, work: Path, yes: bool) -> None:
+    store = open_run(work, run)
+    if not (yes or store.stop_requested):
+        require_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
+    store.request_stop()
+    say(f"{run} is being closed with the best model so far{unless_running(store, work)}")

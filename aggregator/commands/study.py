@@ -1,0 +1,30 @@
+"""Play the study that STUDY_YAML describes, or go on with it: every arm, fold and seed, and their table.
+
+Ctrl-C or SIGTERM ends it; the same command goes on, and plays nothing twice.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from aggregator.studies.play import play_study
+
+
+@click.command(help=__doc__)
+@click.argument("study_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Where results go (default: beside it)."
+)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Processes, or Ray tasks."
+)
+@click.option("--at-a-time", type=click.IntRange(min=1), help="Cells at a time (default: what this machine bears).")
+def command(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"], at_a_time: int | None) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not play_study(study_yaml, output, engine, at_a_time):
+        sys.exit(1)

@@ -1,0 +1,27 @@
+"""Say everything for which `launch` would refuse RUN_YAML, and what to think of first; nothing is sent or written.
+
+The initial model is made and scored on the held-out images, as `launch` does it, which may take a minute.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.preparation import prepare, remarks
+from shared.check import Finding, report
+from shared.commands import AS_JSON
+from shared.plurals import pluralize
+
+
+@click.command(help=__doc__)
+@click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@WORK
+@AS_JSON
+def command(run_yaml: Path, work: Path, as_json: bool) -> None:
+    prepared = prepare(work, run_yaml)
+    run = prepared.run
+    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {pluralize(run.rounds, 'round')}"
+    report([Finding("ok", what), *remarks(prepared)], as_json=as_json)

@@ -1,0 +1,91 @@
+"""Show the closing digest of RUN, one number over all its manifests, to compare on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.audit import closing
+from shared.audit.archive import Archive, check_target
+from shared.audit.on_folders import KEY, check_key, end_with, findings_of, on_folders, readings_of, show_document
+from shared.audit.sites import absent_sites, open_folders, the_run
+from shared.commands import say
+from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.names import MAX_RECORD_BYTES
+from shared.exchange.signing import SigningKey
+from shared.folder.durable import write_file
+
+KEY_BYTES = 80  # more than a file with a key has
+
+
+@click.command(help=__doc__)
+@click.argument("run")
+@click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign it with the key in this file.")
+@click.option("--output", type=click.Path(path_type=Path), help="Where the signed statement goes.")
+@click.option(
+    "--check",
+    "signed",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Compare a signed statement.",
+)
+@click.option("--signer", metavar="HEX", help="The public key that must have signed it: what `make-key` printed.")
+@on_folders
+def command(
+    *,
+    run: str,
+    key_file: Path | None,
+    output: Path | None,
+    signed: Path | None,
+    signer: str | None,
+    archive: Archive,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    if (key_file is None) != (output is None):
+        raise ConfigurationError(["--sign and --output: give both, the key and where the signed statement goes"])
+    if signer is not None and signed is None:
+        raise ConfigurationError(["--signer: names whose a statement must be; name the statement with --check"])
+    check_key("--signer", signer, "auditor")
+    if output is not None:
+        check_target(output, archive.places)
+    folders, readings = readings_of(archive, key)
+    found, findings = closing.closing(readings, the_run(readings, run)), findings_of(folders)
+    if key_file is not None and output is not None:
+        if findings:
+            see = "see what by `dropfed-audit verify`"
+            say(f"nothing was signed: there is {findings} on these folders; {see}", err=True)
+            raise SystemExit(1)
+        if output.exists():
+            raise ConfigurationError([f"{output}: is there already; name another file with --output"])
+        write_file(output, closing.sign(found, _key_at(key_file)))
+        say(f"wrote {output}", err=True)
+    show_document(found.model_dump(), closing.lines(found), as_json=as_json)
+    for site in open_folders(readings, run):
+        say(f"{site}: the run has not ended in this folder: its digest will change", err=True)
+    for site in absent_sites(readings, run):
+        say(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
+    if signed is not None:
+        with signed.open("rb") as file:
+            whose, problems = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
+        for line in (whose, *(problems or ["is of these very manifests"])):
+            say(f"{signed}: {line}", err=as_json)
+        if problems:
+            raise SystemExit(1)
+    end_with(findings)
+
+
+def _key_at(file: Path) -> SigningKey:
+    """Read a signing key.
+
+    Raises:
+        ActionRequiredError: the file holds none.
+    """
+    try:
+        with file.open("rb") as opened:
+            is_key = KEY.fullmatch(opened.read(KEY_BYTES).decode(errors="replace").strip()) is not None
+    except OSError:
+        is_key = False
+    if not is_key:
+        raise ActionRequiredError(f"{file}: is no key; make one with `make-key`")
+    return SigningKey.at(file)

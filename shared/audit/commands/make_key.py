@@ -1,0 +1,21 @@
+"""Make a signing key of your own in FILE, for `digest --sign`; print its public half, for who checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.audit.archive import check_target
+from shared.commands import say
+from shared.errors import ConfigurationError
+from shared.exchange.signing import SigningKey
+
+
+@click.command(help=__doc__)
+@click.argument("file", type=click.Path(path_type=Path))
+def command(file: Path) -> None:
+    if file.exists():
+        raise ConfigurationError([f"{file}: is there already; name another file, a key is never overwritten"])
+    check_target(file)
+    say(SigningKey.made_at(file).public)

@@ -1,0 +1,17 @@
+"""What IT staff type, a file for each command: its name is that of the file, its help the file's docstring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.commands import work_option
+
+WORK = work_option("site.yaml")
+MODEL = click.option(
+    "--model", type=click.Path(path_type=Path), help="Default: the newest in the work directory's final/."
+)
+FOR = click.option(
+    "--for", "duration", metavar="TIME", help="Stop cleanly after a time, as in 90m or 24h (batch jobs)."
+)

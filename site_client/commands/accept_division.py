@@ -1,0 +1,38 @@
+"""Have this site's images divided anew, if division.json or budget.json is lost. The daemon must be stopped for it.
+
+Sets of the new division can differ from earlier ones by few images, or by one. Whoever compares what was told about
+both may find out about single images. So put the two files back from a backup if there is any.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.commands import require_yes, say
+from shared.folder.lock import work_lock
+from site_client.commands import WORK
+from site_client.commitment import divide_anew
+from site_client.configuration import MADE_BY
+from site_client.division import BUDGET, DIVISION
+from site_client.machine import if_another_daemon
+from site_client.offer import read_channel
+
+
+@click.command(help=__doc__)
+@WORK
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(work: Path, yes: bool) -> None:
+    with work_lock(work, if_another_daemon(work), MADE_BY):
+        channel = read_channel(work)
+        if not yes:
+            require_yes(
+                "Divide the images anew? What was told about earlier sets of images, together with what is told about "
+                "new ones, can give single images away."
+            )
+        divide_anew(work, channel)
+    say(
+        f"all images are divided anew when this site agrees to its next run; then put {DIVISION} and {BUDGET} into the "
+        "backup. A run that this site has agreed to before, and that goes on, is answered no more: withdraw from it"
+    )

@@ -1,0 +1,24 @@
+"""Have the daemon do nothing until `resume`: read nothing, train nothing, send nothing but its heartbeat.
+
+A training or a transfer that is going on is broken off, and repeated or resumed later.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.commands import say
+from shared.escaping import quoted
+from site_client import store
+from site_client.commands import WORK
+from site_client.configuration import require_site
+
+
+@click.command(help=__doc__)
+@WORK
+def command(work: Path) -> None:
+    require_site(work)
+    store.pause(work)
+    say(f"paused; go on with `dropfed-site resume --work {quoted(work)}`")

@@ -1,0 +1,37 @@
+"""Make this site a new signing key, handed over to by the present one. The daemon must be stopped for it.
+
+The folder shows the hand-over from the daemon's next start on, and the aggregator follows it by itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.commands import require_yes, say
+from shared.escaping import quoted
+from shared.exchange.names import handover_path
+from shared.folder.lock import require_private, work_lock
+from site_client.commands import WORK
+from site_client.configuration import MADE_BY
+from site_client.machine import if_another_daemon
+from site_client.rotation import require_rotatable, rotate
+from site_client.setup import KEY_FILE
+
+
+@click.command(help=__doc__)
+@WORK
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(work: Path, yes: bool) -> None:
+    with work_lock(work, if_another_daemon(work), MADE_BY):
+        require_private(work)
+        require_rotatable(work)
+        if not yes:
+            require_yes("Make a new signing key? The present one signs nothing any more.")
+        handover = rotate(work)
+    say(
+        f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
+        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {quoted(work)}`; then, "
+        f"not before, put {work / KEY_FILE} into the backup in place of the old one"
+    )

@@ -1,0 +1,38 @@
+"""Leave RUN for good, after this site agreed to it; before that, decline it. What it gave stays in the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from shared.commands import require_yes, say
+from shared.errors import ConfigurationError
+from shared.exchange.records import sentence
+from site_client.commands import WORK
+from site_client.decisions import when_sent
+from site_client.offer import standing, why_over
+from site_client.store import Decision, decision, write_decision
+
+
+@click.command(help=__doc__)
+@click.argument("run")
+@WORK
+@click.option("--reason", default="", help="Why, in one sentence; the aggregator's people read it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(run: str, work: Path, reason: str, yes: bool) -> None:
+    now = standing(work, run)
+    if (over := why_over(work, run)) is not None:
+        raise ConfigurationError([f"{run}: {over}: there is nothing to withdraw from"])
+    when = when_sent(work)
+    decided = decision(work, run)
+    if decided is not None and decided.answer == "withdraw":
+        kept = f"for this reason: {decided.reason}" if decided.reason else "without a reason"
+        say(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
+        return
+    if not yes:
+        what = "Leave" if now == "agreed" else "This site has not agreed yet, so this declines. Decline"
+        require_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.")
+    write_decision(work, run, Decision("withdraw", sentence(reason)))
+    how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
+    say(f"{run}: {how}; the daemon says so in the folder {when}")

@@ -1,0 +1,36 @@
+"""What stops a daemon cleanly: Ctrl-C, TERM, or the end of a time."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+
+from shared.errors import ConfigurationError
+
+
+def stop_event(duration: str | None) -> threading.Event:
+    """Return an event that Ctrl-C, TERM or the end of a time sets.
+
+    Args:
+        duration: the time, as in 90m or 24h; None: no end.
+
+    Raises:
+        ConfigurationError: it is written otherwise.
+    """
+    stop = threading.Event()
+    seconds = _seconds(duration) if duration else None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if seconds is not None:
+        timer = threading.Timer(seconds, stop.set)
+        timer.daemon = True
+        timer.start()
+    return stop
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
+    if match is None:
+        raise ConfigurationError([f"--for {text}: must be a number and s, m, h or d, as in 90m or 24h"])
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
