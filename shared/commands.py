@@ -44,12 +44,45 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo("\n".join(map(escape, text.split("\n"))), err=err, nl=nl)
 
 
-class Commands(click.Group):
+class Program(click.Group):
+    """A program whose errors are sentences.
+
+    Exit codes: 0 done, 1 something stands in the way, 2 wrong usage or input.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a subcommand; print our errors, one sentence a line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # what a file on Windows cannot hold, as θ, is escaped
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().invoke(ctx)
+        except ConfigurationError as error:
+            say(str(error), err=True)
+            ctx.exit(2)
+        except DropfedError as error:
+            say(str(error), err=True)
+            ctx.exit(self.code_of(error))
+        except click.Abort:  # Ctrl-C at a question, or a no
+            say("\nstopped here: nothing was done", err=True)
+            ctx.exit(1)
+        except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
+        except OSError as error:
+            trouble = disk_trouble(error, Path.cwd())
+            say(str(trouble), err=True)
+            ctx.exit(self.code_of(trouble))
+
+    def code_of(self, _trouble: DropfedError) -> int:
+        """The exit code where something stands in the way."""
+        return 1
+
+
+class Commands(Program):
     """The commands of a package, one in each of its files; nothing of a file is imported before its command is called.
 
     The file ``new_run.py`` holds the command ``new-run`` as ``command``, and its docstring is the command's help.
-
-    Exit codes: 0 done, 1 something stands in the way, 2 wrong usage or input.
 
     Args:
         package: where the files are.
@@ -85,34 +118,6 @@ class Commands(click.Group):
     def _help(self, name: str) -> str | None:
         spec = find_spec(self._module(name))
         return ast.get_docstring(ast.parse(Path(spec.origin).read_bytes())) if spec and spec.origin else None
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand; print our errors, one sentence a line."""
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # what a file on Windows cannot hold, as θ, is escaped
-                stream.reconfigure(errors="backslashreplace")
-        try:
-            return super().invoke(ctx)
-        except ConfigurationError as error:
-            say(str(error), err=True)
-            ctx.exit(2)
-        except DropfedError as error:
-            say(str(error), err=True)
-            ctx.exit(self.code_of(error))
-        except click.Abort:  # Ctrl-C at a question, or a no
-            say("\nstopped here: nothing was done", err=True)
-            ctx.exit(1)
-        except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(1)
-        except OSError as error:
-            trouble = disk_trouble(error, Path.cwd())
-            say(str(trouble), err=True)
-            ctx.exit(self.code_of(trouble))
-
-    def code_of(self, _trouble: DropfedError) -> int:
-        """The exit code where something stands in the way."""
-        return 1
 
 
 def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -278,9 +278,7 @@ def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_p
 def test_where_nobody_answers_that_is_said(prepared: Path) -> None:
     result = command("new-run", "--work", prepared, answers="")
     assert result.exit_code == 2
-    said = (
-        "Task cannot be asked for without a terminal; pass it as an option, or use --defaults\n"
-    )
+    said = "Task cannot be asked for without a terminal; pass it as an option, or use --defaults\n"
     assert said in result.output
 
 

@@ -187,7 +187,7 @@ def test_a_damaged_message_is_named_with_its_remedy(run: Played) -> None:
 
 @pytest.mark.parametrize("content", [b"xx", None])
 @pytest.mark.parametrize(
-    ("place", "name"),
+    ("ref", "name"),
     [
         (MessageRef("consent", RUN), names.CONSENT),
         (MessageRef("update", RUN, 1), names.METRICS),
@@ -221,7 +221,7 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "read"),
+    ("ref", "name", "read"),
     [
         (MessageRef("consent", RUN), names.CONSENT, lambda channel, work: site_store.consent(channel, RUN)),
         (

@@ -36,7 +36,7 @@ from deploy.local.federation import set_up
 from deploy.local.report import site_scores
 from deploy.local.rounds import open_public
 from deploy.local.scenarios import SCENARIOS, Scenario
-from shared.commands import Commands
+from shared.commands import Program
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.reading import parse_yaml
@@ -66,7 +66,7 @@ class SiteData:
     root: Path
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@click.group(cls=Program, invoke_without_command=True)
 @click.option("--task", type=click.Choice(sorted(SCENARIOS)), default="octa_segmentation", show_default=True)
 @click.option("--method", type=click.Choice(method_names()), help="Default: mean; for dr_staging feduaa.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Default 4; for dr_staging 20; as suggested, its own.")

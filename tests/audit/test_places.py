@@ -58,10 +58,10 @@ def refused(*arguments: object) -> str:
         (f"trial/folders/north/runs/{RUN}/rounds/0001/to_site", "name {home}/trial/folders/north"),
     ],
 )
-def test_another_directory_is_told_from_a_forged_folder(home: Path, ref: str, says: str) -> None:
+def test_another_directory_is_told_from_a_forged_folder(home: Path, place: str, says: str) -> None:
     for command in (["verify"], ["timeline"], ["digest", RUN]):
-        sentence = refused(*command, home / ref)
-        assert sentence.startswith(f"{home / ref}: ")
+        sentence = refused(*command, home / place)
+        assert sentence.startswith(f"{home / place}: ")
         assert sentence.endswith(f"{says.format(home=home)}\n") or "{home}" not in says
         assert says.format(home=home) in sentence
 
