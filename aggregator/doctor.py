@@ -60,7 +60,7 @@ def _card(folder: Folder, invite: Invite) -> Finding:
             secret=invite.enrolment_secret,
         )
     except NotFoundError:
-        return Finding("warning", "the site has not put its card there yet; it does once it runs")
+        return Finding("warning", "the site has not joined yet: its card is not in the folder")
     except RejectedError as error:
         return Finding("problem", str(error))
     return Finding("ok", f"the site's card is there, key {card.key[:16]}…")

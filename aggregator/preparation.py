@@ -229,7 +229,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"held-out set: {told}")
     yield _about_tolerance(prepared)
     if prepared.by_default:
-        yield Finding("note", f"taken by default, for RUN.yaml does not say it: {', '.join(prepared.by_default)}")
+        yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(prepared.by_default)}")
     yield _steps(requirements(run))
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"

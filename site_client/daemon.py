@@ -201,7 +201,7 @@ class Daemon:
             return "trouble"
 
     def _tell_rest(self, resting: Phase) -> None:
-        """Have who asked for one look know why it is over."""
+        """Log why a ``--once`` run ended."""
         if resting != "paused":  # which was told
             waits_for, _ = what_it_waits_for(self._work, self._configuration, self._channel)
             logger.info("nothing more to do now; this site waits for %s", waits_for)
@@ -418,7 +418,7 @@ class Daemon:
         if decided is not None and decided.reason:
             reason = sentence(f"{reason}: {decided.reason}")
         if not agrees:
-            logger.warning("run %s: %s; what this hospital takes part in stands in site.yaml, policy:", run, reason)
+            logger.warning("run %s: declined by the `policy` section of site.yaml: %s", run, reason)
         if agrees:
             trainer = self._trainer(run)
             try:

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from deploy.local.commands import PAGE, PROGRAMS, commands, page, program
+from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
 
 ROOT = Path(__file__).parent.parent
@@ -73,9 +74,25 @@ def test_where_a_command_writes_is_named_alike_everywhere() -> None:
     assert not [typed for typed, options in OPTIONS.items() if options & {"--out", "--to", "--into"}]
 
 
-def test_the_readme_says_how_the_data_of_every_task_look() -> None:
-    section = (ROOT / "README.md").read_text().partition("## How a data folder looks")[2].partition("\n## ")[0]
-    assert not [task for task in TASK_NAMES if f"`{task}`" not in section]
+def test_a_page_says_how_the_data_of_every_task_look() -> None:
+    page = (PAGE.parent / "data.md").read_text()
+    assert not [task for task in TASK_NAMES if f"`{task}`" not in page]
+
+
+def test_the_readme_is_one_page_that_names_every_task_and_method() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert not [name for name in (*TASK_NAMES, *method_names()) if f"`{name}`" not in text]
+
+
+def test_what_contributing_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", text)
+    assert len(named) > 15
+    for file, name in named:
+        assert list(ROOT.rglob(file)), file
+        for part in name.split(".") if name else ():
+            assert re.search(rf"^ *(?:class|def) {part}\b", (ROOT / file).read_text(), re.MULTILINE), f"{file}: {name}"
 
 
 def anchors(path: Path) -> set[str]:
@@ -84,7 +101,11 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"[a-z]+:", target):

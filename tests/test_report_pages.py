@@ -151,7 +151,7 @@ def test_nothing_yet(run: Played, store: RunStore) -> None:
     assert "<img" not in page
     assert "No round was opened yet." in page
     assert "<dt>Federation</dt><dd>retina</dd>" in page
-    assert "Not drawn: nobody has told a number yet." in page
+    assert "Not drawn: no scores received." in page
     assert "Not drawn: aggregator.yaml names no held-out images of octa_segmentation." in page
     assert not (folder / "figures").exists()
     assert {path.stem for path in (folder / "tables").iterdir()} == ALWAYS

@@ -36,7 +36,7 @@ class _Names(click.ParamType[list[str]]):
 @WORK
 @click.option("--run", help="The run's name, used once.")
 @click.option("--task", help="What is learnt.")
-@click.option("--method", help="How it is learnt together; README.md lists the methods.")
+@click.option("--method", help="How it is learnt together; docs/methods.md lists the methods.")
 @click.option(
     "--preset", metavar="PAPER", help="Settings as a paper published them: lo2021, feduaa, dataweightedfed, fedee."
 )

@@ -151,7 +151,7 @@ def lines(
     has_mean: bool = False,
     limits: tuple[float | None, float | None] = (None, None),
     are_names: bool = False,
-    why_none: str = "nobody has told a number yet",
+    why_none: str = "no scores received",
     **labels: str,
 ) -> Figure:
     """One line for each column of a table over its first; where there is no number the line is cut.

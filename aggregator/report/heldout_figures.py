@@ -50,7 +50,7 @@ TITLES = {
     "risk-coverage": "Risk and coverage",
     "referral": "Referral",
     "reliability": "Reliability",
-    "uncertainty": "u of right and wrong answers",
+    "uncertainty": "uncertainty of correct and wrong predictions",
     "examples": TITLE,
 }
 
@@ -157,7 +157,7 @@ def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
     help_of = "Share of right answers among the others, when the most uncertain are referred to a person"
     return [
         _of_doubt(measured, "risk-coverage", risk, ("coverage", "risk"), (coverage, 1 - accuracy)),
-        _of_doubt(measured, "referral", help_of, ("referred", "right among the others"), (1 - coverage, accuracy)),
+        _of_doubt(measured, "referral", help_of, ("referred", "accuracy of the others"), (1 - coverage, accuracy)),
     ]
 
 

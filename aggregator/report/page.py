@@ -169,7 +169,7 @@ def _sections(document: Document, aggregate: int, measured: Measured | str) -> l
         ),
         Section(
             "sites-uncertainty",
-            "What the sites' uncertainty is worth",
+            "Does uncertainty predict errors?",
             [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
             figures=[selective(document, aggregate, "test"), uncertainty_of_predictions(document, aggregate, "test")],
         ),

@@ -107,7 +107,7 @@ def selective(document: Document, aggregate: int, split: str) -> Figure:
         Table(f"referral-sites-{split}", caption, ("% referred", *sites), rows),
         why_none="no site has told it for this aggregate",
         xlabel="most uncertain referred (%)",
-        ylabel="right among the others (share)",
+        ylabel="accuracy of the remaining predictions",
     )
 
 

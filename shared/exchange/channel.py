@@ -5,12 +5,11 @@ Both daemons keep a **mirror**, a local directory of the folder's shape. A messa
 progress and may be written again. So the mirror is the memory of the exchange: after any crash the heads of
 both chains are read from it.
 
-The mirror holds what is meant: of a payload that is encrypted in the folder, what it says. Beside the mirror lies what
-of such payloads is on its way, **ciphertext**, as it lies in the folder; and **quarantine**, with what was refused and
-why.
+The mirror stores plaintext. Ciphertext in transit is kept beside it, in ``ciphertext``, and rejected files in
+``quarantine``, each with the reason.
 
-Which payloads are encrypted the run's own offer says, and nobody else is asked: so neither side can send by mistake
-what was to be encrypted, nor be made to take it.
+The run's own offer alone says which payloads are encrypted. So neither side can send plaintext by mistake where
+ciphertext was agreed, or be made to accept it.
 """
 
 from __future__ import annotations
@@ -475,7 +474,7 @@ class Channel:
         return failed_before
 
     def _require_listed(self, path: str, size: int | None) -> None:
-        """Demand that the folder lists a file with this size, or with None not at all: that nothing on the way lies.
+        """Check that the listing confirms this size (None: no such file); if not, a proxy is altering the file.
 
         Raises:
             TransientError: it lists it otherwise.

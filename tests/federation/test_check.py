@@ -87,7 +87,7 @@ def test_the_aggregator_is_told_of_every_site(federation: Federation) -> None:
         assert list(federation.folder(name).iterdir()) == []
     assert any("8 labelled images" in line or "4 labelled images" in line for line in of_grade("ok", result))
     assert of_grade("warning", result) == [
-        f"{name}: the site has not put its card there yet; it does once it runs" for name in ("north", "south")
+        f"{name}: the site has not joined yet: its card is not in the folder" for name in ("north", "south")
     ]
 
 

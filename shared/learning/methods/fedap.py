@@ -8,8 +8,8 @@
 
 A site measures with the first model that it receives after ``pretrain_rounds`` of FedBN. That model is common to all:
 later ones are each site's own, and would tell how far apart the models are, not the images. What was measured is kept
-with the first answer that is accepted, and sent again ever after. A site that may not tell of so few images sends
-zeros, and is as one that is not in S.
+with the first answer that is accepted, and sent again ever after. A site below ``minimum_count`` sends zeros and is
+excluded from S.
 """
 
 from __future__ import annotations
