@@ -158,7 +158,7 @@ def test_what_a_file_that_was_cut_off_leaves_to_the_defaults_is_told(prepared: P
     path.write_bytes(dump_yaml(run).partition(b"\nkeep:")[0] + b"\ntask_options:\n  image_size: 32\n")
     result = command("validate", path, "--work", prepared)
     assert result.exit_code == 0, result.output
-    (told,) = (line for line in result.output.splitlines() if "taken by default" in line)
+    (told,) = (line for line in result.output.splitlines() if "default used" in line)
     assert told.startswith('note     default used (not set in RUN.yaml): tolerance_score "macro_dice", keep "all", ')
     assert ", method_options, augmentation, split, wire, " in told and "rounds" not in told
 

@@ -213,8 +213,10 @@ class Channel:
             ConfigurationError, ActionRequiredError: it is to be encrypted, and we have not the keys (``require_keys``);
                 or nobody can tell, for the run's offer is not in the mirror as it was accepted.
         """
+        # 1. What is signed once is never signed otherwise: after a crash the very same bytes go out.
         if (signed := self.message(ref)) is not None:
             return signed
+        # 2. The payloads first: a message without a manifest is work in progress, and may be written again.
         required = REQUIRED[ref.kind]
         if not required <= set(files) or not all(may_hold(ref.kind, name) for name in files):
             raise ValueError(f"{sorted(files)} is not what belongs into {ref.path}")
@@ -225,6 +227,7 @@ class Channel:
             raise self._unknown_encryption(ref.run)
         if self._key is None:
             raise ValueError("this end was opened to be read alone")
+        # 3. Each is encrypted where the run's offer says so, and named by size and hash as it will lie in the folder.
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
             path = self.path(ref, name)
@@ -232,6 +235,7 @@ class Channel:
                 entries[name] = self._ciphertexts.encrypt(ref, name, path, encrypted.get(name))
             else:
                 entries[name] = known.get(name) or entry_of(path)
+        # 4. The manifest continues our chain by exactly one, and says what it answers.
         manifest = Manifest(
             kind=ref.kind,
             federation=self._me.federation,
@@ -245,6 +249,7 @@ class Channel:
             created=now_text(),
             files={name: entry.model_copy(update={"wire": wire.of(ref.kind, name)}) for name, entry in entries.items()},
         )
+        # 5. It is signed and written last.
         content = self._key.sign(manifest.model_dump())
         write_file(self.path(ref, MANIFEST), content)
         message = self._signed[ref] = Message(ref, manifest, digest_of(content))
@@ -398,6 +403,8 @@ class Channel:
         """
         if (accepted := self.message(ref)) is not None:
             return accepted
+        # 1. The manifest passes the only door before a byte of a payload is asked for. What is wrong once may be a torn
+        #    read; what is wrong twice is reported.
         try:
             message = self._peer.open(manifest, ref, head=self.peer_head, answers=answers, refused=self._refused)
             if ref.kind != "offer":
@@ -407,6 +414,7 @@ class Channel:
                 self._require_listed(ref.manifest, len(manifest))
                 raise
             return None
+        # 2. Sizes are checked by the signed manifest before the payload is fetched, so that none can fill the disk.
         room = max_weights_bytes
         for name, entry in sorted(message.manifest.files.items()):
             if without_weights and is_weights(name):
@@ -416,6 +424,7 @@ class Channel:
             if content_bytes(entry) > most:
                 raise RejectedError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
             room -= content_bytes(entry) if is_weights(name) else 0
+            # 3. Each payload arrives under a temporary name and takes its own once size, hash and form are right.
             try:
                 self._check_brought(message, name, self._bring(message, name))
             except DoubtfulError:
@@ -427,8 +436,9 @@ class Channel:
                     self._require_listed(path, None)
                     raise DoubtfulError(path, "is named by its manifest but is not there") from None
                 return None
-        if ref.kind == "offer":
+        if ref.kind == "offer":  # whose own payload says what the run encrypts
             self._check_encrypted(message)
+        # 4. The manifest is written last: from here on the message is accepted, whatever crashes.
         write_file(self.path(ref, MANIFEST), manifest)
         self._signed[ref] = message
         logger.info("%s: received %s", self._me.site, ref.path)

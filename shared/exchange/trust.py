@@ -8,9 +8,9 @@ For a message's manifest (``Peer.open``):
     4. sender     protocol, federation, site and sender are the expected ones
     5. run        the run that the directory's path names
     6. round      the kind and round number that the path names
-    7. reply      answers exactly the message it must answer
+    7. contents   the files are the closed list of this kind, and none has a form that such a file cannot have
     8. chain      numbered one after, and naming, the sender's last message, which is the one that a hand-over named
-    9. contents   the files are the closed list of this kind, and none has a form that such a file cannot have
+    9. reply      answers exactly the message it must answer
 
 For a payload: encrypted exactly where the run wants that (``check_encrypted``); size and SHA-256 as the manifest says
 (``check_file``); where it is encrypted, every block of it (``encryption.py``); then its contents by the record's own
@@ -155,31 +155,38 @@ class Peer:
             RejectedError: naming the manifest and the first step that failed.
             DoubtfulError: likewise, where that may not be the sender's doing.
         """
+        # Steps 1 to 7 need the manifest alone.
         message = self.open_out_of_order(content, ref)
-        check_order(message.manifest, ref, head=head, answers=answers, refused=refused)
+        # Steps 8 and 9 compare it with what was accepted before it.
         if any(each.after.seq == head.seq and each.after != head for each in self.handovers):
             _refuse(ref.manifest, "breaks the chain: the sender's key was handed over after another message")
+        check_order(message.manifest, ref, head=head, answers=answers, refused=refused)
         return message
 
     def open_out_of_order(self, content: bytes, ref: MessageRef) -> Message:
-        """All steps but reply and chain, for readers that hold every message and check those across them.
+        """Check steps 1 to 7, for readers that hold every message and check chain and reply across them.
 
         Raises:
             RejectedError: naming the manifest and the first step that failed.
             DoubtfulError: likewise, where that may not be the sender's doing.
         """
+        # 1 to 3. Size, canonical form and signature are checked before anything else is read from the bytes.
         body, key = self._open_signed(content, ref.manifest)
         manifest = _of_protocol(body, Manifest, ref.manifest, self.protocol)
         if key != self.key_of(manifest.seq):
             _doubt(ref.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
+        # 4. A message of another federation or site, carried here, is nobody's fault: it is doubtful, not refused.
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
             _doubt(ref.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
         if ref.is_from_site == (self.sender == AGGREGATOR):
             _doubt(ref.manifest, f"lies where {self.sender} does not write")
+        # 5 and 6. So is one that was moved to another run's or round's directory.
         if manifest.run != ref.run:
             _doubt(ref.manifest, f"belongs to run {manifest.run}")
         if (manifest.kind, manifest.round) != (ref.kind, ref.round_no):
             _doubt(ref.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
+        # 7. From here on the sender itself has signed what is wrong, so it is refused for good. The list of files is
+        #    closed: nothing that the protocol does not name can be brought into a mirror.
         names, required = set(manifest.files), REQUIRED[ref.kind]
         if missing := sorted(required - names):
             _refuse(ref.manifest, f"does not list what every {ref.kind} has: {', '.join(missing)}")
@@ -219,22 +226,24 @@ def check_order(
     answers: Collection[str | None],
     refused: Collection[str] = (),
 ) -> None:
-    """Check steps 7 and 8 of a manifest that is well signed; arguments as for ``Peer.open``.
+    """Check steps 8 and 9 of a manifest that is well signed; arguments as for ``Peer.open``.
 
     Raises:
         RejectedError: it cannot be its sender's next message.
         DoubtfulError: it comes before one that is missing.
     """
+    # 8. The chain admits one next message: numbered one after the last, and naming it.
     if manifest.previous in refused:
         _refuse(ref.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
     if manifest.seq > head.seq + 1:  # whoever can remove a message makes such a gap
         _doubt(ref.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
-    if manifest.in_reply_to not in answers:
-        _refuse(ref.manifest, "does not answer the message it should answer")
     if manifest.seq <= head.seq:
         _refuse(ref.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
     if manifest.previous != head.digest:
         _refuse(ref.manifest, "breaks the chain: it does not name the sender's message before it")
+    # 9. What it answers shows what its sender had read; see ``order.py``.
+    if manifest.in_reply_to not in answers:
+        _refuse(ref.manifest, "does not answer the message it should answer")
 
 
 def check_file(message: Message, name: str, size: int, sha256: str) -> None:

@@ -18,7 +18,7 @@ from shared.exchange.trust import Message, Peer, check_file, check_form
 
 NORTH = SigningKey(b"\x01" * 32)
 STRANGER = SigningKey(b"\x02" * 32)
-PLACE = MessageRef("update", "octa-1", 3)
+REF = MessageRef("update", "octa-1", 3)
 HEAD = Head(seq=4, digest="aa" * 32)
 REPLY = "bb" * 32
 READER = Peer("retina", "north", "north", NORTH.public)
@@ -42,7 +42,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
     return body | changes
 
 
-def open_bytes(content: bytes, ref: MessageRef = PLACE) -> Message:
+def open_bytes(content: bytes, ref: MessageRef = REF) -> Message:
     return READER.open(content, ref, head=HEAD, answers=(REPLY,))
 
 
@@ -111,7 +111,32 @@ def test_each_step_refuses(step: str, content: bytes, reason: str) -> None:
     with pytest.raises(RejectedError) as caught:
         open_bytes(content)
     assert reason in caught.value.reason, step
-    assert caught.value.file == PLACE.manifest
+    assert caught.value.file == REF.manifest
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"federation": "other"}, "was written for"),
+    ({"run": "octa-2"}, "belongs to run"),
+    ({"round": 2}, "belongs elsewhere"),
+    ({"files": {}}, "does not list what"),
+    ({"previous": "cc" * 32}, "breaks the chain"),
+    ({"in_reply_to": "cc" * 32}, "does not answer"),
+]
+"""Steps 4 to 9, in the order that trust.py states: what each finds, and how it says so."""
+
+
+@pytest.mark.parametrize("first", range(len(FAULTS)), ids=[reason for _, reason in FAULTS])
+def test_of_all_that_is_wrong_the_earliest_step_is_named(first: int) -> None:
+    changes = {name: value for fault, _ in FAULTS[first:] for name, value in fault.items()}
+    content = NORTH.sign(manifest(**changes))
+    with pytest.raises(RejectedError, match=FAULTS[first][1]):
+        open_bytes(content)
+    with pytest.raises(RejectedError, match="unknown key"):
+        open_bytes(STRANGER.sign(manifest(**changes)))
+    with pytest.raises(RejectedError, match="canonical"):
+        open_bytes(STRANGER.sign(manifest(**changes)) + b"\n")
+    with pytest.raises(RejectedError, match="more than"):
+        open_bytes(STRANGER.sign(manifest(**changes)) + b"\n" * MAX_RECORD_BYTES)
 
 
 def test_the_aggregators_places_are_not_the_sites() -> None:
