@@ -44,7 +44,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.targets import target_counts
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Evaluation, Options, Task
+from shared.learning.tasks.contract import Dataset, Evaluation, Options, Sample, Task
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
@@ -105,12 +105,23 @@ class Worked:
 
 
 @dataclass(frozen=True)
+class _Round:
+    """What the steps of one round share."""
+
+    local: Local
+    dataset: Dataset
+    configuration: RoundConfiguration
+    objective: Objective
+    table: ScoreTable
+
+
+@dataclass(frozen=True)
 class Trainer:
     """Everything a site needs to work on one run.
 
     Args:
         data: the hospital's folder for the run's task.
-        out_of_distribution: a folder of images unlike the hospital's own, or None.
+        ood: a folder of images unlike the hospital's own, or None.
         computing: where and how this site trains.
         secret: where the site's secret for the noise of a private run is kept, once it has agreed.
     """
@@ -283,61 +294,31 @@ class Trainer:
             Stopped: by ``on_progress``.
             ConfigurationError: the run is private, and the site has too few images for that.
         """
-        task, method = self.task, self.method
+        # 1. Receive: the model as it came, with what stayed here of the rounds before.
         network = self._arrived(dataset, files.received, files.start, files.personal)
-        objective = self._objective(dataset, configuration.round)
         local = self._local(network, dataset, configuration.round, files)
+        objective = self._objective(dataset, configuration.round)
         table = ScoreTable(configuration, self.policy, dataset)
-        tables: dict[str, bytes] = {}
-        if method.sends_reliability:
-            tables[names.RELIABILITY] = dump_yaml(reliability(self.measure_uncertainty(network, dataset), self.policy))
-        method.measure(local)
-        table.add(0, "validation", evaluate(task, network, dataset.validation, objective, self.computing))
-        table.add(
-            0,
-            "test",
-            self._with_ood(network, dataset, evaluate(task, network, dataset.test, objective, self.computing)),
-        )
+        this = _Round(local, dataset, configuration, objective, table)
+        # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0.
+        tables = self._measure(this)
+        # 3. Train, epoch by epoch. The closing round has none.
         optimizer = self._optimizer(network)
         if OPTIMIZER in local.kept:
             restore_memory(optimizer, network, local.kept[OPTIMIZER])
-        phases: list[list[nn.Parameter]] = []
-        if configuration.epochs:
-            method.begin(local)
-            learning = {parameter for parameter in network.parameters() if parameter.requires_grad}
-            phases = [
-                [parameter for parameter in moving if parameter in learning]  # a task's frozen layers stay as they are
-                for moving in method.phases(network, configuration.epochs)
-            ]
+        phases = self._phases(local, configuration.epochs)
         with self._private(network, dataset, configuration, len(phases)) as private:
-            train = private.train_epoch if private else train_epoch
-            for number, moving in enumerate(phases, 1):
-                _let_move(network, moving)
-
-                def on_batch(done: int, total: int, before: int = number - 1) -> None:
-                    on_progress(int(100 * (before + done / total) / len(phases)))
-
-                trained = train(
-                    task,
-                    method,
-                    local,
-                    optimizer,
-                    dataset.train,
-                    epoch=self._epoch(configuration, dataset, number),
-                    objective=objective,
-                    on_batch=on_batch,
-                    computing=self.computing,
-                )
-                if trained is not None:
-                    table.add(number, "train", trained)
-                table.add(number, "validation", evaluate(task, network, dataset.validation, objective, self.computing))
+            self._train(this, optimizer, phases, on_progress, private)
             if private:
                 table.spent(private.epsilon(trained_before + 1))
-        tables[names.METRICS] = table.content()
+        # 4. Finish: what the method sends beside the model, and what it keeps for its next round.
         if phases:
-            method.finish(local)
+            self.method.finish(local)
             if OPTIMIZER in local.kept:
                 local.kept[OPTIMIZER] = read_memory(optimizer, network)
+        # 5. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
+        #    that was sent beside a state from before it.
+        tables[names.METRICS] = table.content()
         if not self.computing.processes.leads:
             return Worked(len(dataset.train), tables, None, {})
         if phases:
@@ -345,6 +326,62 @@ class Trainer:
         sent = self._send(local, files, trains=bool(phases))
         model = save_tensors(network, self.sharing.shared, files.trained) if phases else None
         return Worked(len(dataset.train), tables, model, sent)
+
+    def _measure(self, this: _Round) -> dict[str, bytes]:
+        """Score the received model, and measure what the method asks for; return the tables beside the metrics."""
+        network, dataset, tables = this.local.network, this.dataset, {}
+        if self.method.sends_reliability:  # θ, FedUAA
+            measured = self.measure_uncertainty(network, dataset)
+            tables[names.RELIABILITY] = dump_yaml(reliability(measured, self.policy))
+        self.method.measure(this.local)
+        this.table.add(0, "validation", self._evaluate(this, dataset.validation))
+        this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
+        return tables
+
+    def _evaluate(self, this: _Round, samples: Sequence[Sample]) -> Evaluation:
+        return evaluate(self.task, this.local.network, samples, this.objective, self.computing)
+
+    def _phases(self, local: Local, epochs: int) -> list[list[nn.Parameter]]:
+        """Return the parameters that each epoch moves; a task's frozen layers stay as they are."""
+        if not epochs:
+            return []
+        self.method.begin(local)
+        learning = {parameter for parameter in local.network.parameters() if parameter.requires_grad}
+        return [
+            [parameter for parameter in moving if parameter in learning]
+            for moving in self.method.phases(local.network, epochs)
+        ]
+
+    def _train(
+        self,
+        this: _Round,
+        optimizer: torch.optim.Optimizer,
+        phases: Sequence[Sequence[nn.Parameter]],
+        on_progress: OnProgress,
+        private: PrivateRound | None,
+    ) -> None:
+        """Train one epoch for each phase, and validate after each."""
+        train = private.train_epoch if private else train_epoch
+        for number, moving in enumerate(phases, 1):
+            _let_move(this.local.network, moving)
+
+            def on_batch(done: int, total: int, before: int = number - 1) -> None:
+                on_progress(int(100 * (before + done / total) / len(phases)))
+
+            trained = train(
+                self.task,
+                self.method,
+                this.local,
+                optimizer,
+                this.dataset.train,
+                epoch=self._epoch(this.configuration, this.dataset, number),
+                objective=this.objective,
+                on_batch=on_batch,
+                computing=self.computing,
+            )
+            if trained is not None:
+                this.table.add(number, "train", trained)
+            this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
 
     def final_network(
         self,
