@@ -28,7 +28,7 @@ DEFAULTS: tuple[tuple[Any, dict[str, float]], ...] = (
 CONSTANTS: tuple[tuple[Any, str, float], ...] = (
     (retrying, "LONGEST_RETRY_AFTER_S", 0.1),
     (retrying, "ROOT_SEEN_EVERY_S", 1.0),
-    (polling, "SHORTEST_PAUSE_S", 0.02),
+    (polling, "SHORTEST_INTERVAL_S", 0.02),
     (forbearing, "LOCKED_FOR_S", forbearing.LOCKED_FOR_S / QUICKER),
     (forbearing, "LEFT_ALONE_S", forbearing.LEFT_ALONE_S / QUICKER),
 )
