@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from enum import Enum, auto
 from pathlib import Path
 from types import MappingProxyType
 
@@ -79,6 +80,17 @@ TAKING_BACK = "taking-back"
 """Name of the file that is in the work directory while the answers of a lost disk come back from the folder."""
 
 
+class Turn(Enum):
+    """What one turn of the daemon came to."""
+
+    ACTED = auto()
+    """Something was done: decide again."""
+    LOOKED = auto()
+    """A look found nothing new: decide again, knowing that."""
+    IDLE = auto()
+    """There is nothing to do now, or trouble: wait."""
+
+
 class Daemon:
     """One hospital's end of the federation.
 
@@ -124,7 +136,6 @@ class Daemon:
         )
         self._trouble = Trouble(logger, configuration.site, "goes on.")
         self._card_published = False
-        self._looked = False
         self._resting: Phase = "waiting"
         self._left_alone: set[str] = set()
         self._dataset: tuple[str, Dataset] | None = None
@@ -148,12 +159,13 @@ class Daemon:
                     self.step()
                     if not self._stop.is_set():
                         self._tell_rest(self._rest())
+                turn = Turn.IDLE
                 while not (once or self._stop.is_set()):
-                    if not self._act_or_tell(must_succeed=False):
+                    turn = self._take_turn(turn, must_succeed=False)
+                    if turn is Turn.IDLE:
                         self._heartbeat.beat(self._rest_or_trouble(), self._channel)
                         service.wait(self._stop, self._trouble.backoff_s(polling.interval_s()))
-                        self._looked = False
-                    elif not self._looked:
+                    elif turn is Turn.ACTED:
                         polling.restart()
             service.stopping()
             self._heartbeat.beat("stopped", self._channel, now=True)
@@ -168,9 +180,9 @@ class Daemon:
         Raises:
             DropfedError: what stands in the way.
         """
-        self._looked, has_acted = False, False
-        while not self._stop.is_set() and self._act_or_tell(must_succeed=True):
-            has_acted |= not self._looked
+        turn, has_acted = Turn.IDLE, False
+        while not self._stop.is_set() and (turn := self._take_turn(turn, must_succeed=True)) is not Turn.IDLE:
+            has_acted |= turn is Turn.ACTED
         return has_acted
 
     def permit(self, direction: Direction) -> None:
@@ -222,7 +234,7 @@ class Daemon:
 
     # --- facts ---------------------------------------------------------------------------------------------
 
-    def _facts(self) -> rounds.SiteFacts:
+    def _facts(self, before: Turn) -> rounds.SiteFacts:
         channel = self._channel
         return site_facts(
             channel,
@@ -233,7 +245,7 @@ class Daemon:
             unpublished=channel.has_unpublished,
             wants_to_leave=self._wants_to_leave,
             unkept=unkept_final(self._work, channel, self._left_alone),
-            looked=self._looked,
+            looked=before is Turn.LOOKED,
         )
 
     def _wants_to_leave(self, run: str) -> bool:
@@ -246,23 +258,27 @@ class Daemon:
 
     def _is_kept_from_training(self) -> bool:
         """Whether there is a round to answer, and it is not the time for it."""
-        facts = self._facts()
-        at_its_time = rounds.decide(replace(facts, looked=True, may_train=True))
+        facts = self._facts(Turn.LOOKED)
+        at_its_time = rounds.decide(replace(facts, may_train=True))
         return not facts.may_train and isinstance(at_its_time, rounds.AnswerRound)
 
     # --- actions -------------------------------------------------------------------------------------------
 
-    def _act_or_tell(self, *, must_succeed: bool) -> bool:
-        """Do what is to be done now and return whether to go on at once; what stands in the way is told, not fatal."""
+    def _take_turn(self, before: Turn, *, must_succeed: bool) -> Turn:
+        """Decide and do what is to be done now; what stands in the way is reported, and ends nothing.
+
+        Args:
+            before: what the turn before this one came to.
+            must_succeed: raise what stands in the way instead.
+        """
         service.alive()
         try:
-            goes_on = self._act(rounds.decide(self._facts()))
+            turn = self._act(rounds.decide(self._facts(before)))
         except Stopped as reason:
             if self._stop.is_set():
                 raise
             logger.info("what was on its way is %s", reason)
-            self._looked = False
-            return True
+            return Turn.ACTED
         except Exception as error:  # the last resort: whatever it is, this daemon lives
             trouble = as_trouble(error, self._work)
             if must_succeed:
@@ -272,14 +288,14 @@ class Daemon:
             self._trouble.begins(trouble)
             self._heartbeat.note_trouble(trouble)
             self._dataset = None  # what is mended meanwhile is read at the next try
-            return False
-        if goes_on and not self._looked:
+            return Turn.IDLE
+        if turn is Turn.ACTED:
             self._trouble.ends()
             self._heartbeat.note_trouble(None)
-        return goes_on
+        return turn
 
-    def _act(self, action: rounds.Action) -> bool:
-        """Do an action. ``_looked`` is true afterwards only if it was a look that found nothing new."""
+    def _act(self, action: rounds.Action) -> Turn:
+        """Do an action."""
         match action:
             case rounds.PublishCard():
                 self._folder.look_anew()
@@ -294,7 +310,7 @@ class Daemon:
                 return self._look_for(action)
             case rounds.AnswerOffer(run):
                 if not self._answer_offer(run):
-                    return False
+                    return Turn.IDLE
             case rounds.Withdraw(run):
                 self._withdraw(run)
             case rounds.AnswerRound(run, round_no):
@@ -302,21 +318,20 @@ class Daemon:
             case rounds.KeepFinal(run):
                 self._keep_final(run)
             case rounds.Wait():
-                return False
-        self._looked = False
-        return True
+                return Turn.IDLE
+        return Turn.ACTED
 
-    def _look_for(self, look: rounds.Look) -> bool:
-        """Fetch the first of the messages that is there; if there is none, we have looked. Always goes on."""
+    def _look_for(self, look: rounds.Look) -> Turn:
+        """Fetch the first of the messages that is there."""
         self._folder.look_anew()
         later = self._inbox.later_rounds(look.later_than) if look.later_than else []
         fetched = self._inbox.fetch_first([*later, *look.refs, *(self._inbox.offers() if look.offers else [])])
-        self._looked = fetched is None
         if fetched is not None:
             self._note_end(fetched.run)
-        elif (path := self._folder.held_up()) is not None:
+            return Turn.ACTED
+        if (path := self._folder.held_up()) is not None:
             self._tell_held_up(path)
-        return True
+        return Turn.LOOKED
 
     def _tell_held_up(self, path: str) -> None:
         trouble = ActionRequiredError(
@@ -376,14 +391,13 @@ class Daemon:
             self._channel.prune(last.ref.run)
         self._card_published = True
 
-    def _read_federation(self) -> bool:
+    def _read_federation(self) -> Turn:
         """Accept the aggregator's list of keys once it is there, if it is this folder's and names ours."""
-        self._looked = True
         self._folder.look_anew()
         try:
             content = self._folder.read(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)
         except NotFoundError:
-            return True
+            return Turn.LOOKED
         federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
         us = (self._configuration.federation, self._configuration.site)
         if (federation.federation, federation.site) != us:
@@ -397,8 +411,7 @@ class Daemon:
             )
         write_file(self._channel.mirror / names.FEDERATION, content)
         logger.info("enrolled in %s", federation.federation)
-        self._looked = False
-        return True
+        return Turn.ACTED
 
     # --- answering -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from shared.exchange.records import Verdict, Withdrawal
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration
-from site_client.daemon import Daemon
+from site_client.daemon import Daemon, Turn
 from tests.model_check.replay.stubs import Clock, without_training
 from tests.played import RUN, Played
 
@@ -115,8 +115,10 @@ def test_a_verdict_that_is_gone_for_a_while_keeps_no_site_from_what_follows(run:
     ref = run.sign_and_publish("verdict", 1, {names.VERDICT: canonical(late.model_dump())}, answers_nothing=True)
     site, verdict = _daemon_of_site(run), run.drop / ref.manifest
     with without_training(Clock()):
+        turn = Turn.IDLE
         while site._channel.message(MessageRef("round", RUN, 1)) is None:
-            assert site._act_or_tell(must_succeed=True)
+            turn = site._take_turn(turn, must_succeed=True)
+            assert turn is not Turn.IDLE
         content = verdict.read_bytes()
         verdict.unlink()
         with pytest.raises(RejectedError, match="was not fetched, for there was a verdict on the round, now gone"):

@@ -14,6 +14,7 @@ from shared.exchange.names import handover_path
 from shared.exchange.trust import Message
 from shared.folder.local import LocalFolder
 from site_client import facts as facts_of_site
+from site_client.daemon import Turn
 from tests.model_check import director, hospital
 from tests.model_check.exchanges import CARD, Signed, known_at_desk, known_at_hospital, sent_messages, told_messages
 from tests.model_check.replay.aggregator import AggregatorOnDisk
@@ -158,7 +159,7 @@ def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> 
     told, sent = told_messages(desk.told), sent_messages(at_site.sent, desk.told)
     _same_messages(channel, sent, told[: at_site.read])
     _same(f"{name} knows", (channel.mirror / names.FEDERATION).exists(), at_site.knows)
-    _same(f"{name} has looked", site.daemon._looked, at_site.looked)
+    _same(f"{name} has looked", site.turn is Turn.LOOKED, at_site.looked)
     _same(f"{name} does next", site.decided, hospital.decided(folder, rules))
     if at_site.read:
         expected = rules.ending_at_site(known_at_hospital(at_site, desk))

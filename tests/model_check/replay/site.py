@@ -13,7 +13,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
 from site_client import rounds, store
 from site_client.configuration import read_configuration
-from site_client.daemon import Daemon
+from site_client.daemon import Daemon, Turn
 from site_client.rotation import rotate
 from site_client.setup import join, read_invite
 from tests.model_check.replay.line import Line
@@ -34,6 +34,7 @@ class SiteOnDisk:
         self.line = Line(self._drop)
         configuration = read_configuration(self._work)
         self.daemon = Daemon(self._work, configuration, self.line, stop=threading.Event(), give_up_after_s=0)
+        self.turn = Turn.IDLE
 
     @property
     def channel(self) -> Channel:
@@ -43,7 +44,7 @@ class SiteOnDisk:
     @property
     def decided(self) -> rounds.Action:
         """What the daemon would do now."""
-        return rounds.decide(self.daemon._facts())
+        return rounds.decide(self.daemon._facts(self.turn))
 
     @property
     def lacks_weights(self) -> bool:
@@ -54,7 +55,7 @@ class SiteOnDisk:
 
     def acts(self) -> None:
         """Do what the daemon would do now."""
-        self.daemon._act(self.decided)
+        self.turn = self.daemon._act(self.decided)
 
     def settles(self) -> None:
         """See how far the folder has what was signed, as a daemon does first that was begun anew."""
@@ -69,7 +70,7 @@ class SiteOnDisk:
     def rests(self) -> None:
         """Wait until it is time to look again."""
         assert isinstance(self.decided, rounds.Wait)
-        self.daemon._looked = False
+        self.turn = Turn.IDLE
 
     def is_told(self, answer: store.Answer) -> None:
         """A person decides on the run."""
