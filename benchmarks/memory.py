@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarks.exchange_federation import RUN, Home, federation, peak_mb, set_up
 from benchmarks.exchange_servers import embedded
 from benchmarks.record import record
+from deploy.local import synthetic_fundus
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records import RunConfiguration
-from shared.learning.data import synthetic_fundus
 
 SITES = (4, 16, 64)
 MODEL_BYTES = 98 * 10**6

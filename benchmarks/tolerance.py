@@ -28,12 +28,12 @@ from threadpoolctl import threadpool_limits
 
 from aggregator.store import RunStore
 from benchmarks.record import RESULTS, record
+from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
 from deploy.local.rounds import Site, answer_of, open_sites
 from shared.exchange.records import BelowLast, RunConfiguration, Sharing
 from shared.folder.durable import link_file
 from shared.learning.aggregation import Aggregation
 from shared.learning.answers import limit_below
-from shared.learning.data import synthetic_fundus, synthetic_octa, synthetic_signals
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import load_tensors, save_tensors

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.record import RESULTS, record
+from deploy.local import synthetic_fundus, synthetic_octa
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.learning import training
 from shared.learning.compute import Computing, prepare_compute
-from shared.learning.data import synthetic_fundus, synthetic_octa
 from shared.learning.loading import Batch
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local

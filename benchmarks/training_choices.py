@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 from benchmarks.comparison import Data, compare, play
+from deploy.local import synthetic_fundus
 from deploy.local.rounds import Outcome
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import link_file
-from shared.learning.data import synthetic_fundus
 
 SEEDS = (1, 2, 3)
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam"}

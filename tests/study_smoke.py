@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from shared.learning.data import synthetic_octa
+from deploy.local import synthetic_octa
 from shared.learning.tasks import TASK_NAMES
 from tests.learning.small_sites import SIGNALS, write_small
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from aggregator.new_run import Answers, filled_in
 from deploy.local.demo import SiteData, main, run_configuration
 from deploy.local.scenarios import SCENARIOS
+from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
-from shared.learning.data.synthetic_octa import STYLES, write_site
 from shared.learning.methods import method_names, open_method
 from shared.learning.run_checks import check_together
 from site_client.overview import overview, overview_text

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from deploy.local import synthetic_fundus, synthetic_octa
 from shared.audit.closing import Closing, tree_digest
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
@@ -34,7 +35,6 @@ from shared.exchange.records import (
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.tables import is_declared
 from shared.exchange.trust import Peer
-from shared.learning.data import synthetic_fundus, synthetic_octa
 from shared.learning.objectives import CrossEntropy, Evidential, Objective
 from shared.learning.schedules import order_of_asking
 from shared.learning.seeds import seed_for

@@ -25,13 +25,13 @@ from aggregator.studies.matrix import expand
 from aggregator.studies.play import _Told, play_study
 from aggregator.studies.results import result_of, write_table
 from aggregator.studies.running import finished_of
+from deploy.local import synthetic_fundus
 from deploy.local.cell import main as play_cell
 from deploy.local.cell import with_as_many_images
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.lock import work_lock
 from shared.learning import methods
-from shared.learning.data import synthetic_fundus
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
 
 SITES = ("north", "south")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aggregator.new_run import settings
+from deploy.local import synthetic_fundus, synthetic_octa
 from shared.errors import ConfigurationError
-from shared.learning.data import synthetic_fundus, synthetic_octa
 
 WriteSite = Callable[[Path, int, int, int], None]
 """Writes a data folder: (where, the site's number, side of the images in pixels, seed)."""

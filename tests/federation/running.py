@@ -23,10 +23,10 @@ from pathlib import Path
 import yaml
 
 from aggregator.setup import initialise
+from deploy.local import synthetic_fundus, synthetic_octa
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import RunConfiguration
 from shared.folder.durable import hash_file, write_file
-from shared.learning.data import synthetic_fundus, synthetic_octa
 from shared.learning.seeds import no_secret
 from site_client.configuration import Policy
 from site_client.division import place

@@ -17,14 +17,14 @@ from PIL.PngImagePlugin import PngInfo
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
+from deploy.local import synthetic_octa
+from deploy.local.synthetic_scans import write_scans
 from shared.check import Finding
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records import Sharing, TensorShape
 from shared.folder.lock import LOCK
 from shared.folder.round_trip import large_text
-from shared.learning.data import synthetic_octa
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name
-from shared.learning.data.synthetic_scans import write_scans
 from shared.learning.tasks.rdr_classification import RdrOptions
 from site_client.cli import main
 from site_client.machine import unit_of

@@ -10,10 +10,10 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from deploy.local import synthetic_octa
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
-from shared.learning.data import synthetic_octa
 from tests.federation.running import RUN, Federation, run_configuration
 from tests.federation.test_personal_parts import site_command
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from shared.learning.data import synthetic_fundus, synthetic_octa, synthetic_signals
-from shared.learning.data.synthetic_scans import write_scans
+from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
+from deploy.local.synthetic_scans import write_scans
 
 SEVERITIES = ("normal", "mild", "moderate", "severe", "proliferative")
 LABELS = ("normal", "glaucoma", "cataract")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from deploy.local.synthetic_fundus import CLINIC, GRADE_NAMES, HANDHELD, write_graded_site
 from shared.errors import ConfigurationError, DataError
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.splits import SplitPlan
-from shared.learning.data.synthetic_fundus import CLINIC, GRADE_NAMES, HANDHELD, write_graded_site
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.models.encoders import IMAGENET_FILES

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from deploy.local.rounds import run_rounds
+from deploy.local.synthetic_octa import WIDE, write_site
 from shared.errors import ConfigurationError, DataError, Stopped
 from shared.exchange.records import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
 from shared.learning.data.splits import SplitPlan
-from shared.learning.data.synthetic_octa import WIDE, write_site
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, image_losses

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from deploy.local.rounds import open_public
+from deploy.local.synthetic_fundus import CLINIC, write_graded_site
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.reading import dump_yaml
@@ -21,7 +22,6 @@ from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_yaml
 from shared.learning.compute import EXACT
 from shared.learning.data.graded_images import GradedImage
-from shared.learning.data.synthetic_fundus import CLINIC, write_graded_site
 from shared.learning.losses import dirichlet, evidence
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, save_tensors

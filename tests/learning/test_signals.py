@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.rounds import run_rounds
+from deploy.local.synthetic_signals import write_wave
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records import RunConfiguration
 from shared.learning.cost import flops, model_cost
@@ -20,7 +21,6 @@ from shared.learning.data.noise import with_noise
 from shared.learning.data.recordings import read_recordings
 from shared.learning.data.spectrograms import cut_spectrograms, read_spectrograms, read_wave
 from shared.learning.data.splits import Folds, SplitPlan, unit_of
-from shared.learning.data.synthetic_signals import write_wave
 from shared.learning.data.time_series import cut_windows, read_time_series
 from shared.learning.methods import open_method
 from shared.learning.probe import probe_score

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shared.learning.data.synthetic_fundus import (
+from deploy.local.synthetic_fundus import (
     CLINIC,
     CROPPED,
     GRADE_NAMES,
@@ -66,7 +66,7 @@ def test_seeded_whatever_was_drawn_before():
 
 def test_another_process_draws_the_same_bytes():
     code = (
-        "import hashlib; from shared.learning.data.synthetic_fundus import HANDHELD, draw_fundus;"
+        "import hashlib; from deploy.local.synthetic_fundus import HANDHELD, draw_fundus;"
         "print(hashlib.sha256(draw_fundus(4, HANDHELD, 64, 7).tobytes()).hexdigest())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -144,9 +144,7 @@ def test_a_site_is_decided_by_its_seed(tmp_path):
 
 @pytest.mark.parametrize("grades", [4, 5, 6])
 def test_label_noise_moves_labels_to_a_neighbour(tmp_path, grades, monkeypatch):
-    monkeypatch.setattr(
-        "shared.learning.data.synthetic_fundus.draw_fundus", lambda *_: np.zeros((32, 32, 3), dtype=np.uint8)
-    )
+    monkeypatch.setattr("deploy.local.synthetic_fundus.draw_fundus", lambda *_: np.zeros((32, 32, 3), dtype=np.uint8))
     for name, noise in (("true", 0.0), ("some", 0.2), ("all", 1.0)):
         write_graded_site(tmp_path / name, style=CLINIC, images=500, size=32, seed=4, grades=grades, label_noise=noise)
     true, some, every = (np.array(list(labels_of(tmp_path / name).values())) for name in ("true", "some", "all"))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deploy.local.synthetic_octa import HAZY, NARROW, STYLES, WIDE, contact_sheet, render, write_site
 from shared.learning.data.images import read_pairs
-from shared.learning.data.synthetic_octa import HAZY, NARROW, STYLES, WIDE, contact_sheet, render, write_site
 
 
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)

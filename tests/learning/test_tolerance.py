@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
+from deploy.local import synthetic_octa
 from shared.errors import ConfigurationError
 from shared.exchange.records import BelowLast, RunConfiguration, Verdict
 from shared.learning.answers import limit_below, passes
-from shared.learning.data import synthetic_octa
 from shared.learning.methods import open_method
 from shared.learning.metrics import accuracy, macro_dice
 from shared.learning.model_files import save_tensors

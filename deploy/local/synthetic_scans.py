@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from deploy.local.synthetic_octa import OctaStyle, render
 from shared.learning.data.scans import PICTURES, SCANS_FILE
-from shared.learning.data.synthetic_octa import OctaStyle, render
 from shared.learning.seeds import seed_for
 
 _PATCH_SHARE = 0.3  # of the image's side

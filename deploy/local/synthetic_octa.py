@@ -9,7 +9,7 @@ The mask is drawn from the same geometry as the image. It holds arteries, veins,
 nothing of the capillary mesh. A vessel thinner than a pixel is about one pixel wide in it, so that it is not broken.
 A vessel that begins thinner than 0.4 of a pixel is left out, as an observer would: the image shows but a trace of it.
 
-``python -m shared.learning.data.synthetic_octa OUT.png`` draws a contact sheet of all styles.
+``python -m deploy.local.synthetic_octa OUT.png`` draws a contact sheet of all styles.
 """
 
 from __future__ import annotations
@@ -420,5 +420,5 @@ def _average(canvas: Field, fold: int) -> Field:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not sys.argv[1].endswith(".png"):
-        sys.exit("usage: python -m shared.learning.data.synthetic_octa OUT.png")
+        sys.exit("usage: python -m deploy.local.synthetic_octa OUT.png")
     contact_sheet().save(sys.argv[1], optimize=True)

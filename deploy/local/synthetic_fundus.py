@@ -16,7 +16,7 @@ The same seed is the same eye, at any grade, size and camera; of one kind of les
 Lesions are drawn up to twice as large as real ones, for they are to be seen in pictures of 64 pixels. Drusen, pigment
 spots, reflexes and dust lie in all grades alike, so that a spot alone proves nothing.
 
-``python -m shared.learning.data.synthetic_fundus OUT.png`` draws a contact sheet of all styles and grades.
+``python -m deploy.local.synthetic_fundus OUT.png`` draws a contact sheet of all styles and grades.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from shared.learning.data.synthetic_octa import Points, Vessel
+from deploy.local.synthetic_octa import Points, Vessel
 from shared.learning.seeds import seed_for
 
 Canvas = NDArray[np.float32]
@@ -715,5 +715,5 @@ def _photograph(
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not sys.argv[1].endswith(".png"):
-        sys.exit("usage: python -m shared.learning.data.synthetic_fundus OUT.png")
+        sys.exit("usage: python -m deploy.local.synthetic_fundus OUT.png")
     contact_sheet().save(sys.argv[1], optimize=True)
