@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from shared.exchange.names import Name
-from shared.exchange.records import Record
+from shared.exchange.records.values import Record
 from shared.folder.address import checked_address, folder_here, shown
 from shared.folder.contract import Folder
 from shared.folder.copies import Copies

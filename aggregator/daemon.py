@@ -26,15 +26,10 @@ from shared.exchange.encoding import decode, encode
 from shared.exchange.encryption import Ciphertext, encrypt
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import (
-    PLAIN,
-    BelowLast,
-    FileEntry,
-    Verdict,
-    decimal_text,
-    encrypts,
-    sentence,
-)
+from shared.exchange.records.run import BelowLast
+from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
 from shared.exchange.signing import canonical
 from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble

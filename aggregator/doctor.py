@@ -13,7 +13,7 @@ from aggregator.site import read_invite
 from shared.check import Finding, look_at_images, look_at_rights, look_at_server, with_problems
 from shared.errors import NotFoundError, RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
-from shared.exchange.records import Invite
+from shared.exchange.records.messages import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_site_card
 from shared.folder.contract import Folder

@@ -10,7 +10,8 @@ from statistics import median
 from aggregator.store import RunStore
 from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, MessageRef
-from shared.exchange.records import RunConfiguration, time_text
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import time_text
 
 
 def round_began(channels: Mapping[str, Channel], run: str, round_no: int) -> float | None:

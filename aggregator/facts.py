@@ -11,7 +11,7 @@ from aggregator.rounds import RunFacts, SiteFacts, due_end
 from aggregator.store import consent_of, withdrawal_of
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending, Exchange, ending
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 
 class Memory(Protocol):

@@ -14,7 +14,7 @@ from aggregator.site import Site, read_invite
 from aggregator.store import RunStore
 from aggregator.tracking import tracker
 from shared.escaping import quoted
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter

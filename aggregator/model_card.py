@@ -30,7 +30,8 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import MessageRef
-from shared.exchange.records import FinalCard, Sharing
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
 

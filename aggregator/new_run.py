@@ -16,7 +16,7 @@ from aggregator.store import runs_in
 from shared.doors import yaml_text
 from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MethodOptions
 from shared.learning.tasks import TASK_NAMES

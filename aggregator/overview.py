@@ -21,7 +21,9 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import MessageRef
-from shared.exchange.records import RunConfiguration, round_name, sentence, status_text, time_text
+from shared.exchange.records.messages import status_text
+from shared.exchange.records.run import RunConfiguration, round_name
+from shared.exchange.records.values import sentence, time_text
 from shared.folder.local import LocalFolder
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text

@@ -27,7 +27,9 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import BelowLast, Record, RunConfiguration, Sharing
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import Record
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
 from shared.folder.lock import require_work

@@ -11,7 +11,7 @@ from aggregator.configuration import FILE
 from aggregator.owncloud import EVERYTHING, Account, Share, bytes_of
 from aggregator.setup import Entrance, led, misnamed
 from shared.errors import ConfigurationError
-from shared.exchange.records import Invite
+from shared.exchange.records.messages import Invite
 
 NO_ADMIN = "--admin: is missing; only an administrator makes accounts and sets quotas"
 SharedBy = Literal["account", "share", "link"]

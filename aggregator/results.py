@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from aggregator.store import RunStore, metrics_of
 from shared.errors import RejectedError
 from shared.exchange.channel import Channel
-from shared.exchange.records import FinalCard, RunConfiguration
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.choice import Tables, best_of, choose, received_rows, reported_scores, validation_means
 from shared.learning.outcome import Outcome, Scores, Standstill, outcome_of, standstills

@@ -14,7 +14,7 @@ from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
-from shared.exchange.records import Invite
+from shared.exchange.records.messages import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_federation
 from shared.folder.address import checked_address, folder_here

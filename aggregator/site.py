@@ -28,7 +28,11 @@ from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import parse_json
 from shared.exchange.readme import README_TEXT
-from shared.exchange.records import Federation, FileEntry, Head, Invite, RunConfiguration, Sharing, now_text
+from shared.exchange.records.messages import Federation, Head, Invite
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import now_text
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Message, Peer, open_federation, open_record, open_site_card, open_yaml
 from shared.folder.contract import Entry, Folder

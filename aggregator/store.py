@@ -41,20 +41,11 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.order import Exchange
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import (
-    Abort,
-    Consent,
-    Count,
-    FinalCard,
-    Record,
-    RunConfiguration,
-    ShareText,
-    Sharing,
-    Verdict,
-    Withdrawal,
-    decimal_text,
-    sentence,
-)
+from shared.exchange.records.answers import Abort, Consent, Withdrawal
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import Count, Record, ShareText, decimal_text, sentence
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import open_record

@@ -20,7 +20,7 @@ from aggregator.report import Document, rounds_report
 from aggregator.sinks import Mlflow, Point, Settled, Sink, TensorBoard
 from aggregator.store import RunStore
 from shared.errors import TransientError
-from shared.exchange.records import sentence
+from shared.exchange.records.values import sentence
 from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 
 from benchmarks.record import RESULTS, record
 from deploy.local.rounds import Outcome, run_rounds
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 Data = Mapping[str, Path]
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks.comparison import Data, compare, play
 from deploy.local.demo import SITE_NAMES
 from deploy.local.scenarios import SCENARIOS
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 SEEDS = (1, 2, 3)
 SCENARIO = SCENARIOS["dr_staging"]

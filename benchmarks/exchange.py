@@ -36,7 +36,7 @@ from benchmarks.exchange_rounds import STEPS, Round, read_requests, read_round, 
 from benchmarks.exchange_servers import Served, Server, known
 from benchmarks.record import RESULTS, record
 from shared.exchange.names import AGGREGATOR
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 SITES = ("east", "north", "south", "west")
 OF_CURL = tuple(f"curl-{site}" for site in SITES)

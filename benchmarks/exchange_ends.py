@@ -38,7 +38,8 @@ import site_client.daemon
 import site_client.train
 from benchmarks.exchange_federation import Home
 from shared.exchange import names
-from shared.exchange.records import BelowLast, FileEntry, RoundConfiguration
+from shared.exchange.records.run import BelowLast, RoundConfiguration
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.durable import link_file
 from shared.learning.answers import limit_below

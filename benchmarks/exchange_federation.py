@@ -21,7 +21,7 @@ from aggregator.setup import initialise
 from benchmarks.exchange_servers import Served
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy

@@ -11,7 +11,7 @@ from benchmarks.exchange_federation import RUN, Federation, Home, federation, se
 from benchmarks.exchange_rounds import rates, read_requests
 from benchmarks.exchange_servers import Server
 from shared.exchange.names import AGGREGATOR
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 SETTLE_S = 180.0  # a daemon looks ever more rarely while nothing happens
 WATCHED_S = 900.0

@@ -17,7 +17,7 @@ from benchmarks.exchange_servers import embedded
 from benchmarks.record import record
 from deploy.local import synthetic_fundus
 from shared.exchange.names import AGGREGATOR
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 SITES = (4, 16, 64)
 MODEL_BYTES = 98 * 10**6

@@ -30,7 +30,8 @@ from aggregator.store import RunStore
 from benchmarks.record import RESULTS, record
 from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
 from deploy.local.rounds import Site, answer_of, open_sites
-from shared.exchange.records import BelowLast, RunConfiguration, Sharing
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import link_file
 from shared.learning.aggregation import Aggregation
 from shared.learning.answers import limit_below

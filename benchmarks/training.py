@@ -29,7 +29,7 @@ from torch.nn import functional
 from benchmarks.record import RESULTS, record
 from deploy.local import synthetic_fundus, synthetic_octa
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning import training
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.loading import Batch

@@ -27,7 +27,7 @@ import torch
 from benchmarks.comparison import Data, compare, play
 from deploy.local import synthetic_fundus
 from deploy.local.rounds import Outcome
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import link_file
 
 SEEDS = (1, 2, 3)

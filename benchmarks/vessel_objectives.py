@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.comparison import compare, play
 from deploy.local.scenarios import SPLIT
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 
 SEEDS = (1, 2, 3)
 SCORES = {

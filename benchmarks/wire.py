@@ -25,7 +25,9 @@ from deploy.local.rounds import run_rounds
 from deploy.local.scenarios import SCENARIOS
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import GLOBAL_MODEL
-from shared.exchange.records import RunConfiguration, TensorList, Wire
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.wire import Wire
 from shared.learning.methods import open_method
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named

@@ -16,7 +16,8 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import check_record
-from shared.exchange.records import RunConfiguration, decimal_text
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import decimal_text
 from shared.learning.data.division import Block, deal
 from shared.learning.data.sets import Members, SetName, images_in, sets_of
 from shared.learning.data.splits import SPLITS, SplitName, SplitPlan

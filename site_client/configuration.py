@@ -15,7 +15,8 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.forms import text_like
 from shared.exchange.names import FEDERATION, SITE_CARD, Name
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Federation, PublicKey, Record
+from shared.exchange.records.messages import Federation
+from shared.exchange.records.values import PublicKey, Record
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import open_federation
 from shared.folder.address import folder_here

@@ -30,16 +30,11 @@ from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef
-from shared.exchange.records import (
-    PLAIN,
-    Consent,
-    FileEntry,
-    Phase,
-    RoundConfiguration,
-    Wire,
-    Withdrawal,
-    sentence,
-)
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.messages import Phase
+from shared.exchange.records.run import RoundConfiguration
+from shared.exchange.records.values import sentence
+from shared.exchange.records.wire import PLAIN, FileEntry, Wire
 from shared.exchange.signing import canonical
 from shared.exchange.trust import Peer, check_form, open_federation, open_site_card
 from shared.exchange.weights import check_tensors

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shared.exchange.records import Quantiles, Reliability, RoundConfiguration
+from shared.exchange.records.answers import Quantiles, Reliability
+from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
 from shared.learning.data.splits import unit_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking

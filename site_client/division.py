@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from shared.errors import ActionRequiredError
 from shared.escaping import quoted
 from shared.exchange.names import Name
-from shared.exchange.records import Count, DecimalText, Digest, Record
+from shared.exchange.records.values import Count, DecimalText, Digest, Record
 from shared.exchange.signing import canonical
 from shared.folder.durable import read_private, write_file
 from shared.learning.data.division import Block

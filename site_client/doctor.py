@@ -8,19 +8,13 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import (
-    Finding,
-    free_scratch,
-    look_at_ood,
-    look_at_rights,
-    look_at_server,
-    look_at_way,
-    with_problems,
-)
+from shared.check import Finding, free_scratch, look_at_ood, look_at_rights, look_at_server, look_at_way, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
-from shared.exchange.records import Federation, RunConfiguration, Sharing
+from shared.exchange.records.messages import Federation
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.trust import open_site_card
 from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder

@@ -22,7 +22,9 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import Count, Privacy, Record, RoundConfiguration, Sharing, TensorList
+from shared.exchange.records.run import Privacy, RoundConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.values import Count, Record
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import write_file
 from shared.learning.methods import open_method

@@ -18,7 +18,8 @@ from shared import service
 from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, MessageRef
-from shared.exchange.records import Phase, Status, now_text, sentence, status_text
+from shared.exchange.records.messages import Phase, Status, status_text
+from shared.exchange.records.values import now_text, sentence
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from shared.errors import TransientError
 from shared.exchange.forms import text_like
-from shared.exchange.records import Record
+from shared.exchange.records.values import Record
 from shared.plurals import pluralize
 
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"

@@ -14,7 +14,9 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef, is_name
 from shared.exchange.order import Ending
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import PLAIN, RunConfiguration, Sharing, TensorShape
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorShape
+from shared.exchange.records.wire import PLAIN
 from shared.exchange.trust import Peer
 from shared.folder.local import LocalFolder
 from shared.folder.lock import require_work

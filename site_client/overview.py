@@ -14,7 +14,8 @@ from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.channel import Channel
 from shared.exchange.names import FEDERATION, MANIFEST, STATUS, MessageRef
-from shared.exchange.records import Status, status_text, time_text
+from shared.exchange.records.messages import Status, status_text
+from shared.exchange.records.values import time_text
 from shared.exchange.signing import open_signed
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text

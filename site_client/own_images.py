@@ -16,7 +16,7 @@ from shared.check import Finding, task_of
 from shared.errors import ConfigurationError, DataError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from site_client.configuration import Policy
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Sharing, TensorList
+from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.weights import check_tensors
 
 

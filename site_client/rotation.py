@@ -15,7 +15,8 @@ from shared.escaping import quoted
 from shared.exchange.channel import Channel
 from shared.exchange.handovers import followed, shown
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
-from shared.exchange.records import Handover, Head, now_text
+from shared.exchange.records.messages import Handover, Head
+from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder

@@ -20,7 +20,10 @@ from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
-from shared.exchange.records import PLAIN, FileEntry, Sharing, Status, time_text
+from shared.exchange.records.messages import Status
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import time_text
+from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, entry_of, layout_of

@@ -10,7 +10,8 @@ from shared.errors import ActionRequiredError, ConfigurationError, DropfedError,
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
-from shared.exchange.records import Invite, SiteCard, now_text
+from shared.exchange.records.messages import Invite, SiteCard
+from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey, enrolment_code
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import write_file

@@ -32,17 +32,11 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange
-from shared.exchange.records import (
-    Abort,
-    Consent,
-    FinalCard,
-    RoundConfiguration,
-    RunConfiguration,
-    Sharing,
-    Verdict,
-    round_name,
-    sentence,
-)
+from shared.exchange.records.answers import Abort, Consent
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration, round_name
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import sentence
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.trust import open_record, open_yaml
 from shared.folder.durable import sync_folder, write_file
 from shared.plurals import pluralize

@@ -31,7 +31,9 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from shared.errors import ActionRequiredError, ConfigurationError, TransientError
-from shared.exchange.records import Record, RoundConfiguration, RunConfiguration, Sharing
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import Record
 from shared.folder.durable import write_file
 from shared.learning.data.sets import Members
 from site_client import store

@@ -17,14 +17,9 @@ from torch import Tensor, nn
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.reading import check_record, dump_yaml
-from shared.exchange.records import (
-    FileEntry,
-    Groups,
-    RoundConfiguration,
-    RunConfiguration,
-    Sharing,
-    TensorList,
-)
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.tensors import Groups, Sharing, TensorList
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.compute import Computing
 from shared.learning.data.sets import Members

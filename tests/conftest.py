@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from aggregator.store import RunStore
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from tests.canary import without_secrets
 from tests.federation.running import drawn_data, run_configuration
 from tests.folder.faulty import FaultyServer

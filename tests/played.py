@@ -20,18 +20,10 @@ from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, Kind, MessageRef
 from shared.exchange.order import ANSWERS_NEWEST
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import (
-    PLAIN,
-    Consent,
-    Encrypt,
-    FinalCard,
-    Groups,
-    Sharing,
-    TensorList,
-    TensorShape,
-    Verdict,
-    Wire,
-)
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.tensors import Groups, Sharing, TensorList, TensorShape
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.records.wire import PLAIN, Encrypt, Wire
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Peer

@@ -21,7 +21,8 @@ from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.records import Consent, Sharing, Withdrawal
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Peer

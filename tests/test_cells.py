@@ -27,7 +27,7 @@ from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import RoundConfiguration, RunConfiguration
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.folder.lock import LOCK

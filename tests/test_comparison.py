@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.records import FinalCard, Sharing, Verdict
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played

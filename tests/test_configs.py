@@ -12,7 +12,8 @@ from aggregator.new_run import Answers, filled_in, preset_names, settings
 from aggregator.studies.configuration import StudyConfiguration
 from aggregator.studies.matrix import expand
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import PLAIN, Falling, Line, RunConfiguration, Wire
+from shared.exchange.records.run import Falling, Line, RunConfiguration
+from shared.exchange.records.wire import PLAIN, Wire
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names, open_method

@@ -22,7 +22,8 @@ from aggregator.overview import overview
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
-from shared.exchange.records import FinalCard, Sharing, Verdict
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.lock import work_lock
 from shared.learning.tasks import SELECTION_SCORES, TASK_NAMES, task_named

@@ -17,7 +17,7 @@ from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.methods import method_names, open_method

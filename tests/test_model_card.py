@@ -13,7 +13,9 @@ from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Encrypt, Sharing, Withdrawal
+from shared.exchange.records.answers import Withdrawal
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.wire import Encrypt
 from shared.exchange.signing import canonical, digest_of
 from shared.folder.durable import hash_file, write_file
 from tests.federation.running import run_configuration

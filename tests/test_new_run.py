@@ -17,7 +17,8 @@ from aggregator.new_run import Answers, filled_in, template
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
-from shared.exchange.records import Cosine, Falling, RunConfiguration, Sharing
+from shared.exchange.records.run import Cosine, Falling, RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
 from shared.learning.methods import method_names, open_method
 from shared.learning.model_files import save_tensors

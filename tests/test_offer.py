@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared.exchange.records import PLAIN, TensorShape, Wire
+from shared.exchange.records.tensors import TensorShape
+from shared.exchange.records.wire import PLAIN, Wire
 from site_client.offer import describe
 from tests.played import RUN, Played
 

@@ -14,24 +14,11 @@ from shared.audit.closing import Closing, tree_digest
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import MessageRef, ref_at
-from shared.exchange.records import (
-    Consent,
-    Encrypt,
-    Federation,
-    FileEntry,
-    FinalCard,
-    Handover,
-    Manifest,
-    Phase,
-    Quantiles,
-    Reliability,
-    Sharing,
-    SiteCard,
-    Status,
-    Verdict,
-    Wire,
-    Withdrawal,
-)
+from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
+from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.records.wire import Encrypt, FileEntry, Wire
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.tables import is_declared
 from shared.exchange.trust import Peer

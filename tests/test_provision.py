@@ -18,7 +18,7 @@ from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Invite
+from shared.exchange.records.messages import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
 from shared.folder.durable import write_file

@@ -12,7 +12,7 @@ from aggregator.cli import main
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Verdict
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.cost import ModelCost
 from tests.played import RUN, Played

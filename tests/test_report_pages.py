@@ -31,7 +31,11 @@ from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.errors import DataError
 from shared.exchange import names
-from shared.exchange.records import Consent, RunConfiguration, Sharing, Verdict, decimal_text
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import decimal_text
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.aggregation import Aggregation

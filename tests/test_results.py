@@ -9,7 +9,9 @@ import pytest
 from aggregator.results import choose_final
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.records import Privacy, Sharing, Verdict
+from shared.exchange.records.run import Privacy
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import EPSILON, MetricsRow, write_metrics
 from shared.learning.choice import choose
 from tests.federation.running import run_configuration

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.exchange.names import MessageRef
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from site_client.configuration import Policy
 from site_client.disclosure import count_text
 from site_client.policy import judge

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Withdrawal
+from shared.exchange.records.answers import Withdrawal
 from shared.exchange.signing import canonical
 from site_client.cli import main
 from tests.played import RUN, TENSORS, Played

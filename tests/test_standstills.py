@@ -8,7 +8,7 @@ from aggregator.dashboard.state import page_state
 from aggregator.overview import overview, overview_text
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.tables import MetricsRow, write_metrics
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played, scored_verdict

@@ -22,7 +22,9 @@ from shared.errors import ActionRequiredError, ConfigurationError, TransientErro
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Consent, FinalCard, Sharing, Withdrawal
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter

@@ -12,7 +12,8 @@ from typing import get_args
 import pytest
 
 from shared import errors
-from shared.exchange.records import Phase, Verdict
+from shared.exchange.records.messages import Phase
+from shared.exchange.records.verdicts import Verdict
 from shared.folder.answers import RangeError
 
 ROOT = Path(__file__).parent.parent

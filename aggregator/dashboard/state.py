@@ -15,7 +15,10 @@ from shared.durations import duration_text
 from shared.errors import DropfedError
 from shared.escaping import escape
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Verdict, now_text, round_name, status_text, time_text
+from shared.exchange.records.messages import status_text
+from shared.exchange.records.run import round_name
+from shared.exchange.records.values import now_text, time_text
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import MetricsRow
 from shared.folder.durable import disk_trouble
 from shared.folder.meter import Transfer, transfer_text

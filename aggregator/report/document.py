@@ -21,7 +21,8 @@ from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, MessageRef
-from shared.exchange.records import FinalCard, RunConfiguration, Verdict
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.cost import model_cost
 from shared.learning.metrics import mean_over_sites

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from aggregator.configuration import read_configuration
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.weights import check_tensors
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method

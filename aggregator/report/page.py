@@ -39,7 +39,7 @@ from aggregator.results import best_so_far
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError, RejectedError
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import now_text
+from shared.exchange.records.values import now_text
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS

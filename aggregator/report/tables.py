@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aggregator.report.document import RECEIVED_SPLITS, Document
 from aggregator.report.meanings import meanings
 from shared.escaping import escape
-from shared.exchange.records import decimal_text
+from shared.exchange.records.values import decimal_text
 from shared.learning.metrics import mean_and_std
 from shared.plurals import pluralize
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from shared.errors import ConfigurationError
 from shared.exchange.names import Name
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import Record
+from shared.exchange.records.values import Record
 from shared.learning.schedules import rounds_of_equal_steps
 
 Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f|]+$")]

@@ -17,7 +17,8 @@ from aggregator.studies.configuration import Device, StudyConfiguration
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
-from shared.exchange.records import Record, RunConfiguration
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import Record
 from shared.exchange.signing import digest_of
 from shared.learning.data.splits import Folds
 from shared.learning.methods import REFERENCES, files_behind, method_names, open_method

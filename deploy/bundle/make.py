@@ -19,7 +19,7 @@ from pathlib import Path
 from deploy.bundle.install import SIGNED, SUMS, WHEELS, this_python
 from deploy.bundle.wheels import collect
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
-from shared.exchange.records import now_text
+from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import disk_trouble, hash_file, write_file
 from shared.sizes import size_text

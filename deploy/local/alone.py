@@ -20,7 +20,7 @@ from aggregator.report.before_after import Alone
 from deploy.local.rounds import open_public, run_rounds
 from shared.errors import ActionRequiredError, DropfedError
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.methods.contract import MethodOptions

@@ -29,7 +29,7 @@ from deploy.local.exchange import FOLDERS, PARTS, run_exchange
 from deploy.local.rounds import Final, Outcome, public_members, run_rounds
 from shared.errors import DropfedError
 from shared.exchange.reading import parse_json
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, prepare_compute

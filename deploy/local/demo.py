@@ -40,7 +40,7 @@ from shared.commands import Program
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.folder.lock import make_work
 from shared.learning.methods import method_names

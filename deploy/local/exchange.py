@@ -30,7 +30,7 @@ from deploy.local.rounds import EVERYONE, Final, Outcome
 from shared.errors import ActionRequiredError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, MessageRef
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, epsilon_in
 from shared.folder.durable import link_file

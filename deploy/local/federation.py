@@ -12,7 +12,7 @@ from aggregator.configuration import FILE as AGGREGATOR_FILE
 from aggregator.setup import initialise, invite_path
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from shared.learning.seeds import no_secret
 from site_client.configuration import FILE as SITE_FILE

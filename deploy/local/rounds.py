@@ -24,7 +24,9 @@ from shared.errors import ConfigurationError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
 from shared.exchange.reading import check_record
-from shared.exchange.records import PLAIN, RunConfiguration, TensorList, Wire
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.choice import best_of, validation_means

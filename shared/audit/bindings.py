@@ -27,19 +27,11 @@ from shared.doors.numbers import finite, whole
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import (
-    PLAIN,
-    BelowLast,
-    Consent,
-    FinalCard,
-    Reliability,
-    RoundConfiguration,
-    RunConfiguration,
-    Verdict,
-    decimal_text,
-    fewest,
-    most,
-)
+from shared.exchange.records.answers import Consent, Reliability
+from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfiguration
+from shared.exchange.records.values import decimal_text, fewest, most
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.records.wire import PLAIN
 from shared.exchange.tables import MetricsRow, epsilon_in, require_learning_rate
 from shared.exchange.trust import Message
 from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limit_below

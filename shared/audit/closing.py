@@ -23,7 +23,7 @@ from shared.doors import Refusal
 from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import Name
-from shared.exchange.records import PROTOCOL, Digest, Protocol, Record, Time, now_text
+from shared.exchange.records.values import PROTOCOL, Digest, Protocol, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
 from shared.plurals import pluralize
 

@@ -27,20 +27,12 @@ from shared.exchange import names
 from shared.exchange.encoding import check_encoded
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.reading import check_record
-from shared.exchange.records import (
-    PLAIN,
-    Abort,
-    Consent,
-    FinalCard,
-    Record,
-    Reliability,
-    RoundConfiguration,
-    RunConfiguration,
-    Sharing,
-    TensorList,
-    Verdict,
-    Withdrawal,
-)
+from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.values import Record
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.records.wire import PLAIN
 from shared.exchange.tables import read_metrics, require_of_round
 from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of

@@ -11,7 +11,8 @@ from shared.errors import RejectedError
 from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Consent, FinalCard, Verdict
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.verdicts import FinalCard, Verdict
 
 Document = dict[str, Any]
 

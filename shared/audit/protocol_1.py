@@ -12,10 +12,13 @@ from shared.doors.json_text import parse_canonical
 from shared.doors.schema import AnyRecord, Faults, fill
 from shared.doors.yaml_text import refs
 from shared.errors import ConfigurationError, RejectedError
-from shared.exchange import names, order, records
+from shared.exchange import names, order
 from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND, Kind, MessageRef
 from shared.exchange.reading import fault_in, parse_yaml
-from shared.exchange.records import Count, Record, RunConfiguration, Share
+from shared.exchange.records import answers
+from shared.exchange.records.answers import Share
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import Count, Record
 from shared.learning.schedules import learning_rate
 from shared.learning.seeds import seed_for, split_seed
 
@@ -43,7 +46,7 @@ class RoundConfiguration(Record):
     augmentation: dict[str, Any]
 
 
-class Reliability(records.Reliability):
+class Reliability(answers.Reliability):
     """``reliability.yaml``, whose numbers were not rounded."""
 
     theta: Annotated[float, Field(gt=0, le=1)]

@@ -34,27 +34,14 @@ from shared.exchange.encryption import (
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, MessageRef
 from shared.exchange.order import Ending, ending
 from shared.exchange.readme import KNOWN_TEXTS
-from shared.exchange.records import (
-    Consent,
-    Federation,
-    FinalCard,
-    Head,
-    RunConfiguration,
-    Sharing,
-    SiteCard,
-    Status,
-)
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.messages import Federation, Head, SiteCard, Status
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of
-from shared.exchange.trust import (
-    Message,
-    Peer,
-    check_file,
-    open_federation,
-    open_record,
-    open_site_card,
-    open_yaml,
-)
+from shared.exchange.trust import Message, Peer, check_file, open_federation, open_record, open_site_card, open_yaml
 from shared.folder.contract import Folder, finished_name
 from shared.folder.local import LocalFolder
 from shared.trouble import held_against

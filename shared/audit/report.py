@@ -15,22 +15,17 @@ from shared.audit.closing import closing
 from shared.audit.difference import final_model, flat
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.show import readable_tables
-from shared.audit.sites import (
-    absent_sites,
-    by_site,
-    remarks,
-    rounds_of,
-    settings_of,
-    sharing_of,
-    titles,
-    unnamed,
-)
+from shared.audit.sites import absent_sites, by_site, remarks, rounds_of, settings_of, sharing_of, titles, unnamed
 from shared.audit.verify import Audit
 from shared.doors.numbers import finite
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending
-from shared.exchange.records import Abort, Consent, FinalCard, RunConfiguration, Sharing, Verdict, Withdrawal, now_text
+from shared.exchange.records.answers import Abort, Consent, Withdrawal
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import now_text
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
 from shared.learning.choice import received_rows, reported_scores

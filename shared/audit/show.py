@@ -14,7 +14,7 @@ from shared.errors import ConfigurationError, NotFoundError, RejectedError
 from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
-from shared.exchange.records import Verdict
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import MetricsRow, read_metrics
 
 Document = dict[str, Any]

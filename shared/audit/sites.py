@@ -13,7 +13,9 @@ from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.records import RunConfiguration, Sharing, time_text
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import time_text
 
 _DAY_S = 24 * 60 * 60
 

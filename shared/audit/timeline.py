@@ -12,7 +12,9 @@ from shared.doors.numbers import finite
 from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
-from shared.exchange.records import Abort, Consent, FinalCard, Handover, Verdict, Withdrawal
+from shared.exchange.records.answers import Abort, Consent, Withdrawal
+from shared.exchange.records.messages import Handover
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message
 

@@ -34,7 +34,7 @@ from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.order import Replies, may_follow
-from shared.exchange.records import Federation, Head, Status
+from shared.exchange.records.messages import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
 from shared.folder.contract import Folder

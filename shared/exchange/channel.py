@@ -36,28 +36,14 @@ from shared.exchange.names import (
     may_hold,
     ref_at,
 )
-from shared.exchange.records import (
-    PLAIN,
-    FileEntry,
-    FinalCard,
-    Head,
-    Manifest,
-    RunConfiguration,
-    Status,
-    Wire,
-    encrypts,
-    now_text,
-)
+from shared.exchange.records.messages import Head, Manifest, Status
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import now_text
+from shared.exchange.records.verdicts import FinalCard
+from shared.exchange.records.wire import PLAIN, FileEntry, Wire, encrypts
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import (
-    Message,
-    Peer,
-    check_encrypted,
-    check_file,
-    open_record,
-    open_yaml,
-)
+from shared.exchange.trust import Message, Peer, check_encrypted, check_file, open_record, open_yaml
 from shared.exchange.weights import entry_of
 from shared.folder.contract import SMALL_BYTES, Folder
 from shared.folder.durable import link_file, put_in_place, write_file

@@ -12,7 +12,7 @@ from pathlib import Path
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.encryption import Ciphertext, EncryptionKey, RunKey, decrypt, encrypt, run_key
 from shared.exchange.names import FEDERATION, SITE_CARD, MessageRef
-from shared.exchange.records import FileEntry
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.trust import Message, open_federation, open_site_card
 from shared.folder.durable import link_file
 

@@ -30,7 +30,8 @@ from shared.doors import Refusal, zstd_frame
 from shared.doors.tensor_file import MAX_HEADER_BYTES, Shape, count_of
 from shared.errors import RejectedError
 from shared.exchange.names import GLOBAL_MODEL, SITE_MODEL, Kind
-from shared.exchange.records import PLAIN, FileEntry, Numbers, Sharing, TensorList, Wire
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.wire import PLAIN, FileEntry, Numbers, Wire
 from shared.exchange.weights import (
     Array,
     TensorFile,

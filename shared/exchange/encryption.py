@@ -39,7 +39,8 @@ from shared.doors import Refusal, ciphertext, keys
 from shared.doors.ciphertext import BLOCK_BYTES, HEADER_BYTES, MORE_BYTES, NONCE_BYTES
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Federation, FileEntry, SiteCard
+from shared.exchange.records.messages import Federation, SiteCard
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import KeptKey, canonical
 from shared.folder.durable import writing
 

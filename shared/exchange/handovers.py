@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, ProtocolError, RejectedError
 from shared.exchange.names import KEYS, MAX_RECORD_BYTES, SITE_CARD, handover_path
-from shared.exchange.records import Head
+from shared.exchange.records.messages import Head
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.exchange.records import PROTOCOL, Protocol
+from shared.exchange.records.values import PROTOCOL, Protocol
 
 _TEXT = """\
 This folder is how one hospital and the aggregator of a federated-learning run exchange files (dropfed, protocol {}).

@@ -19,7 +19,7 @@ from shared.doors import Refusal, csv_text
 from shared.doors.numbers import finite, whole
 from shared.errors import RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.exchange.records import COUNT_TEXT, decimal_text
+from shared.exchange.records.values import COUNT_TEXT, decimal_text
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

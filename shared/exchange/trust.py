@@ -49,20 +49,9 @@ from shared.exchange.names import (
 )
 from shared.exchange.order import Link
 from shared.exchange.reading import dump_yaml, fault_in, parse_yaml
-from shared.exchange.records import (
-    PROTOCOL,
-    PROTOCOLS,
-    Encrypt,
-    Federation,
-    Handover,
-    Head,
-    Manifest,
-    Protocol,
-    SiteCard,
-    Status,
-    Wire,
-    encrypts,
-)
+from shared.exchange.records.messages import Federation, Handover, Head, Manifest, SiteCard, Status
+from shared.exchange.records.values import PROTOCOL, PROTOCOLS, Protocol
+from shared.exchange.records.wire import Encrypt, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed
 
 

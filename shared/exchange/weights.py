@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from shared.doors import Refusal, tensor_file
 from shared.doors.tensor_file import Shape, count_of
 from shared.errors import RejectedError
-from shared.exchange.records import FileEntry, TensorList
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.wire import FileEntry
 from shared.folder.durable import hash_file, writing
 
 Array = NDArray[np.float32]

@@ -14,7 +14,8 @@ from torch import nn
 from shared.errors import ActionRequiredError, RejectedError
 from shared.escaping import escape
 from shared.exchange.names import MessageRef, state_file
-from shared.exchange.records import FileEntry, TensorList
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.combinations import open_rule

@@ -10,15 +10,11 @@ from torch import nn
 from shared.doors.schema import fill
 from shared.errors import RejectedError
 from shared.exchange import names
-from shared.exchange.records import (
-    BelowLast,
-    Reliability,
-    RunConfiguration,
-    Sharing,
-    TensorList,
-    Verdict,
-    decimal_text,
-)
+from shared.exchange.records.answers import Reliability
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.values import decimal_text
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import EPSILON, epsilon_in, read_metrics, require_learning_rate, require_of_round
 from shared.exchange.trust import Message, check_form, open_yaml
 from shared.exchange.weights import LARGEST, check_tensors

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from statistics import fmean
 
-from shared.exchange.records import FinalCard, RunConfiguration, Verdict, decimal_text
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import decimal_text
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, Split, epsilon_in
 
 Tables = Mapping[int, Mapping[str, list[MetricsRow]]]

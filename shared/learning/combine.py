@@ -12,7 +12,8 @@ import numpy as np
 
 from shared.doors.tensor_file import count_of
 from shared.exchange.encoding import rounded
-from shared.exchange.records import FileEntry, Numbers, TensorList
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.wire import FileEntry, Numbers
 from shared.exchange.weights import LARGEST, Array, TensorFile, magnitude_of, write_tensors
 from shared.learning.combinations.contract import Rule
 from shared.learning.methods.contract import MODEL, Method

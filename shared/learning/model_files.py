@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from shared.exchange.encoding import rounded
-from shared.exchange.records import FileEntry, Numbers, TensorList
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.wire import FileEntry, Numbers
 from shared.exchange.weights import TensorFile, magnitude_of, write_tensors
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from shared.exchange.records import TensorList, TensorShape
+from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.learning.tasks.contract import Options
 
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from shared.exchange.records import FinalCard, RunConfiguration, Verdict
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.learning.choice import holds_answers
 from shared.plurals import pluralize
 

@@ -38,7 +38,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from shared.errors import ConfigurationError
-from shared.exchange.records import Privacy
+from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.opacus_import import import_opacus
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shared.exchange.records import Privacy
+from shared.exchange.records.run import Privacy
 from shared.learning.batches import even_parts
 from shared.learning.compute import Computing
 from shared.learning.methods.contract import Local, Method

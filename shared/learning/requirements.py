@@ -8,7 +8,8 @@ from math import ceil, prod
 import torch
 from torch import Tensor, nn
 
-from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitName
 from shared.learning.methods import open_method

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.errors import ConfigurationError
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.combinations import open_rule
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method

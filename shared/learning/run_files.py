@@ -16,7 +16,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from shared.exchange import names
-from shared.exchange.records import DecimalText, Record, RunConfiguration, Sentence, Sharing
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import DecimalText, Record, Sentence
 
 
 class Scored(Record):

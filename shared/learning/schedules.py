@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from shared.exchange.records import Cosine, LearningRate, Line, RoundConfiguration, RunConfiguration
+from shared.exchange.records.run import Cosine, LearningRate, Line, RoundConfiguration, RunConfiguration
 from shared.learning.seeds import seed_for
 
 

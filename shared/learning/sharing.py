@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shared.errors import ConfigurationError
-from shared.exchange.records import Sharing, TensorList, TensorShape
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.methods.contract import Method, TensorLists
 from shared.learning.seeds import seed_for

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from shared.errors import DropfedError, RejectedError
-from shared.exchange.records import sentence
+from shared.exchange.records.values import sentence
 
 TOGETHER = "the answers cannot be worked on together with this one"
 

@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from shared.errors import RejectedError
-from shared.exchange.records import BelowLast, RunConfiguration, Sharing, TensorList
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.weights import check_tensors
 from shared.learning.answers import limit_below
 from shared.learning.batch_norm import batch_norms

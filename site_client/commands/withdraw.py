@@ -8,7 +8,7 @@ import click
 
 from shared.commands import require_yes, say
 from shared.errors import ConfigurationError
-from shared.exchange.records import sentence
+from shared.exchange.records.values import sentence
 from site_client.commands import WORK
 from site_client.decisions import when_sent
 from site_client.offer import standing, why_over

@@ -17,19 +17,13 @@ from shared.exchange import names
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import AGGREGATOR, Kind, MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import (
-    PLAIN,
-    BelowLast,
-    Consent,
-    Federation,
-    FileEntry,
-    Manifest,
-    RunConfiguration,
-    SiteCard,
-    TensorList,
-    Verdict,
-    now_text,
-)
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.messages import Federation, Manifest, SiteCard
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.values import now_text
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import Message

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import FinalCard, Verdict, Withdrawal, decimal_text
+from shared.exchange.records.answers import Withdrawal
+from shared.exchange.records.values import decimal_text
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.local import LocalFolder

@@ -15,7 +15,7 @@ from shared.audit.closing import tree_digest
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey, digest_of, fingerprint
 from site_client.rotation import rotate
 from tests.federation.running import run_configuration

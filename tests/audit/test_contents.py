@@ -23,7 +23,9 @@ from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_values, dump_yaml
-from shared.exchange.records import Sharing, TensorShape, Wire, now_text
+from shared.exchange.records.tensors import Sharing, TensorShape
+from shared.exchange.records.values import now_text
+from shared.exchange.records.wire import Wire
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.local import LocalFolder

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from shared.audit.cli import main
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Encrypt
+from shared.exchange.records.wire import Encrypt
 from tests.played import Played
 
 PLAIN, ENCRYPTED = "octa-1", "octa-2"

@@ -14,7 +14,7 @@ from shared.audit.cli import main
 from shared.errors import TransientError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Abort, Consent, Withdrawal
+from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.signing import canonical, fingerprint, in_groups
 from tests.played import RUN, Played
 

@@ -14,7 +14,7 @@ from shared.audit.cli import main
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
 

@@ -15,7 +15,9 @@ from shared.audit.replay import Step
 from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import FileEntry, Krum, RunConfiguration, Verdict, Wire
+from shared.exchange.records.run import Krum, RunConfiguration
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.wire import FileEntry, Wire
 from shared.exchange.signing import digest_of
 from shared.folder.local import LocalFolder
 from tests.audit.recorded import Recorded

@@ -18,7 +18,8 @@ from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
 from shared.exchange import channel, names
 from shared.exchange.names import Kind, MessageRef
-from shared.exchange.records import Wire, Withdrawal
+from shared.exchange.records.answers import Withdrawal
+from shared.exchange.records.wire import Wire
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from tests.played import RUN, TENSORS, Played

@@ -14,7 +14,9 @@ from shared.doors.yaml_text import MOST_EVENTS, parse, write
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.reading import KEPT_BYTES, _kept_values, dump_yaml, parse_yaml
-from shared.exchange.records import Reliability, RunConfiguration, Sharing, TensorShape
+from shared.exchange.records.answers import Reliability
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.trust import open_yaml
 from tests.federation.running import run_configuration
 from tests.memory import peak_memory

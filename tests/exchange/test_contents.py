@@ -19,7 +19,8 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.encoding import max_file_bytes
 from shared.exchange.names import is_name
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records import BelowLast, RunConfiguration, Sharing, TensorList, TensorShape
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml

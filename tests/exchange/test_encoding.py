@@ -23,7 +23,8 @@ from shared.doors import Refusal
 from shared.doors.zstd_frame import compress, expand
 from shared.errors import RejectedError
 from shared.exchange.encoding import check_encoded, decode, encode, max_file_bytes, rounded
-from shared.exchange.records import PLAIN, TensorList, TensorShape, Wire
+from shared.exchange.records.tensors import TensorList, TensorShape
+from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.weights import check_tensors, write_tensors
 from shared.folder.durable import hash_file
 from tests.memory import peak_memory

@@ -18,7 +18,7 @@ from shared.exchange import channel, ciphertexts, names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import Ciphertext, EncryptionKey, encrypt
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.records import Encrypt, FileEntry
+from shared.exchange.records.wire import Encrypt, FileEntry
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Peer

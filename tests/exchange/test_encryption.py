@@ -26,7 +26,8 @@ from shared.exchange.encryption import (
     run_key,
 )
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Federation, FileEntry, SiteCard
+from shared.exchange.records.messages import Federation, SiteCard
+from shared.exchange.records.wire import FileEntry
 from tests import SOME_KEY
 
 SHOWN = "runs/r/rounds/0001/from_site/model.safetensors"

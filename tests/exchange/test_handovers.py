@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import RejectedError
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Handover, Head, Manifest, Status
+from shared.exchange.records.messages import Handover, Head, Manifest, Status
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
 

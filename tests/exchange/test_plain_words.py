@@ -15,7 +15,9 @@ from aggregator.studies.matrix import CellConfiguration
 from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError
 from shared.exchange.reading import OTHERWISE, PLAIN_WORDS, check_record, parse_json, problems_in
-from shared.exchange.records import Invite, Record, RunConfiguration
+from shared.exchange.records.messages import Invite
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import Record
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names, open_method
 from shared.learning.tasks import TASK_NAMES, task_named

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
-from shared.exchange.records import Wire
+from shared.exchange.records.wire import Wire
 from shared.exchange.retention import may_be_removed
 from shared.folder.local import LocalFolder
 from tests.played import RUN, Played

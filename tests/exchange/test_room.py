@@ -13,7 +13,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
 from shared.folder.durable import write_file

@@ -12,7 +12,8 @@ from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
 from shared.errors import RejectedError
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, MessageRef, ref_at
-from shared.exchange.records import PLAIN, FileEntry, Head, Manifest, Wire
+from shared.exchange.records.messages import Head, Manifest
+from shared.exchange.records.wire import PLAIN, FileEntry, Wire
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
 from shared.exchange.trust import Message, Peer, check_file, check_form
 

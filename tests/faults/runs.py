@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from tests.faults.checks import Result, is_over, problems, result_of
 from tests.faults.hurried import POLL_S, hurried
 from tests.faults.storm import CALM, Storm, Weather

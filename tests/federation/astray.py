@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
 
-from shared.exchange import records
+from shared.exchange.records import values
 from site_client import limits
 
 AHEAD_S = float(dict(clock.split("=") for clock in sys.argv[1].split(",")).get(Path(sys.argv[-1]).name, 0))
@@ -29,7 +29,7 @@ class WrongDate(datetime):
 
 def main() -> None:
     time.time = lambda: _right_time() + AHEAD_S
-    for module in (records, limits):  # those that ask for the date
+    for module in (values, limits):  # those that ask for the date
         module.datetime = WrongDate  # type: ignore[attr-defined]
     sys.argv = sys.argv[2:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

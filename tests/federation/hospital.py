@@ -20,7 +20,9 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Abort, FinalCard, RunConfiguration, Verdict
+from shared.exchange.records.answers import Abort
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.contract import Entry
 from shared.folder.durable import write_file

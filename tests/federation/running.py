@@ -25,7 +25,7 @@ import yaml
 from aggregator.setup import initialise
 from deploy.local import synthetic_fundus, synthetic_octa
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.learning.seeds import no_secret
 from site_client.configuration import Policy

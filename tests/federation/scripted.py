@@ -9,7 +9,9 @@ from pathlib import Path
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.records import PLAIN, Consent, Verdict, Wire, Withdrawal
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Message, Peer, open_record

@@ -14,8 +14,9 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main as aggregator
 from shared.errors import ActionRequiredError
 from shared.exchange.names import README
-from shared.exchange.records import Federation as Enrolment
-from shared.exchange.records import FileEntry, now_text
+from shared.exchange.records.messages import Federation as Enrolment
+from shared.exchange.records.values import now_text
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder

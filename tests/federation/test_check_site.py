@@ -21,7 +21,7 @@ from deploy.local import synthetic_octa
 from deploy.local.synthetic_scans import write_scans
 from shared.check import Finding
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Sharing, TensorShape
+from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.folder.lock import LOCK
 from shared.folder.round_trip import large_text
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name

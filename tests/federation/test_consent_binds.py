@@ -9,7 +9,7 @@ from aggregator.site import Site, read_invite
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import RoundConfiguration
+from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
 from shared.learning.methods import open_method

@@ -15,7 +15,7 @@ from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Encrypt, Wire
+from shared.exchange.records.wire import Encrypt, Wire
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder

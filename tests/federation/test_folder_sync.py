@@ -20,7 +20,8 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Consent, Sharing, Withdrawal
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Peer
 from shared.folder.contract import Folder

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Verdict, Withdrawal
+from shared.exchange.records.answers import Withdrawal
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from aggregator.setup import initialise
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import AGGREGATOR
-from shared.exchange.records import Invite, SiteCard, now_text
+from shared.exchange.records.messages import Invite, SiteCard
+from shared.exchange.records.values import now_text
 from shared.exchange.trust import open_site_card
 from shared.folder.address import checked_address
 from site_client.cli import main

@@ -22,7 +22,7 @@ from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder

@@ -18,7 +18,8 @@ from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef, ref_at
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import open_signed
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder

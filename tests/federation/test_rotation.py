@@ -14,7 +14,7 @@ from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Handover
+from shared.exchange.records.messages import Handover
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder

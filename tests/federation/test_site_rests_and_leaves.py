@@ -19,7 +19,8 @@ from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Consent, RunConfiguration, Withdrawal
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.trust import open_record
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder

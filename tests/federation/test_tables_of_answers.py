@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.store import RunStore
 from shared.exchange import names
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.choice import received_rows
 from tests.federation.running import run_configuration

@@ -14,7 +14,8 @@ from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import BelowLast, Verdict
+from shared.exchange.records.run import BelowLast
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder

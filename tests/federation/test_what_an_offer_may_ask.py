@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Consent, RunConfiguration
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.signing import canonical
 from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_record

@@ -14,7 +14,7 @@ from aggregator.store import RunStore
 from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import FinalCard, Verdict
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder

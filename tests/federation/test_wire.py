@@ -13,7 +13,8 @@ from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode, rounded
 from shared.exchange.names import Kind, MessageRef
-from shared.exchange.records import TensorList, TensorShape, Wire
+from shared.exchange.records.tensors import TensorList, TensorShape
+from shared.exchange.records.wire import Wire
 from shared.exchange.weights import write_tensors
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder

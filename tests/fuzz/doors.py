@@ -31,20 +31,11 @@ from shared.errors import ConfigurationError, DropfedError
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import (
-    Abort,
-    Consent,
-    FinalCard,
-    Handover,
-    Reliability,
-    RoundConfiguration,
-    RunConfiguration,
-    Sharing,
-    TensorList,
-    TensorShape,
-    Verdict,
-    Withdrawal,
-)
+from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
+from shared.exchange.records.messages import Handover
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
 from shared.exchange.tables import read_metrics, write_metrics
 from shared.exchange.trust import Peer, open_federation, open_record, open_site_card, open_yaml

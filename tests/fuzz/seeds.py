@@ -15,25 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from shared.doors import zstd_frame
 from shared.exchange import names
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import (
-    Abort,
-    Consent,
-    Federation,
-    FileEntry,
-    FinalCard,
-    Handover,
-    Head,
-    Invite,
-    Manifest,
-    Privacy,
-    Reliability,
-    Sharing,
-    SiteCard,
-    Status,
-    Verdict,
-    Wire,
-    Withdrawal,
-)
+from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
+from shared.exchange.records.messages import Federation, Handover, Head, Invite, Manifest, SiteCard, Status
+from shared.exchange.records.run import Privacy
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.records.wire import FileEntry, Wire
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.weights import write_tensors

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.exchange.reading import check_record
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.weights import TensorFile
 from shared.learning import tasks
 from shared.learning.data.augmentation import Augmentation

@@ -17,8 +17,9 @@ from hypothesis.extra.numpy import arrays
 from aggregator.store import RunStore
 from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError
-from shared.exchange import records
-from shared.exchange.records import Combination, TensorList, TensorShape
+from shared.exchange.records import run as rules
+from shared.exchange.records.run import Combination
+from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.learning import combine as combine_module
 from shared.learning.combinations import open_rule
@@ -29,7 +30,7 @@ from shared.learning.run_checks import check_together
 from tests.federation.running import run_configuration
 from tests.learning.quadratic import know_the_task, run_of, sites_of, w_of
 
-MEDIAN = records.Median(rule="median")
+MEDIAN = rules.Median(rule="median")
 NUMBERS = 5
 LISTED = {MODEL: TensorList(tensors={name: TensorShape(dtype="F32", shape=[NUMBERS]) for name in ("v", "w")})}
 
@@ -44,12 +45,12 @@ def models(count: int | st.SearchStrategy[int], numbers: st.SearchStrategy[float
     return counts.flatmap(lambda sites: arrays(np.float32, (sites, 2, NUMBERS), elements=numbers))
 
 
-def krum(hostile: int, keep: int = 1) -> records.Krum:
-    return records.Krum(rule="krum", hostile=hostile, keep=keep)
+def krum(hostile: int, keep: int = 1) -> rules.Krum:
+    return rules.Krum(rule="krum", hostile=hostile, keep=keep)
 
 
-def trimmed(cut: float) -> records.TrimmedMean:
-    return records.TrimmedMean(rule="trimmed_mean", cut=cut)
+def trimmed(cut: float) -> rules.TrimmedMean:
+    return rules.TrimmedMean(rule="trimmed_mean", cut=cut)
 
 
 def name_of(number: int) -> str:
@@ -150,7 +151,7 @@ def test_distances_are_those_of_all_that_counts(sent: np.ndarray) -> None:
         assert both[name_of(first), name_of(second)] == pytest.approx(1.25 * apart, rel=1e-6)
 
 
-@pytest.mark.parametrize("combination", [records.Mean(), MEDIAN, trimmed(0.2), krum(1, 2)])
+@pytest.mark.parametrize("combination", [rules.Mean(), MEDIAN, trimmed(0.2), krum(1, 2)])
 def test_a_tensor_is_combined_in_parts_as_in_one(combination: Combination, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = np.random.default_rng(0).normal(size=(5, 2, NUMBERS)).astype(np.float32)
     whole = combined(combination, sent)
@@ -190,7 +191,7 @@ def test_weights_change_nothing_where_sites_count_alike(combination: Combination
     assert np.array_equal(weighted, combined(combination, sent))
 
 
-@pytest.mark.parametrize("combination", [records.Mean(), MEDIAN, trimmed(0.2), krum(1), krum(1, 2)])
+@pytest.mark.parametrize("combination", [rules.Mean(), MEDIAN, trimmed(0.2), krum(1), krum(1, 2)])
 @few
 @given(model=models(1, anything))
 def test_what_all_agree_on_stays_as_it_is(combination: Combination, model: np.ndarray) -> None:
@@ -236,7 +237,7 @@ def test_the_plain_mean_follows_one_liar_anywhere() -> None:
     """So the tests above could fail."""
     sent = np.zeros((5, 2, NUMBERS), dtype=np.float32)
     sent[2] = 1e9
-    assert (combined(records.Mean(), sent) == np.float32(2e8)).all()
+    assert (combined(rules.Mean(), sent) == np.float32(2e8)).all()
     for combination in (MEDIAN, trimmed(0.2), krum(1), krum(1, 2)):
         assert (combined(combination, sent) == 0).all()
 
@@ -286,7 +287,7 @@ def test_a_run_whose_rounds_bring_too_few_answers_is_refused(combination: Combin
         (trimmed(0.2), "fedee", {"base": "fedap"}, "fedee makes each site an aggregate of its own"),
         (krum(1), "fedap", {}, None),
         (MEDIAN, "fedee", {"base": "fedbn"}, None),
-        (records.Mean(), "fedap", {}, None),
+        (rules.Mean(), "fedap", {}, None),
     ],
 )
 def test_a_rule_that_cannot_do_what_a_method_wants_is_refused(

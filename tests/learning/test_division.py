@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import DataError
-from shared.exchange.records import RoundConfiguration
+from shared.exchange.records.run import RoundConfiguration
 from shared.learning.data.division import Block, deal, present
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.sets import members_of, sets_of

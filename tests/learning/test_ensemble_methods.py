@@ -12,7 +12,7 @@ from torch import nn
 from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import TensorList
+from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError, DataError
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.labelled_photographs import read_labelled, read_retina, retina_square
 from shared.learning.data.scans import PICTURES, read_scans, three_channels

@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.methods.contract import Contribution, Groups, Method, MethodOptions
 from tests.federation.running import run_configuration

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shared.errors import ConfigurationError
-from shared.exchange.records import TensorList, TensorShape, decimal_text
+from shared.exchange.records.tensors import TensorList, TensorShape
+from shared.exchange.records.values import decimal_text
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.combine import Answers, Combined
 from shared.learning.methods import open_method

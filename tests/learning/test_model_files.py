@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from shared.exchange.records import TensorList, TensorShape
+from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.learning.model_files import round_tensors
 
 WEIGHT = TensorList(tensors={"weight": TensorShape(dtype="F32", shape=[3, 5])})

@@ -16,7 +16,7 @@ from torch import nn
 from deploy.local.rounds import run_rounds
 from deploy.local.synthetic_octa import WIDE, write_site
 from shared.errors import ConfigurationError, DataError, Stopped
-from shared.exchange.records import Privacy
+from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.exchange.records import FinalCard
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow
 from shared.learning.choice import choose
 from shared.learning.outcome import Outcome, Scores, chosen_text, outcome_of, standstills

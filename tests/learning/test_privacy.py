@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records import Privacy
+from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.opacus_import import import_opacus
 from shared.learning.privacy import Mechanism, Spent, epsilon, mechanism, objections
@@ -169,7 +169,7 @@ def test_everything_that_breaks_it_is_named_at_once():
 def test_opacus_leaves_the_log_of_the_process_and_its_warnings_alone():
     program = """
 import logging, sys
-from shared.exchange.records import Privacy
+from shared.exchange.records.run import Privacy
 from shared.learning.privacy import epsilon, mechanism
 assert "opacus" not in sys.modules and "torch" not in sys.modules
 chosen = mechanism(Privacy(max_grad_norm=1.0, delta=1e-5, target_epsilon=0.5), images=20_000, batch_size=32, epochs=1)

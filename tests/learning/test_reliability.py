@@ -17,7 +17,8 @@ from deploy.local.synthetic_fundus import CLINIC, write_graded_site
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import METRICS, RELIABILITY
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records import Reliability, RoundConfiguration, RunConfiguration
+from shared.exchange.records.answers import Reliability
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_yaml
 from shared.learning.compute import EXACT

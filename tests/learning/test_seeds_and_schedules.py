@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.schedules import round_configuration, rounds_of_equal_steps
 from shared.learning.seeds import seed_for
 from tests.learning.fixtures_file import cases

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deploy.local.rounds import run_rounds
 from deploy.local.synthetic_signals import write_wave
 from shared.errors import ConfigurationError, DataError
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.cost import flops, model_cost
 from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.noise import with_noise

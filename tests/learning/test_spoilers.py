@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Numbers, RunConfiguration, Sharing, TensorList, TensorShape
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
+from shared.exchange.records.wire import Numbers
 from shared.exchange.weights import LARGEST, check_tensors, write_tensors, write_zeros
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.answers import decide, together

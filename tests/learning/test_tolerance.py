@@ -13,7 +13,8 @@ from sklearn.metrics import f1_score
 
 from deploy.local import synthetic_octa
 from shared.errors import ConfigurationError
-from shared.exchange.records import BelowLast, RunConfiguration, Verdict
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.verdicts import Verdict
 from shared.learning.answers import limit_below, passes
 from shared.learning.methods import open_method
 from shared.learning.metrics import accuracy, macro_dice

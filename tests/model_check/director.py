@@ -15,7 +15,7 @@ from aggregator import rounds
 from aggregator.facts import run_facts, site_facts
 from aggregator.store import withdrawal_of
 from shared.exchange.names import Kind, MessageRef
-from shared.exchange.records import RunConfiguration
+from shared.exchange.records.run import RunConfiguration
 from shared.learning.answers import SOUND, UNANSWERED, decide
 from shared.learning.run_files import Scored
 from tests.federation.running import run_configuration

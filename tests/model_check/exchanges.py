@@ -12,7 +12,8 @@ from aggregator import store as aggregator_store
 from shared.errors import DoubtfulError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Consent, Head, Withdrawal
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.messages import Head
 from shared.exchange.signing import canonical
 from shared.exchange.trust import check_order, open_record
 from site_client import store as site_store

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from shared.errors import RejectedError
 from shared.exchange.names import MessageRef
 from shared.exchange.order import may_follow
-from shared.exchange.records import Head
+from shared.exchange.records.messages import Head
 from shared.exchange.trust import check_order
 from site_client import rounds
 from site_client.facts import may_answer, may_leave, site_facts

@@ -24,7 +24,11 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records import Manifest, RoundConfiguration, TensorList, Verdict, now_text
+from shared.exchange.records.messages import Manifest
+from shared.exchange.records.run import RoundConfiguration
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.values import now_text
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_yaml
 from shared.exchange.weights import check_tensors

@@ -13,7 +13,7 @@ from shared.errors import DropfedError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef, ref_at
-from shared.exchange.records import Head
+from shared.exchange.records.messages import Head
 from shared.exchange.signing import open_signed
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder

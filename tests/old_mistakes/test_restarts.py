@@ -11,12 +11,12 @@ import pytest
 from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import Verdict
+from shared.exchange.records.verdicts import Verdict
 from shared.exchange.signing import canonical
 from shared.folder.local import LocalFolder
 from site_client import rounds
 from site_client.configuration import read_configuration
-from site_client.daemon import Daemon
+from site_client.daemon import Daemon, Turn
 from tests.played import RUN, Played
 
 
@@ -36,7 +36,9 @@ def started(play: Played) -> Daemon:
 
 def next_work(daemon: Daemon) -> rounds.Action:
     """What a daemon does once it has found nothing new in the folder."""
-    return rounds.decide(replace(daemon._facts(), card_published=True, enrolled=True, unpublished=False, looked=True))
+    return rounds.decide(
+        replace(daemon._facts(Turn.IDLE), card_published=True, enrolled=True, unpublished=False, looked=True)
+    )
 
 
 def messages_in(play: Played) -> dict[str, bytes]:
@@ -103,5 +105,5 @@ def test_a_resume_that_the_sites_ignore(play: Played) -> None:
     publish(play, MessageRef("final", RUN), {names.CARD: b"{}", names.FINAL_MODEL: play.model(0.25)}, consent)
     daemon = started(play)
     daemon.run(once=True)
-    assert daemon._facts().last == MessageRef("final", RUN)
+    assert daemon._facts(Turn.IDLE).last == MessageRef("final", RUN)
     assert next_work(daemon) == rounds.Wait()

@@ -11,7 +11,9 @@ from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MessageRef
-from shared.exchange.records import PLAIN, RunConfiguration, Sharing
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.wire import PLAIN
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.run_files import RunFiles

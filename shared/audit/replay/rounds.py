@@ -18,7 +18,11 @@ from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode
 from shared.exchange.names import MessageRef
-from shared.exchange.records import PLAIN, BelowLast, Consent, Reliability, Verdict, decimal_text, sentence
+from shared.exchange.records.answers import Consent, Reliability
+from shared.exchange.records.run import BelowLast
+from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.wire import PLAIN
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer

@@ -33,7 +33,9 @@ from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.errors import ConfigurationError, DropfedError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records import FinalCard, RunConfiguration, Sharing
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import entry_of, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.answers import SOUND

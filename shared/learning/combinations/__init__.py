@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shared.exchange import records
-from shared.exchange.records import Combination
+from shared.exchange.records import run as rules
+from shared.exchange.records.run import Combination
 from shared.learning.combinations.contract import Rule
 from shared.learning.combinations.krum import Krum
 from shared.learning.combinations.median import Median
@@ -13,11 +13,11 @@ from shared.learning.combinations.trimmed_mean import TrimmedMean
 def open_rule(combination: Combination) -> Rule:
     """The rule that a run names, with the run's settings."""
     match combination:
-        case records.Median():
+        case rules.Median():
             return Median()
-        case records.TrimmedMean(cut=cut):
+        case rules.TrimmedMean(cut=cut):
             return TrimmedMean(cut)
-        case records.Krum(hostile=hostile, keep=keep):
+        case rules.Krum(hostile=hostile, keep=keep):
             return Krum(hostile, keep)
         case _:
             return Rule()

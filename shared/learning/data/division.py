@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shared.errors import DataError
-from shared.exchange.records import Digest, Record
+from shared.exchange.records.values import Digest, Record
 from shared.learning.data.splits import SPLITS
 from shared.learning.data.units import Unit
 

@@ -23,14 +23,7 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.learning.data.dicom import read_dicom_levels
-from shared.learning.data.images import (
-    EXTENSIONS,
-    SMALLEST_SIDE,
-    files_by_stem,
-    not_hidden,
-    read_levels,
-    short_name,
-)
+from shared.learning.data.images import EXTENSIONS, SMALLEST_SIDE, files_by_stem, not_hidden, read_levels, short_name
 from shared.learning.data.tables import read_table
 from shared.learning.data.units import Unit, hashed
 

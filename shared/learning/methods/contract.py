@@ -35,7 +35,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from torch import Tensor, nn
 
 from shared.exchange.encoding import rounded
-from shared.exchange.records import Numbers, Sharing, TensorList
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.wire import Numbers
 from shared.learning.losses import annealing
 from shared.learning.methods import method_class
 from shared.learning.objectives import CrossEntropy, Evidential, Focal, Objective, WithDice

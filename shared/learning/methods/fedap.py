@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shared.exchange.records import Sharing, TensorList, TensorShape
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import batch_norms
 from shared.learning.methods.contract import Array, Contribution, Groups, Local, MethodOptions, Tensors
 from shared.learning.methods.fedbn import FedBN

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import nn
 
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.learning.methods.contract import MODEL, Array, Groups, Local, MethodOptions, Part, Tensors
 from shared.learning.methods.scaffold import Scaffold
 

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, MethodOptions, Part, Tensors
 
 TILT = "tilt"

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from shared.exchange.records import Sharing, TensorList, TensorShape
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.methods.contract import Array, Contribution, Groups, Local, MethodOptions, Tensors
 from shared.learning.methods.fedavg import FedAvg
 from shared.learning.models.temperature import Tempered, best_temperature

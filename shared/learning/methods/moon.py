@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.learning.methods.contract import Groups, Local, MethodOptions
 from shared.learning.methods.fedavg import FedAvg
 from shared.learning.tasks.contract import Network

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
-from shared.exchange.records import Sharing
+from shared.exchange.records.tensors import Sharing
 from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, MethodOptions, Part, Sent, Tensors
 
 CONTROL = "control"

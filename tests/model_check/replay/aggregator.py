@@ -21,7 +21,8 @@ from aggregator.store import RunStore
 from shared.errors import Stopped
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR
-from shared.exchange.records import RunConfiguration, Sharing
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey
 from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method

@@ -12,7 +12,8 @@ from unittest.mock import patch
 import numpy as np
 
 from shared.exchange import names
-from shared.exchange.records import RoundConfiguration, RunConfiguration, Sharing
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.weights import entry_of, write_tensors
 from site_client.train import Files, Worked

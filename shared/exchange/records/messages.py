@@ -1,0 +1,154 @@
+"""The envelope: manifests, who takes part under which keys, invites and heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from shared.errors import ActionRequiredError
+from shared.exchange.names import MAX_ROUND, Kind, Name
+from shared.exchange.records.values import PROTOCOL, Count, Digest, Protocol, PublicKey, Record, Sentence, Time
+from shared.exchange.records.wire import FileEntry
+from shared.folder.address import checked_url
+
+
+class Head(Record):
+    """The last message of one sender in one folder: its number (0: none yet) and its manifest's SHA-256."""
+
+    seq: Count = 0
+    digest: Digest | None = None
+
+
+class Manifest(Record):
+    """What one message holds, what it answers, what came before it from the same sender."""
+
+    protocol: Protocol = PROTOCOL
+    kind: Kind
+    federation: Name
+    site: Name
+    sender: Name
+    run: Name
+    round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
+    seq: Annotated[int, Field(ge=1)]
+    previous: Digest | None
+    in_reply_to: Digest | None
+    created: Time
+    files: dict[str, FileEntry]
+
+
+class Federation(Record):
+    """``federation.json``: who takes part here, under which keys; written once the site's card was accepted.
+
+    The aggregator's encryption key is there where the site's card shows one.
+    """
+
+    protocol: Protocol = PROTOCOL
+    kind: Literal["federation"] = "federation"
+    federation: Name
+    site: Name
+    aggregator_key: PublicKey
+    aggregator_encryption_key: Digest | None = None
+    site_key: PublicKey
+    created: Time
+    files: dict[str, FileEntry]
+
+
+class SiteCard(Record):
+    """``site.json``: the site's key, authenticated by the invite's one-time secret (HMAC-SHA-256).
+
+    The encryption key is authenticated by the card's signature. Cards of early versions show none.
+    """
+
+    protocol: Protocol = PROTOCOL
+    kind: Literal["site"] = "site"
+    federation: Name
+    site: Name
+    key: PublicKey
+    encryption_key: Digest | None = None
+    software: Sentence
+    enrolment: Digest
+    created: Time
+
+
+class Handover(Record):
+    """``keys/0002.json``: a site's key of that number, signed by the one before it.
+
+    Args:
+        after: the site's last message that an earlier key signed; all that follow are signed by ``key``.
+    """
+
+    protocol: Protocol = PROTOCOL
+    kind: Literal["handover"] = "handover"
+    federation: Name
+    site: Name
+    number: Annotated[int, Field(ge=2, le=9999)]
+    key: PublicKey
+    after: Head
+    created: Time
+
+
+Phase = Literal[
+    "asked for consent",
+    "receiving",
+    "training",
+    "outside hours",
+    "sending",
+    "waiting",
+    "paused",
+    "trouble",
+    "stopped",
+]
+
+
+class Status(Record):
+    """``status.json``: the site's heartbeat, and the last message it knows of either side."""
+
+    protocol: Protocol = PROTOCOL
+    kind: Literal["status"] = "status"
+    federation: Name
+    site: Name
+    time: Time
+    phase: Phase
+    run: Name | None
+    round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
+    progress_percent: Annotated[int, Field(ge=0, le=100)]
+    trouble: Sentence | None
+    own_head: Head
+    aggregator_head: Head
+
+
+def _is_on_a_server(url: str) -> str:
+    try:
+        checked_url(url)
+    except ActionRequiredError as error:
+        raise ValueError(str(error)) from None
+    return url
+
+
+class Invite(Record):
+    """The file with which IT joins: where, who, the aggregator's key, a one-time enrolment secret.
+
+    Args:
+        url: of a WebDAV server, by https (by http on this machine itself); never a folder of the machine or of its
+            network, which IT alone names. None: IT names it.
+        password: the folder's, if the aggregator's people want it to travel in this file.
+    """
+
+    protocol: Literal[2] = 2
+    federation: Name
+    site: Name
+    url: Annotated[Sentence, AfterValidator(_is_on_a_server)] | None = None
+    user: Sentence
+    password: Annotated[str | None, Field(repr=False)] = None
+    aggregator_key: PublicKey
+    enrolment_secret: Digest
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """The fields of a ``Status`` in words, without its trouble."""
+    percent = f" ({status['progress_percent']} %)" if status["phase"] == "training" else ""
+    run = f", run {status['run']}" if status["run"] else ""
+    round_no = f", round {status['round']}" if status["round"] else ""
+    return f"{status['phase']}{percent}{run}{round_no}, at {status['time']}"

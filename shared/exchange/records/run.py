@@ -1,0 +1,217 @@
+"""What a run is: ``run.yaml``, and ``config.yaml`` of each of its rounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+    model_validator,
+)
+
+from shared.exchange.forms import text_like
+from shared.exchange.names import MAX_ROUND, Name
+from shared.exchange.records.values import Count, Record
+from shared.exchange.records.wire import PLAIN, Encrypt, Wire
+from shared.exchange.retention import KEEP_PATTERN
+from shared.plurals import pluralize
+
+
+class Falling(Record):
+    """A learning rate that falls by a factor, over and over; ``shared/learning/schedules.py`` has the formulas."""
+
+    shape: Literal["cycle", "triangle"] = "cycle"
+    initial: Annotated[float, Field(gt=0, le=10)] = 0.1
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+    period: Annotated[int, Field(ge=1, description="rounds until it begins anew, or turns")] = 3
+
+
+class Line(Record):
+    """A learning rate that goes from ``initial`` towards ``final`` in equal steps, over and over."""
+
+    shape: Literal["line"]
+    initial: Annotated[float, Field(gt=0, le=10)]
+    final: Annotated[float, Field(gt=0, le=10)]
+    period: Annotated[int, Field(ge=1, description="rounds until it begins anew")]
+    hold: Annotated[int, Field(ge=1, description="rounds between two steps")] = 1
+
+
+class Cosine(Record):
+    """A learning rate that rises in equal steps to ``initial``, falls along half a cosine towards ``final``, and begins
+    anew.
+    """
+
+    shape: Literal["cosine"]
+    initial: Annotated[float, Field(gt=0, le=10)]
+    final: Annotated[float, Field(gt=0, le=10)]
+    period: Annotated[int, Field(ge=1, description="rounds until it begins anew")]
+    warm_up: Annotated[int, Field(ge=0, description="of them, the rounds in which it rises")] = 0
+
+    @model_validator(mode="after")
+    def _falls(self) -> Cosine:
+        if self.warm_up >= self.period:
+            raise ValueError("warm_up: leaves no round of the period to fall in; lower it")
+        return self
+
+
+def _by_default_a_cycle(rate: Any) -> Any:
+    return {"shape": "cycle", **rate} if isinstance(rate, dict) else rate
+
+
+LearningRate = Annotated[Falling | Line | Cosine, Field(discriminator="shape"), BeforeValidator(_by_default_a_cycle)]
+"""How the learning rate goes from round to round."""
+
+
+class Mean(Record):
+    """The weighted mean."""
+
+    rule: Literal["mean"] = "mean"
+
+
+class Median(Record):
+    """The median of each number."""
+
+    rule: Literal["median"]
+
+
+class TrimmedMean(Record):
+    """The mean of each number without the greatest and the least."""
+
+    rule: Literal["trimmed_mean"]
+    cut: Annotated[float, Field(ge=0.001, lt=0.5, description="share of the sites, at each end")]
+
+
+class Krum(Record):
+    """The mean of those models that lie closest to the others."""
+
+    rule: Literal["krum"]
+    hostile: Annotated[int, Field(ge=1, description="so many sites may lie")]
+    keep: Annotated[int, Field(ge=1, description="so many models count")] = 1
+
+
+Combination = Annotated[Mean | Median | TrimmedMean | Krum, Field(discriminator="rule")]
+"""How the accepted models are combined; what each rule does: ``shared/learning/combinations``."""
+
+
+class Privacy(Record):
+    """What a run's configuration says about privacy; exactly one of ``target_epsilon`` and ``noise_multiplier``.
+
+    Args:
+        max_grad_norm: C, to which each image's gradient is clipped.
+        delta: δ, below one in the number of a site's training images.
+        target_epsilon: ε that no site exceeds in the whole run; each takes the noise that this needs.
+        noise_multiplier: σ, the noise's deviation over C; what ε comes to differs from site to site.
+    """
+
+    max_grad_norm: Annotated[float, Field(gt=0, le=1e6)]
+    delta: Annotated[float, Field(gt=0, le=0.01)]
+    target_epsilon: Annotated[float | None, Field(ge=0.01, le=100)] = None
+    noise_multiplier: Annotated[float | None, Field(ge=0.2, le=1e4)] = None
+
+    @model_validator(mode="after")
+    def _says_one_of_two(self) -> Privacy:
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("target_epsilon, noise_multiplier: give exactly one of them; the other follows from it")
+        return self
+
+
+class BelowLast(Record):
+    """A tolerance relative to the last aggregate: how far below the model that sites received an answer may score."""
+
+    below_last: Annotated[float, Field(ge=0, lt=1)]
+
+
+def _which_tolerance(value: Any) -> str:
+    return "[relative]" if isinstance(value, dict | BelowLast) else "[absolute]"
+
+
+Tolerance = Annotated[
+    Annotated[float, Field(ge=0, lt=1), Tag("[absolute]")] | Annotated[BelowLast, Tag("[relative]")],
+    Discriminator(_which_tolerance),
+]
+"""What a site's score must exceed: a number, or one that follows from the last aggregate's score on the same images."""
+Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
+
+
+class RunConfiguration(Record):
+    """Everything that decides a run's result, apart from the data. ``RUN.yaml`` and ``run.yaml`` alike."""
+
+    run: Name
+    task: Name
+    method: Name
+    sites: Annotated[list[Name], Field(min_length=1, max_length=1000)]
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND - 1)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    epochs: Annotated[int, Field(ge=1, le=1000, description="local epochs per round")] = 1
+    batch_size: Annotated[int, Field(ge=2, le=4096)] = 8
+    learning_rate: LearningRate = Falling()
+    tolerance: Annotated[
+        Tolerance | None, Field(description="what a site's score must exceed; null: models are not scored")
+    ] = BelowLast(below_last=0.2)
+    tolerance_score: Annotated[
+        Name | None, Field(description="by what a whole model is scored; left out of a run that does not say it")
+    ] = None
+    sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
+    quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
+    consent_deadline_hours: Hours = 168.0
+    round_deadline_hours: Hours = 24.0
+    keep: Annotated[
+        str,
+        text_like(KEEP_PATTERN, "all, best, or last and a number, as in last 3"),
+        Field(description="which tensor files stay"),
+    ] = "all"
+    task_options: dict[str, Any] = {}
+    method_options: dict[str, Any] = {}
+    augmentation: dict[str, Any] = {}
+    split: dict[str, Any] = {}
+    wire: Wire = PLAIN
+    encrypt: Encrypt = "none"
+    combination: Combination = Mean()
+    privacy: Privacy | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfiguration:
+        if len(set(self.sites)) != len(self.sites):
+            raise ValueError("sites: a site is named twice; name each once")
+        if self.quorum > len(self.sites):
+            raise ValueError(f"quorum: {self.quorum} is more than the {pluralize(len(self.sites), 'site')}; lower it")
+        if self.sites_per_round is not None and not self.quorum <= self.sites_per_round <= len(self.sites):
+            raise ValueError(
+                f"sites_per_round: {self.sites_per_round} must be between the quorum, {self.quorum}, "
+                f"and the {pluralize(len(self.sites), 'site')}; change it, or leave it out to ask all"
+            )
+        rate = self.learning_rate
+        falls = min(rate.period, self.rounds)
+        if isinstance(rate, Falling) and rate.initial * rate.factor**falls == 0:
+            raise ValueError(
+                f"learning_rate: falls to 0 within {pluralize(self.rounds, 'round')}; raise factor or shorten period"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: fields[name] for name in fields if name != "tolerance_score" or self.tolerance_score is not None}
+
+
+class RoundConfiguration(Record):
+    """``config.yaml``: what one site does in one round. ``epochs`` 0: validate only, send no model. ``seed``, in
+    [0, 2^63), decides what is random in its training.
+    """
+
+    round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    epochs: Annotated[int, Field(ge=0, le=1000)]
+    learning_rate: Annotated[float, Field(gt=0, le=10)]
+    batch_size: Annotated[int, Field(ge=2, le=4096)]
+    seed: Count
+    augmentation: dict[str, Any]
+
+
+def round_name(run: RunConfiguration, round_no: int) -> str:
+    """What people call a round."""
+    return f"round {round_no}" if round_no <= run.rounds else "the closing round"
