@@ -38,7 +38,7 @@ State = dict[str, Any]
 _KINDS: dict[str, str] = {
     "card": "the site's card: its name, public key and software",
     "handover": "hand-over to a new key",
-    **{kind: kind for kind in names.FROM_SITE},
+    **{name: name for name, kind in names.KINDS.items() if kind.sender == "site"},
 }
 HEARTBEAT = "phase, run, round, progress, and the number and hash of the last message of either side"
 

@@ -68,7 +68,7 @@ def test_the_tree_names_every_message_with_its_files() -> None:
             continue
         assert sender == ("site" if ref.is_from_site else "aggregator")
         described[ref.kind] = {name.strip("[]") for name in files}
-    assert described == {kind: files | names.OPTIONAL.get(kind, frozenset()) for kind, files in names.REQUIRED.items()}
+    assert described == {name: kind.files | kind.optional for name, kind in names.KINDS.items()}
 
 
 def test_every_field_is_described() -> None:
@@ -90,7 +90,7 @@ def test_every_field_is_described() -> None:
     ):
         for field in record.model_fields:
             assert f"`{field}`" in DOCUMENT, (record.__name__, field)
-    for word in (*get_args(Phase), *get_args(Verdict.model_fields["status"].annotation), *names.REQUIRED):
+    for word in (*get_args(Phase), *get_args(Verdict.model_fields["status"].annotation), *names.KINDS):
         assert f"`{word}`" in DOCUMENT, word
 
 
@@ -98,7 +98,7 @@ def test_what_each_kind_answers_is_in_the_table() -> None:
     rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \| (?:digest of|the) `([a-z.]+)`", DOCUMENT, re.MULTILINE)
     described = {kind: answered for kinds, answered in rows for kind in re.findall("[a-z]+", kinds)}
     assert described.pop("offer") == names.SITE_CARD
-    known = {kind: MessageRef(kind, "r").answers for kind in names.REQUIRED}
+    known = {kind: MessageRef(kind, "r").answers for kind in names.KINDS}
     assert described == {kind: ref.kind for kind, ref in known.items() if ref is not None}
 
 

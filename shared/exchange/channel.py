@@ -26,9 +26,9 @@ from shared.exchange.handovers import followed, learn, not_as_it_was_left, publi
 from shared.exchange.names import (
     AGGREGATOR,
     CARD,
+    KINDS,
     MANIFEST,
     MAX_RECORD_BYTES,
-    REQUIRED,
     RUN_CONFIGURATION,
     RUNS,
     MessageRef,
@@ -203,7 +203,7 @@ class Channel:
         if (signed := self.message(ref)) is not None:
             return signed
         # 2. The payloads first: a message without a manifest is work in progress, and may be written again.
-        required = REQUIRED[ref.kind]
+        required = KINDS[ref.kind].files
         if not required <= set(files) or not all(may_hold(ref.kind, name) for name in files):
             raise ValueError(f"{sorted(files)} is not what belongs into {ref.path}")
         for name, content in files.items():

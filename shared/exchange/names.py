@@ -19,6 +19,7 @@ can do there is a scratch folder too, ``check-1`` to ``check-9``.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -75,31 +76,67 @@ Name = Annotated[
     ),
 ]
 
-# What each kind of message holds: files it must have, files it may have.
-REQUIRED: dict[Kind, frozenset[str]] = {
-    "offer": frozenset({RUN_CONFIGURATION, TENSORS}),
-    "consent": frozenset({CONSENT}),
-    "withdrawal": frozenset({WITHDRAWAL}),
-    "round": frozenset({ROUND_CONFIGURATION, GLOBAL_MODEL}),
-    "update": frozenset({METRICS}),
-    "verdict": frozenset({VERDICT}),
-    "final": frozenset({CARD, FINAL_MODEL}),
-    "abort": frozenset({ABORT}),
-}
-OPTIONAL: dict[Kind, frozenset[str]] = {"offer": frozenset({START}), "update": frozenset({SITE_MODEL, RELIABILITY})}
-WITH_STATE: frozenset[Kind] = frozenset({"round", "update", "final"})
-FROM_SITE: frozenset[Kind] = frozenset({"consent", "withdrawal", "update"})
 
-_ROUND_FOLDERS: dict[str, Kind] = {"to_site": "round", "from_site": "update", "verdict": "verdict"}
-_RUN_KINDS: tuple[Kind, ...] = ("offer", "consent", "withdrawal", "final", "abort")
-_RUN_FOLDERS: dict[str, Kind] = {kind: kind for kind in _RUN_KINDS}
-_FOLDER_OF = {kind: name for name, kind in (_ROUND_FOLDERS | _RUN_FOLDERS).items()}
-_ANSWERED: dict[Kind, Kind] = {
-    "consent": "offer",
-    "withdrawal": "offer",
-    "update": "round",
-    "verdict": "update",
+@dataclass(frozen=True, kw_only=True)
+class MessageKind:
+    """What one kind of message is. docs/protocol.md has the same table.
+
+    Args:
+        sender: who sends it.
+        folder: the name of its directory, in that of its run or, if ``is_in_round``, of its round.
+        answers: the kind that it answers; ``card``: the site's card; ``newest``: the site's newest message that the
+            aggregator has accepted (``order.py``).
+        files: what it must hold besides the manifest.
+        optional: what it may hold.
+        has_state: whether it also holds ``state-GROUP.safetensors``, where the method has such groups.
+    """
+
+    sender: Literal["site", "aggregator"]
+    folder: str
+    answers: Kind | Literal["card", "newest"]
+    files: frozenset[str]
+    optional: frozenset[str] = frozenset()
+    is_in_round: bool = False
+    has_state: bool = False
+
+
+KINDS: Mapping[Kind, MessageKind] = {
+    "offer": MessageKind(
+        sender="aggregator",
+        folder="offer",
+        answers="card",
+        files=frozenset({RUN_CONFIGURATION, TENSORS}),
+        optional=frozenset({START}),
+    ),
+    "consent": MessageKind(sender="site", folder="consent", answers="offer", files=frozenset({CONSENT})),
+    "withdrawal": MessageKind(sender="site", folder="withdrawal", answers="offer", files=frozenset({WITHDRAWAL})),
+    "round": MessageKind(
+        sender="aggregator",
+        folder="to_site",
+        answers="newest",
+        files=frozenset({ROUND_CONFIGURATION, GLOBAL_MODEL}),
+        is_in_round=True,
+        has_state=True,
+    ),
+    "update": MessageKind(
+        sender="site",
+        folder="from_site",
+        answers="round",
+        files=frozenset({METRICS}),
+        optional=frozenset({SITE_MODEL, RELIABILITY}),
+        is_in_round=True,
+        has_state=True,
+    ),
+    "verdict": MessageKind(
+        sender="aggregator", folder="verdict", answers="update", files=frozenset({VERDICT}), is_in_round=True
+    ),
+    "final": MessageKind(
+        sender="aggregator", folder="final", answers="newest", files=frozenset({CARD, FINAL_MODEL}), has_state=True
+    ),
+    "abort": MessageKind(sender="aggregator", folder="abort", answers="newest", files=frozenset({ABORT})),
 }
+"""Every kind of message: a new one is a row here, a record, and a handler on either side."""
+_KIND_AT = {(kind.is_in_round, kind.folder): name for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -113,9 +150,8 @@ class MessageRef:
     @property
     def path(self) -> str:
         """Folder path of the message, as in ``runs/RUN/rounds/0007/to_site``."""
-        if self.round_no:
-            return f"{RUNS}/{self.run}/rounds/{self.round_no:04d}/{_FOLDER_OF[self.kind]}"
-        return f"{RUNS}/{self.run}/{_FOLDER_OF[self.kind]}"
+        of_round = f"rounds/{self.round_no:04d}/" if self.round_no else ""
+        return f"{RUNS}/{self.run}/{of_round}{KINDS[self.kind].folder}"
 
     @property
     def manifest(self) -> str:
@@ -125,15 +161,16 @@ class MessageRef:
     @property
     def is_from_site(self) -> bool:
         """Whether the site, not the aggregator, writes here."""
-        return self.kind in FROM_SITE
+        return KINDS[self.kind].sender == "site"
 
     @property
     def answers(self) -> MessageRef | None:
         """Where the message lies that one here answers; None for what answers no fixed place (``order.py``)."""
-        kind = _ANSWERED.get(self.kind)
-        if kind is None:
-            return None
-        return MessageRef(kind, self.run, self.round_no if kind in _ROUND_FOLDERS.values() else 0)
+        match KINDS[self.kind].answers:
+            case "card" | "newest":
+                return None
+            case kind:
+                return MessageRef(kind, self.run, self.round_no if KINDS[kind].is_in_round else 0)
 
 
 def is_name(text: str) -> bool:
@@ -153,9 +190,8 @@ def is_state(name: str) -> bool:
 
 def may_hold(kind: Kind, name: str) -> bool:
     """Whether a file of this name may be part of a message of this kind."""
-    if kind in WITH_STATE and is_state(name):
-        return True
-    return name in REQUIRED[kind] | OPTIONAL.get(kind, frozenset())
+    of_kind = KINDS[kind]
+    return name in of_kind.files | of_kind.optional or (of_kind.has_state and is_state(name))
 
 
 def is_weights(name: str) -> bool:
@@ -181,9 +217,11 @@ def is_scratch(path: str) -> bool:
 def ref_at(path: str) -> MessageRef | None:
     """Return the message place that ``path`` names, or None if no message may lie there."""
     match path.split("/"):
-        case [root, run, folder] if root == RUNS and is_name(run) and folder in _RUN_FOLDERS:
-            return MessageRef(_RUN_FOLDERS[folder], run)
-        case [root, run, "rounds", number, folder] if root == RUNS and is_name(run) and folder in _ROUND_FOLDERS:
+        case [root, run, folder] if root == RUNS and is_name(run) and (kind := _KIND_AT.get((False, folder))):
+            return MessageRef(kind, run)
+        case [root, run, "rounds", number, folder] if (
+            root == RUNS and is_name(run) and (kind := _KIND_AT.get((True, folder)))
+        ):
             if re.fullmatch(r"[0-9]{4}", number) and number != "0000":
-                return MessageRef(_ROUND_FOLDERS[folder], run, whole(number.lstrip("0")))
+                return MessageRef(kind, run, whole(number.lstrip("0")))
     return None

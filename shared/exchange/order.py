@@ -17,12 +17,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from shared.exchange.names import Kind, MessageRef
+from shared.exchange.names import KINDS, Kind, MessageRef
 
 Ending = Literal["declined", "withdrawn", "finished", "aborted"]
 """How a run ended in one folder; ``finished``: the final model was sent there."""
 
-ANSWERS_NEWEST: frozenset[Kind] = frozenset({"round", "final", "abort"})
+ANSWERS_NEWEST: frozenset[Kind] = frozenset(name for name, kind in KINDS.items() if kind.answers == "newest")
 """The kinds whose answer says what the aggregator had read."""
 
 ANSWERS_ANOTHER = "does not answer the message it should answer, or that one is missing or does not hold"

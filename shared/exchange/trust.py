@@ -38,9 +38,9 @@ from shared.errors import ConfigurationError, DoubtfulError, ProtocolError, Reje
 from shared.exchange.names import (
     AGGREGATOR,
     FEDERATION,
+    KINDS,
     MAX_RECORD_BYTES,
     README,
-    REQUIRED,
     SITE_CARD,
     STATUS,
     MessageRef,
@@ -176,7 +176,7 @@ class Peer:
             _doubt(ref.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
         # 7. From here on the sender itself has signed what is wrong, so it is refused for good. The list of files is
         #    closed: nothing that the protocol does not name can be brought into a mirror.
-        names, required = set(manifest.files), REQUIRED[ref.kind]
+        names, required = set(manifest.files), KINDS[ref.kind].files
         if missing := sorted(required - names):
             _refuse(ref.manifest, f"does not list what every {ref.kind} has: {', '.join(missing)}")
         if strange := sorted(name for name in names if not may_hold(ref.kind, name)):
