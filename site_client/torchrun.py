@@ -68,7 +68,7 @@ class Job(Record):
 class Obstacle(Record):
     """``trouble.json``: what stood in the way of a process, as a person is told it."""
 
-    kind: Literal["passing", "standing"]
+    kind: Literal["transient", "action required"]
     text: str
 
 
@@ -225,5 +225,5 @@ def _outcome(folder: Path, code: int, log: Path) -> Worked:
         return WORKED_FORM.validate_json((folder / WORKED).read_bytes())
     if (path := folder / TROUBLE).exists():
         obstacle = Obstacle.model_validate_json(path.read_bytes())
-        raise (TransientError if obstacle.kind == "passing" else ActionRequiredError)(obstacle.text)
+        raise (TransientError if obstacle.kind == "transient" else ActionRequiredError)(obstacle.text)
     raise TransientError(f"a training process ended before its round did: what all of them said is in {log}")

@@ -37,7 +37,9 @@ def main(folder: Path) -> None:
     except TROUBLES as error:
         trouble = as_trouble(error, job.work)
         logger.error("%s", trouble)
-        obstacle = Obstacle(kind="passing" if isinstance(trouble, TransientError) else "standing", text=str(trouble))
+        obstacle = Obstacle(
+            kind="transient" if isinstance(trouble, TransientError) else "action required", text=str(trouble)
+        )
         write_file(folder / TROUBLE, obstacle.model_dump_json().encode())
         end(1)
     except Exception:

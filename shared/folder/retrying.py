@@ -29,7 +29,7 @@ def ignore(_trouble: DropfedError | None) -> None:
 
 
 class RetryingFolder(FolderAround):
-    """A folder whose passing and standing failures are waited out; all other errors pass through at once.
+    """A folder that retries temporary failures and those that need a person; all other errors pass through at once.
 
     Of a folder that is gone every file is "not there", as if it were only to come. So now and then that answer is
     followed by a look at the folder itself.
@@ -41,9 +41,9 @@ class RetryingFolder(FolderAround):
         on_trouble: told the error when trouble begins or becomes another, and None when it is over; of a lock (423),
             only of one that lasts.
         give_up_after_s: raise the last error when the next attempt would come later; None = never, 0 = at once.
-        first_wait_s: upper bound of the first wait after a passing failure; it doubles from wait to wait.
+        first_wait_s: upper bound of the first wait after a temporary failure; it doubles from wait to wait.
         longest_wait_s: where the doubling ends. Each wait is random between 0 and its bound (full jitter).
-        standing_wait_s: wait after a standing failure.
+        standing_wait_s: wait after a failure that needs a person.
 
     Raises:
         Stopped: from every method, in addition to what ``Folder`` says.
