@@ -102,10 +102,13 @@ FIGURES = (
         "benchmarks.training_choices staging",
         (*_LEARNING, "benchmarks/training_choices.py"),
     ),
-    Figure(
-        "first-run-exudates",
-        f"benchmarks.demo first-run-exudates --data {EXUDATES} --as-suggested",
-        _DEMO,
+    *(
+        Figure(
+            f"first-run-{name.lower()}",
+            f"benchmarks.demo first-run-{name.lower()} --data {name} --as-suggested",
+            _DEMO,
+        )
+        for name in (OCTA, FUNDUS, EXUDATES)
     ),
     Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
     Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),
