@@ -27,7 +27,7 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Record
 from shared.exchange.signing import SigningKey
@@ -272,7 +272,7 @@ def _about_tolerance(prepared: Prepared) -> Finding:
         counts = "counts" if score > limit else "is omitted"
         more = f"in round 1 a model counts if it scores above {limit:.4f}, so one that has learnt nothing yet {counts}"
         return Finding("note", f"{said}; {more}; {later}")
-    proposed = f"take `tolerance: {{below_last: {prepared.task.below_last:g}}}`"
+    proposed = f"take `tolerance: {{below_last: {USUAL_TOLERANCE.below_last:g}}}`"
     if score > tolerance:
         more = f"so {tolerance:g} keeps no such model out, in any round; {proposed}, which rises with the aggregate"
         return Finding("warning", f"{said}, {more}")

@@ -88,7 +88,6 @@ class Quadratic:
     name = TASK
     selection_score = "likelihood"
     tolerance_scores = ("likelihood",)
-    below_last = 0.1
     head_is_local = False
     varied: list[int] = []
     """The seeds of all augmented copies that were made."""

@@ -126,6 +126,12 @@ class BelowLast(Record):
     below_last: Annotated[float, Field(ge=0, lt=1)]
 
 
+USUAL_TOLERANCE = BelowLast(below_last=0.2)
+"""Of a run that does not say it, and what ``validate`` proposes: the least that was seen to omit no honest site whose
+camera is another than that of the held-out images; see ``benchmarks/tolerance.py`` and docs/adr/0023.
+"""
+
+
 def _which_tolerance(value: Any) -> str:
     return "[relative]" if isinstance(value, dict | BelowLast) else "[absolute]"
 
@@ -152,7 +158,7 @@ class RunConfiguration(Record):
     learning_rate: LearningRate = Falling()
     tolerance: Annotated[
         Tolerance | None, Field(description="what a site's score must exceed; null: models are not scored")
-    ] = BelowLast(below_last=0.2)
+    ] = USUAL_TOLERANCE
     tolerance_score: Annotated[
         Name | None, Field(description="by what a whole model is scored; left out of a run that does not say it")
     ] = None

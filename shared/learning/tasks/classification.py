@@ -44,7 +44,6 @@ class OneClassEach:
     labels_pixels = False
     selection_score = "auroc"
     tolerance_scores = ("balanced_accuracy",)
-    below_last = 0.2
     main_scores = ("auroc", "balanced_accuracy", "kappa", "accuracy", "calibration_error")
 
     def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:

@@ -237,12 +237,6 @@ class Task(Protocol[OptionsT, SampleT]):
         """
 
     @property
-    def below_last(self) -> float:
-        """The tolerance that is proposed: how far a model may score below the last aggregate and counts all the same.
-        It is the least that omits next to no honest site: see ``benchmarks/tolerance.py``.
-        """
-
-    @property
     def main_scores(self) -> Sequence[str]:
         """The few scores that tell a person how good a model is, the one that tells most first."""
 

@@ -81,7 +81,6 @@ class OctaSegmentation:
     name = "octa_segmentation"
     selection_score = SELECTION_SCORES["octa_segmentation"]
     tolerance_scores = (MACRO_DICE, ACCURACY)
-    below_last = 0.1
     main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
     advice = REFER
     labels_pixels = True
