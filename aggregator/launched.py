@@ -12,7 +12,6 @@ from shared.folder.lock import is_at_work, require_work
 
 def unless_running(store: RunStore, work: Path) -> str:
     """Return what else must be done if no aggregator is at work, as the end of a sentence."""
-
     if is_at_work(work):
         return ""
     return f"; the aggregator is not running: {store.goes_on_by} starts it"
@@ -24,7 +23,6 @@ def find_run(work: Path, run: str) -> RunStore:
     Raises:
         ConfigurationError: there is no such directory, or no such run here.
     """
-
     here = runs_here(work)
     store = next((store for store in runs_in(work) if store.run == run), None)
     if store is None:
@@ -38,7 +36,6 @@ def runs_here(work: Path) -> str:
     Raises:
         ConfigurationError: there is no such directory.
     """
-
     require_work(work, MADE_BY)
     runs = [store.run for store in runs_in(work)]
     return f"the runs here are {', '.join(runs)}" if runs else "no run was launched here yet"

@@ -28,7 +28,6 @@ def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def administrator(name: str | None, file: Path | None, owner: Login | None) -> Login | None:
     """Return the administrator, if one is named; it may be the aggregator's account itself."""
-
     if name is None:
         return None
     if owner is not None and name == owner.user:
@@ -38,7 +37,6 @@ def administrator(name: str | None, file: Path | None, owner: Login | None) -> L
 
 def read_or_ask(option: str, file: Path | None, variable: str, user: str) -> str:
     """Return a password from a file, from the environment, or from the keyboard, without echo."""
-
     if file is not None:
         return read_password(file)
     return os.environ.get(variable) or ask_password(user, f"give {option} FILE, or set {variable}")

@@ -5,6 +5,7 @@ run came to, and what keeps it from coming to anything.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from aggregator.store import RunStore, metrics_of
 from shared.errors import RejectedError
@@ -13,7 +14,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.choice import Tables, best_of, choose, received_rows, reported_scores, validation_means
-from shared.learning.outcome import Outcome, Scores, Standstill, outcome_of, standstills
+from shared.learning.outcome import Outcome, Scores, Standstill, outcome_by_tables, standstills
 
 
 def received_model_rows(
@@ -47,12 +48,8 @@ def run_outcome(store: RunStore, channels: Mapping[str, Channel]) -> Outcome | N
     """What a run came to; None while it goes on."""
     if not store.is_over:
         return None
-    card = store.card()
-    scores: Scores = {}
-    if card is not None:
-        first_and_chosen = {1, card.chosen_round + 1}
-        scores = _scores(store, channels, first_and_chosen, card.score_name)
-    return outcome_of(store.configuration(), card, store.aborted(), scores)
+    read_tables = partial(_tables, store, channels)
+    return outcome_by_tables(store.configuration(), store.card(), store.aborted(), read_tables)
 
 
 def run_standstills(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> dict[Standstill, str]:

@@ -19,6 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from aggregator.report import run_report
+from aggregator.store import runs_in
 from benchmarks.record import RESULTS, record
 
 
@@ -41,10 +43,8 @@ def main() -> None:
 def read_figures(demo: Path) -> dict[str, Any]:
     """Read what the demo came to, and how soon."""
     figures: dict[str, Any] = json.loads((demo / "summary.json").read_bytes())
-    (run,) = (path.name for path in (demo / "aggregator" / "runs").iterdir())
-    command = [sys.executable, "-m", "aggregator.cli", "report", run, "--json", "--work", str(demo / "aggregator")]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return figures | {"aggregates": aggregates(report)}
+    (run,) = runs_in(demo / "aggregator")
+    return figures | {"aggregates": aggregates(run_report(demo / "aggregator", run))}
 
 
 def aggregates(report: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -40,7 +40,6 @@ def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
 
 def when_sent(work: Path) -> str:
     """Return when the daemon acts on what a person decided, as the end of a sentence."""
-
     if is_paused(work):
         return "once it is resumed: it is paused now"
     return (

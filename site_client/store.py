@@ -224,8 +224,8 @@ def final_card(channel: Channel, run: str) -> FinalCard:
         RejectedError: it is not well-formed.
         ActionRequiredError: it is not as it was accepted.
     """
-    path = f"{(ref := MessageRef('final', run)).path}/{names.CARD}"
-    return open_record(channel.content(ref, names.CARD), FinalCard, path)
+    ref = MessageRef("final", run)
+    return open_record(channel.content(ref, names.CARD), FinalCard, f"{ref.path}/{names.CARD}")
 
 
 def why_aborted(channel: Channel, run: str) -> str:

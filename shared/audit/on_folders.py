@@ -72,7 +72,6 @@ def check_key(option: str, key: str | None, whose: str) -> None:
 
 def readings_of(archive: Archive, key: str | None) -> tuple[dict[str, Reading], dict[str, Reading]]:
     """Return every folder by its name, and by its site those that say whose they are; print why others are left out."""
-
     folders = read_folders(archive, key)
     readings = by_site(folders)
     for name, why in unnamed(folders).items():
@@ -98,6 +97,5 @@ def end_with(findings: str) -> None:
 
 def findings_of(folders: Mapping[str, Reading]) -> str:
     """Return how many findings ``verify`` has on these folders, as text; "" if there are none."""
-
     count = sum(len(verified(reading).findings) for reading in folders.values())
     return pluralize(count, "finding") if count else ""

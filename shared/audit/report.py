@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
-from shared.learning.choice import received_rows, reported_scores
-from shared.learning.outcome import outcome_of
+from shared.learning.outcome import outcome_by_tables
 from shared.pages.render import render
 from shared.sizes import size_text
 
@@ -277,11 +277,9 @@ def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfigurati
     if settings is None:
         return None
     card = _card(readings, run)
-    aborted = next(filter(None, (_why_aborted(reading, run) for reading in readings.values())), None)
-    measured_in = {1, card.chosen_round + 1} if card else set()
-    rows = received_rows(readable_tables(readings, run, measured_in), "validation")
-    scores = reported_scores(rows, card.score_name) if card else {}
-    outcome = outcome_of(settings, card, None if card else aborted, scores)
+    # Where there is a final model, a site that never answered was sent an abort all the same.
+    aborts = () if card else filter(None, (_why_aborted(reading, run) for reading in readings.values()))
+    outcome = outcome_by_tables(settings, card, next(iter(aborts), None), partial(readable_tables, readings, run))
     return outcome.text if outcome else None
 
 

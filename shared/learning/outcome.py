@@ -16,14 +16,14 @@ published weights; either is what training has to better.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.learning.choice import holds_answers
+from shared.learning.choice import Tables, holds_answers, received_rows, reported_scores
 from shared.plurals import pluralize
 
 OutcomeName = Literal[
@@ -76,6 +76,25 @@ def outcome_of(run: RunConfiguration, card: FinalCard | None, aborted: str | Non
         return learnt
     when = f"after round {opened} of {run.rounds}" if opened else "before its first round"
     return replace(learnt, name="stopped", text=f"stopped {when}; {learnt.text}")
+
+
+def outcome_by_tables(
+    run: RunConfiguration,
+    card: FinalCard | None,
+    aborted: str | None,
+    read_tables: Callable[[Collection[int]], Tables],
+) -> Outcome | None:
+    """Return what a run came to; None while it goes on.
+
+    Args:
+        card, aborted: as for ``outcome_of``.
+        read_tables: reads the sites' tables of some rounds.
+    """
+    if card is None:
+        return outcome_of(run, None, aborted, {})
+    # An aggregate's scores stand in the tables of the round after it.
+    rows = received_rows(read_tables((1, card.chosen_round + 1)), "validation")
+    return outcome_of(run, card, aborted, reported_scores(rows, card.score_name))
 
 
 def _learnt(card: FinalCard, scores: Scores) -> Outcome:

@@ -22,7 +22,9 @@ Blocks = Mapping[int, Sequence[Unit]]
 """The units of each whole block of a folder, by the block's number."""
 
 SetName = Literal["train", "validation", "test", "foreign"]
-"""A set that a run looks at; ``foreign``, of images unlike the site's own, whenever it looks at ``test``."""
+"""A set that a run looks at. ``foreign``, the word that budgets store: out-of-distribution images, looked at whenever
+``test`` is.
+"""
 
 Members = Mapping[SetName, Mapping[str, int]]
 """Of each set, the units in it by their ids, each with the number of its block."""
