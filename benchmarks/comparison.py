@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from benchmarks.record import RESULTS, record
-from deploy.local.rounds import Outcome, run_rounds
 from shared.exchange.records.run import RunConfiguration
+from studies.simulation import Outcome, run_rounds
 
 Data = Mapping[str, Path]
 

@@ -38,9 +38,9 @@ _DECISIONS = (
     "shared/exchange/order.py",
     "tests/model_check",
 )
-_LEARNING = ("shared/learning", "deploy/local/rounds.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
+_LEARNING = ("shared/learning", "studies/simulation.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
 _DEMO = ("shared/learning", "deploy/local", "configs", "aggregator/new_run.py", "benchmarks/demo.py")
-_STUDY = ("shared/learning", "aggregator/studies", "deploy/local/cell.py", "benchmarks/studies.py")
+_STUDY = ("shared/learning", "studies", "studies/cell.py", "benchmarks/studies.py")
 
 
 @dataclass(frozen=True)

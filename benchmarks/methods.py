@@ -19,9 +19,9 @@ import torch
 
 from benchmarks.comparison import Data, compare, play
 from deploy.local import synthetic_fundus
-from deploy.local.rounds import Outcome
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import link_file
+from studies.simulation import Outcome
 
 SEEDS = (1, 2, 3)
 SPLIT = {"train": 0.6, "validation": 0.2, "test": 0.2}

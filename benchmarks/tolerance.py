@@ -29,7 +29,6 @@ from threadpoolctl import threadpool_limits
 from aggregator.store import RunStore
 from benchmarks.record import RESULTS, record
 from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
-from deploy.local.rounds import Site, answer_of, open_sites
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import link_file
@@ -43,6 +42,7 @@ from shared.learning.sharing import build_network
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, Dataset
 from shared.learning.tolerance import HeldOutSet
+from studies.simulation import Site, answer_of, open_sites
 
 SEEDS = (1, 2, 3)
 BELOW_LAST = (0.02, 0.05, 0.1, 0.2, 0.3)

@@ -26,9 +26,9 @@ import torch
 
 from benchmarks.comparison import Data, compare, play
 from deploy.local import synthetic_fundus
-from deploy.local.rounds import Outcome
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import link_file
+from studies.simulation import Outcome
 
 SEEDS = (1, 2, 3)
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam"}

@@ -21,7 +21,6 @@ import torch
 
 from benchmarks.record import record
 from deploy.local.demo import SITE_NAMES
-from deploy.local.rounds import run_rounds
 from deploy.local.scenarios import SCENARIOS
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import GLOBAL_MODEL
@@ -31,6 +30,7 @@ from shared.exchange.records.wire import Wire
 from shared.learning.methods import open_method
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
+from studies.simulation import run_rounds
 
 SITES = list(SITE_NAMES[:2])
 NUMBERS = ("float32", "bfloat16", "float16")

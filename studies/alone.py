@@ -1,4 +1,4 @@
-"""A site alone, in a process of its own: ``python -m deploy.local.alone HOME SITE NAME=DATA...`` trains it as
+"""A site alone, in a process of its own: ``python -m studies.alone HOME SITE NAME=DATA...`` trains it as
 ``HOME/run.yaml`` says, on its own images and in as many rounds, and scores its model on the test images of all sites
 that have its classes. ``HOME/alone.json`` comes last.
 
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.report.before_after import Alone
-from deploy.local.rounds import open_public, run_rounds
 from shared.errors import ActionRequiredError, DropfedError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RunConfiguration
@@ -25,6 +24,7 @@ from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.methods.contract import MethodOptions
 from shared.learning.training import evaluate
+from studies.simulation import open_public, run_rounds
 
 _RUN, _RESULT, _OUTPUT = "run.yaml", "alone.json", "output.txt"
 

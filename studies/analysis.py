@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.report.tables import Cell, Missing, Partly, Spread, Table
-from aggregator.studies.configuration import POOLED, Energy
 from shared.learning.metrics import mean_and_std, mean_over_sites
 from shared.plurals import pluralize
+from studies.configuration import POOLED, Energy
 
 Row = Mapping[str, Any]
 Key = tuple[Any, ...]

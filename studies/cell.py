@@ -1,6 +1,6 @@
-"""One cell of a study, in a process of its own: ``python -m deploy.local.cell DIR`` plays what ``DIR/cell.json`` says.
+"""One cell of a study, in a process of its own: ``python -m studies.cell DIR`` plays what ``DIR/cell.json`` says.
 
-A federated run is played by the daemons, over drop folders (``deploy/local/exchange.py``). From these and the work
+A federated run is played by the daemons, over drop folders (``studies/daemons.py``). From these and the work
 directories beside them a cell that was killed goes on; they go with its end, but for ``DIR/folders`` where the study
 keeps it. A reference exchanges nothing, and is played without.
 
@@ -23,10 +23,6 @@ from typing import Any
 
 import torch
 
-from aggregator.studies.matrix import Cell, CellConfiguration
-from aggregator.studies.results import CONFIGURATION, PREDICTIONS, RESULT
-from deploy.local.exchange import FOLDERS, PARTS, run_exchange
-from deploy.local.rounds import Final, Outcome, public_members, run_rounds
 from shared.errors import DropfedError
 from shared.exchange.reading import parse_json
 from shared.exchange.records.run import RunConfiguration
@@ -40,6 +36,10 @@ from shared.learning.metrics import ood_auroc
 from shared.learning.reliability import image_uncertainty
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate, tame
+from studies.daemons import FOLDERS, PARTS, run_exchange
+from studies.matrix import Cell, CellConfiguration
+from studies.results import CONFIGURATION, PREDICTIONS, RESULT
+from studies.simulation import Final, Outcome, public_members, run_rounds
 
 OUT_OF_DISTRIBUTION = "out_of_distribution"
 ROUNDS = "rounds"

@@ -25,8 +25,6 @@ from aggregator.preparation import PUBLISHED_WEIGHTS
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_channel
 from aggregator.store import RunStore, metrics_of
-from deploy.local.federation import RUN_FILE, aggregator_work, set_up, site_work
-from deploy.local.rounds import EVERYONE, Final, Outcome
 from shared.errors import ActionRequiredError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MANIFEST, MessageRef
@@ -42,6 +40,8 @@ from shared.learning.tasks import task_named
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon as SiteDaemon
 from site_client.final import FINAL, open_final
+from studies.federation import RUN_FILE, aggregator_work, set_up, site_work
+from studies.simulation import EVERYONE, Final, Outcome
 
 FEDERATION = "study"
 FOLDERS = "folders"

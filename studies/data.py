@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from aggregator.studies.matrix import IMAGES_PER_SITE, Cell
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.reading import check_record
 from shared.learning.data.splits import SplitPlan
 from shared.learning.seeds import no_secret, split_seed
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import open_anew
+from studies.matrix import IMAGES_PER_SITE, Cell
 
 _SHOWN = 10
 """So many problems of a folder are told, and how many more there are."""

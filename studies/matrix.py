@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import BeforeValidator
 
-from aggregator.studies.configuration import Device, StudyConfiguration
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
@@ -26,6 +25,7 @@ from shared.learning.metrics import OF_CLASS
 from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
+from studies.configuration import Device, StudyConfiguration
 
 _ANY_CLASSES = 2  # of a network that only shows whether it can be begun
 _DEFAULTS = {"keep": "last 1"}

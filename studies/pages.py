@@ -17,16 +17,16 @@ from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, Words, lines,
 from aggregator.report.page import Section, write_sections
 from aggregator.report.tables import Cell as TableCell
 from aggregator.report.tables import Partly, Spread, Table, is_number, number
-from aggregator.studies import analysis, voting
-from aggregator.studies.analysis import Row
-from aggregator.studies.configuration import POOLED, StudyConfiguration
-from aggregator.studies.matrix import Cell
-from aggregator.studies.voting import Voted
 from shared.exchange.reading import dump_yaml
 from shared.learning.metrics import DROPPED_PERCENTS
 from shared.learning.tasks import SELECTION_SCORES, task_named
 from shared.learning.tasks.signal_classification import SignalClassification
 from shared.plurals import pluralize
+from studies import analysis, voting
+from studies.analysis import Row
+from studies.configuration import POOLED, StudyConfiguration
+from studies.matrix import Cell
+from studies.voting import Voted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes  # after the report, which keeps it quiet

@@ -9,17 +9,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from aggregator.studies.configuration import StudyConfiguration, read_study
-from aggregator.studies.matrix import Cell, expand
-from aggregator.studies.pages import write_study_pages
-from aggregator.studies.results import CELLS, folder_of, result_of, table_rows, write_table
-from aggregator.studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 from shared.commands import say
 from shared.durations import duration_text
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 from shared.plurals import pluralize
+from studies.configuration import StudyConfiguration, read_study
+from studies.matrix import Cell, expand
+from studies.pages import write_study_pages
+from studies.results import CELLS, folder_of, result_of, table_rows, write_table
+from studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 
 
 def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int | None) -> bool:

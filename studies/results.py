@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aggregator.studies.matrix import Cell
 from shared.folder.durable import write_file
+from studies.matrix import Cell
 
 CELLS = "cells"
 CONFIGURATION = "cell.json"

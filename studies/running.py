@@ -14,28 +14,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from aggregator.studies.data import require_readable
-from aggregator.studies.matrix import Cell
-from aggregator.studies.results import CONFIGURATION, folder_of, result_of, rounds_without_a_model
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, require_computing
+from studies.cell import main as play_cell
+from studies.data import require_readable
+from studies.matrix import Cell
+from studies.results import CONFIGURATION, folder_of, result_of, rounds_without_a_model
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 Engine = Literal["local", "ray"]
 LOG = "log.txt"
-PROGRAM = "deploy.local.cell"
 _LOADED_LATE = ("sklearn.metrics", "torch._dynamo")  # for the probe, and for optimizers; a cell would lose seconds
 MEMORY_OF_A_CELL_BYTES = 2 << 30
 """What a cell is taken to need where nobody says how many may go on at a time."""
@@ -98,7 +97,7 @@ def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator
     context: ForkServerContext | SpawnContext
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([PROGRAM, *_LOADED_LATE])
+        context.set_forkserver_preload([__name__, *_LOADED_LATE])
         start_forkserver()
     else:  # Windows: each process loads them itself
         context = multiprocessing.get_context("spawn")
@@ -148,7 +147,7 @@ def play_logged(folder: Path) -> NoReturn:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     try:
-        sys.exit(import_module(PROGRAM).main(str(folder)))
+        sys.exit(play_cell(str(folder)))
     except OSError as error:
         sys.exit(str(disk_trouble(error, folder)))
 
@@ -190,8 +189,8 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
     def play(folder: str) -> float:
         began = time.monotonic()
         with (Path(folder) / LOG).open("wb") as log:
-            command = [sys.executable, "-m", PROGRAM, folder]
-            subprocess.run(command, stdout=log, stderr=log, check=False)  # noqa: S603  (our own program)
+            command = [sys.executable, "-m", "studies.cell", folder]
+            subprocess.run(command, stdout=log, stderr=log, check=False)
         return time.monotonic() - began
 
     try:

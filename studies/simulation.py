@@ -3,7 +3,7 @@
 For references, which exchange nothing: each site as a federation of its own, or all sites' images as those of one site;
 and for what asks about methods alone. Who takes part, what a site trains, sends and keeps, and how the aggregator
 combines it, is the code that the daemons run, on the same files; what the run's form of weights rounds is rounded. Left
-out are transfer, signatures, consent and the tolerance check. ``deploy/local/exchange.py`` plays a run with them.
+out are transfer, signatures, consent and the tolerance check. ``studies/daemons.py`` plays a run with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import yaml
 
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
-from aggregator.studies.configuration import POOLED
 from shared.errors import ConfigurationError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
@@ -47,6 +46,7 @@ from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_an
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
+from studies.configuration import POOLED
 
 EVERYONE = Policy(
     minimum_count=1,

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.report.tables import Table
-from aggregator.studies.analysis import Floats, Key, spread
-from aggregator.studies.configuration import POOLED
-from aggregator.studies.matrix import Cell
-from aggregator.studies.results import PREDICTIONS, folder_of, result_of
 from shared.learning.metrics import ranking
+from studies.analysis import Floats, Key, spread
+from studies.configuration import POOLED
+from studies.matrix import Cell
+from studies.results import PREDICTIONS, folder_of, result_of
 
 
 @dataclass(frozen=True)

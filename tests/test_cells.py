@@ -15,12 +15,6 @@ import yaml
 from click.testing import CliRunner
 
 from aggregator.cli import main as aggregator_command
-from aggregator.studies.configuration import read_study
-from aggregator.studies.matrix import Cell, expand
-from aggregator.studies.results import CONFIGURATION, RESULT
-from deploy.local import exchange
-from deploy.local.exchange import FOLDERS, run_exchange
-from deploy.local.rounds import run_rounds
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import lines, verify
 from shared.errors import ActionRequiredError
@@ -31,6 +25,12 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.folder.lock import LOCK
+from studies import daemons
+from studies.configuration import read_study
+from studies.daemons import FOLDERS, run_exchange
+from studies.matrix import Cell, expand
+from studies.results import CONFIGURATION, RESULT
+from studies.simulation import run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.federation.forked import Forked
 from tests.federation.running import RUN, make_data, run_configuration, staging_run
@@ -127,7 +127,7 @@ def test_with_held_out_images_models_are_scored_and_left_out(tmp_path: Path) -> 
 
 def test_a_site_that_does_not_take_part_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than that a cell is of fewer sites than the others."""
-    monkeypatch.setattr(exchange, "POLICY", exchange.POLICY.model_copy(update={"max_epochs": 1}))
+    monkeypatch.setattr(daemons, "POLICY", daemons.POLICY.model_copy(update={"max_epochs": 1}))
     run = run_configuration(epochs=2, tolerance=None)
     with pytest.raises(ActionRequiredError, match=r"^(north|south) does not take part: 2 epochs per round"):
         run_exchange(run, data_of(run, tmp_path / "data"), tmp_path / "home")
@@ -164,7 +164,7 @@ def written(root: Path, **changes: object) -> Cell:
 def test_a_killed_cell_goes_on_and_every_round_is_of_its_fold(tmp_path: Path) -> None:
     cell, home = written(tmp_path), tmp_path / "cell"
     run = cell.configuration.run
-    command, log = ["deploy.local.cell", str(home)], tmp_path / "log.txt"
+    command, log = ["studies.cell", str(home)], tmp_path / "log.txt"
     first = Forked(command, log)
     second_round = home / "aggregator" / "runs" / run.run / "rounds" / "0002" / "opened.json"
     deadline = time.monotonic() + 240

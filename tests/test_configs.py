@@ -9,8 +9,6 @@ import yaml
 
 from aggregator.configuration import AggregatorConfiguration
 from aggregator.new_run import Answers, filled_in, preset_names, settings
-from aggregator.studies.configuration import StudyConfiguration
-from aggregator.studies.matrix import expand
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import Falling, Line, RunConfiguration
 from shared.exchange.records.wire import PLAIN, Wire
@@ -21,6 +19,8 @@ from shared.learning.objectives import CrossEntropy, Ensemble, Evidential
 from shared.learning.tasks import TASK_NAMES, task_named
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.policy import judge
+from studies.configuration import StudyConfiguration
+from studies.matrix import expand
 from tests.study_smoke import TEMPLATES, small
 
 CONFIGS = Path(__file__).parent.parent / "configs"

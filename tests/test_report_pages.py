@@ -57,7 +57,7 @@ NOON = "2026-01-01T12:00:"
 
 def test_figures_are_drawn_in_silence_where_there_is_no_home() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
-    command = [sys.executable, "-c", "import aggregator.studies.pages"]  # and with it the report's
+    command = [sys.executable, "-c", "import studies.pages"]  # and with it the report's
     ended = subprocess.run(command, env=environment | {"HOME": "/dev/null"}, capture_output=True, check=True)
     assert (ended.stdout, ended.stderr) == (b"", b"")
 

@@ -19,20 +19,20 @@ import torch
 import yaml
 from rich.console import Console
 
-from aggregator.studies import running
-from aggregator.studies.configuration import read_study
-from aggregator.studies.matrix import expand
-from aggregator.studies.play import _Told, play_study
-from aggregator.studies.results import result_of, write_table
-from aggregator.studies.running import finished_of
 from deploy.local import synthetic_fundus
-from deploy.local.cell import main as play_cell
-from deploy.local.cell import with_as_many_images
-from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.lock import work_lock
 from shared.learning import methods
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
+from studies import running
+from studies.cell import main as play_cell
+from studies.cell import with_as_many_images
+from studies.configuration import read_study
+from studies.matrix import expand
+from studies.play import _Told, play_study
+from studies.results import result_of, write_table
+from studies.running import finished_of
+from studies.simulation import open_sites, run_rounds
 
 SITES = ("north", "south")
 STUDY = {

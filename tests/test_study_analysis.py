@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aggregator.report.tables import Spread, Table
-from aggregator.studies import analysis, voting
-from aggregator.studies.configuration import POOLED, Energy, StudyConfiguration
-from aggregator.studies.matrix import Cell, expand
-from aggregator.studies.pages import write_study_pages
-from aggregator.studies.results import folder_of, table_rows, write_table
-from aggregator.studies.voting import Predicted
 from shared.errors import ConfigurationError
+from studies import analysis, voting
+from studies.configuration import POOLED, Energy, StudyConfiguration
+from studies.matrix import Cell, expand
+from studies.pages import write_study_pages
+from studies.results import folder_of, table_rows, write_table
+from studies.voting import Predicted
 
 HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
 

@@ -31,10 +31,7 @@ from aggregator.new_run import Answers, filled_in
 from aggregator.report import report_text, run_report
 from aggregator.report.before_after import Alone, before_and_after
 from aggregator.store import RunStore
-from deploy.local.alone import training_alone
-from deploy.local.federation import set_up
 from deploy.local.report import site_scores
-from deploy.local.rounds import open_public
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.commands import Program
 from shared.errors import ActionRequiredError, ConfigurationError
@@ -48,6 +45,9 @@ from shared.learning.tasks import task_named
 from shared.plurals import pluralize
 from site_client.configuration import Policy
 from site_client.final import CARD
+from studies.alone import training_alone
+from studies.federation import set_up
+from studies.simulation import open_public
 
 HOME = Path("demo-run")
 SITE_NAMES = ("north", "south", "east", "west", "coast", "hills", "lake", "plain")

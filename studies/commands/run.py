@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from aggregator.studies.play import play_study
+from studies.play import play_study
 
 
 @click.command(help=__doc__)

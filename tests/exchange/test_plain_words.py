@@ -10,8 +10,6 @@ import pytest
 from pydantic import BaseModel
 
 from aggregator.configuration import AggregatorConfiguration
-from aggregator.studies.configuration import StudyConfiguration
-from aggregator.studies.matrix import CellConfiguration
 from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError
 from shared.exchange.reading import OTHERWISE, PLAIN_WORDS, check_record, parse_json, problems_in
@@ -22,6 +20,8 @@ from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names, open_method
 from shared.learning.tasks import TASK_NAMES, task_named
 from site_client.configuration import SiteConfiguration
+from studies.configuration import StudyConfiguration
+from studies.matrix import CellConfiguration
 
 FOREIGN = re.compile(
     r"(?i)input should|should (be|have)|valid (integer|number|string|bool|dict|list)|value error|pydan"

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from deploy.local.rounds import run_rounds
 from shared.audit.verify import verify
 from shared.exchange.names import MessageRef
 from shared.folder.local import LocalFolder
 from shared.learning import methods
 from shared.learning.methods import method_names, open_method
 from site_client.configuration import Policy
+from studies.simulation import run_rounds
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, make_data, own_logins, run_configuration
 

@@ -13,7 +13,6 @@ import yaml
 from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
-from deploy.local.rounds import EVERYONE, run_rounds
 from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef, ref_at
@@ -26,6 +25,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.methods import method_class, method_names, open_method
 from site_client.final import open_final
 from site_client.predict import predict
+from studies.simulation import EVERYONE, run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.faults.hurried import POLL_S, hurried
 from tests.federation.in_process import FederationInProcess

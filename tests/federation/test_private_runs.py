@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from aggregator.cli import main
-from deploy.local.rounds import open_sites, run_rounds
 from shared.audit.verify import verify
 from shared.errors import ConfigurationError
 from shared.exchange import names
@@ -22,6 +21,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.run_checks import check_together
 from site_client.configuration import Policy
 from site_client.policy import judge
+from studies.simulation import open_sites, run_rounds
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import RUN, make_data, own_logins, run_configuration, staging_run
 

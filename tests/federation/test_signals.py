@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_limits
 
-from deploy.local.rounds import EVERYONE
 from shared.audit.verify import lines, verify
 from shared.errors import ConfigurationError
 from shared.exchange.names import MessageRef
@@ -18,6 +17,7 @@ from site_client.configuration import read_configuration
 from site_client.final import open_final
 from site_client.own_images import look_at_own_images
 from site_client.predict import evaluate_labelled, predict
+from studies.simulation import EVERYONE
 from tests.faults.hurried import POLL_S, hurried
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import RUN, own_logins, run_configuration

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from deploy.local.rounds import run_rounds
 from shared.learning.batch_norm import buffers_kept
 from shared.learning.training import measure_statistics
+from studies.simulation import run_rounds
 from tests.federation.running import run_configuration, write_data
 
 

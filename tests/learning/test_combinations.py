@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from aggregator.store import RunStore
-from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.records import run as rules
 from shared.exchange.records.run import Combination
@@ -27,6 +26,7 @@ from shared.learning.combine import Answers, Combined, distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.run_checks import check_together
+from studies.simulation import run_rounds
 from tests.federation.running import run_configuration
 from tests.learning.quadratic import know_the_task, run_of, sites_of, w_of
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.tensors import TensorList
@@ -38,6 +37,7 @@ from site_client.configuration import Policy
 from site_client.final import CARD, SiteModelCard, open_final
 from site_client.predict import evaluate_labelled, predict
 from site_client.train import Files, Trainer
+from studies.simulation import open_sites, run_rounds
 from tests.federation.running import POLICY, run_configuration, staging_run, write_data
 from tests.learning.fixtures_file import cases
 

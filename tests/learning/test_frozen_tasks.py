@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from deploy.local.rounds import run_rounds
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.data.augmentation import Augmentation
@@ -19,6 +18,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
 from shared.learning.tasks.classification import balancing
 from shared.learning.training import Epoch, plan_batches
+from studies.simulation import run_rounds
 from tests.learning.dealt import opened_anew
 from tests.learning.small_sites import LABELS, SEVERITIES, write_small
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from deploy.local.rounds import run_rounds
 from deploy.local.synthetic_octa import WIDE, write_site
 from shared.errors import ConfigurationError, DataError, Stopped
 from shared.exchange.records.run import Privacy
@@ -31,6 +30,7 @@ from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentatio
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with
+from studies.simulation import run_rounds
 from tests.federation.running import run_configuration, staging_run, write_data
 
 TASK = OctaSegmentation()

@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
-from deploy.local.rounds import open_sites, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.learning.combine import Answers, Combined
@@ -29,6 +28,7 @@ from shared.learning.schedules import order_of_asking
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
 from shared.learning.training import Epoch, plan_batches, train_epoch
+from studies.simulation import open_sites, run_rounds
 from tests.learning.quadratic import Point, Quadratic, know_the_task, run_of, sites_of, w_of
 
 OPTIONS = {

@@ -12,7 +12,6 @@ from torch import nn
 
 from aggregator.cli import main as aggregator
 from aggregator.setup import initialise
-from deploy.local.rounds import POOLED, open_public, open_sites, pooled, run_rounds
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
 from shared.learning.batch_norm import batch_norms
@@ -30,6 +29,7 @@ from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation import OctaSegmentation
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
+from studies.simulation import POOLED, open_public, open_sites, pooled, run_rounds
 from tests.federation.running import TINY, make_data, run_configuration, staging_run
 
 STILL = {"copies": 1, "pixel_dropout": [0, 0]}

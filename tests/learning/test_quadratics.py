@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 
 from aggregator.store import RunStore
-from deploy.local.rounds import run_rounds
 from shared.learning.combinations.contract import Rule
+from studies.simulation import run_rounds
 from tests.learning.fixtures_file import cases
 from tests.learning.quadratic import know_the_task, run_of, sites_of, w_of
 

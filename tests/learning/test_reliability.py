@@ -12,7 +12,6 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
-from deploy.local.rounds import open_public
 from deploy.local.synthetic_fundus import CLINIC, write_graded_site
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import METRICS, RELIABILITY
@@ -42,6 +41,7 @@ from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.disclosure import reliability
 from site_client.train import Files, Trainer
+from studies.simulation import open_public
 from tests.yaml_texts import in_yaml
 
 GRADING, SEGMENTING = task_named("dr_staging"), task_named("octa_segmentation")

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.rounds import run_rounds
 from deploy.local.synthetic_signals import write_wave
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
@@ -30,6 +29,7 @@ from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, divided
 from site_client.configuration import Policy
 from site_client.policy import excesses
+from studies.simulation import run_rounds
 from tests.learning.dealt import image, opened_anew, sets_anew
 from tests.learning.small_sites import SIGNALS, write_small
 
