@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from aggregator import rounds
@@ -19,15 +20,16 @@ from aggregator.results import best_so_far, choose_final, run_outcome, run_stand
 from aggregator.site import Site
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
-from shared.errors import DropfedError, RejectedError
+from shared.errors import DropfedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
-from shared.exchange.encoding import decode, encode
+from shared.exchange.encoding import encode
 from shared.exchange.encryption import Ciphertext, encrypt
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.run import BelowLast
-from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
 from shared.exchange.signing import canonical
@@ -35,13 +37,14 @@ from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
 from shared.folder.stopping import cut_after
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import UNANSWERED, check_answer, decide, together
-from shared.learning.methods.contract import MODEL, Method
+from shared.learning.answers import UNANSWERED
+from shared.learning.methods.contract import Method
 from shared.learning.outcome import Outcome, Standstill
+from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.tolerance import HeldOutSet
-from shared.trouble import Trouble, UnexpectedError, held_against, tolerate_unwritable
+from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class Daemon:
         self._heldout = heldout
         self._method = method
         self._aggregation = aggregation
+        self._engine = RoundEngine(store, method, aggregation)
         self._score_name = score_name
         self._stop = stop
         self._news = news
@@ -123,7 +127,7 @@ class Daemon:
             has_acted = [self._act_or_put_off(action) for action in rounds.decide(self._facts())]
             for site in self._sites.values():
                 if site.channel is not None:
-                    site.attend(awaited(site.channel, self._run.run, self._store.round_no))
+                    site.attend(awaited(site.channel.ledger, self._run.run, self._store.round_no))
             if not any(has_acted):
                 self._news.wait(LONGEST_WAIT_S)
         except DropfedError:
@@ -150,7 +154,7 @@ class Daemon:
     @property
     def outcome(self) -> Outcome | None:
         """What the run came to, once every site's folder has its end; else None."""
-        return run_outcome(self._store, self._channels) if self._is_over() else None
+        return run_outcome(self._store, self._ledgers) if self._is_over() else None
 
     @property
     def final_model(self) -> Path | None:
@@ -161,13 +165,17 @@ class Daemon:
         if not self._store.is_over:
             return False
         is_all_signed = not rounds.decide(self._facts())
-        return is_all_signed and not any(channel.has_unpublished for channel in self._channels.values())
+        return is_all_signed and not any(channel.outbox.has_unpublished for channel in self._channels.values())
 
     # --- facts ---------------------------------------------------------------------------------------------
 
     @property
     def _channels(self) -> Mapping[str, Channel]:
         return {name: site.channel for name, site in self._sites.items() if site.channel is not None}
+
+    @property
+    def _ledgers(self) -> Mapping[str, Mirror]:
+        return {name: channel.ledger for name, channel in self._channels.items()}
 
     def _facts(self) -> rounds.RunFacts:
         store = self._store
@@ -209,8 +217,8 @@ class Daemon:
         looked = [self._looks_at_stop.has_come(site) or site.is_in_trouble for site in self._sites.values()]
         return all(looked)
 
-    def _exchange(self, site: Site) -> Channel | None:
-        return None if self._leaves_out(site) else site.channel
+    def _exchange(self, site: Site) -> Mirror | None:
+        return None if site.channel is None or self._leaves_out(site) else site.channel.ledger
 
     def _leaves_out(self, site: Site) -> bool:
         """Whether the run is encrypted and a site that was enrolled only since the launch has no key for it."""
@@ -304,14 +312,14 @@ class Daemon:
         It is read before the facts are once more: a message that the folder-sync worker accepts in between is not
         answered, and one that forbids the action is seen.
         """
-        newest = self._channels[site].last_from_peer()
+        newest = self._ledgers[site].last_from_peer()
         return newest.digest if newest else self._sites[site].card_digest
 
     def _choose_final(self, ended: str) -> None:
         store, run, in_turn = self._store, self._run, self._method.in_turn
         store.clear_round(store.round_no)
         self._forget_ciphertexts()
-        card = choose_final(store, self._channels, run, self._score_name, ended, in_turn=in_turn)
+        card = choose_final(store, self._ledgers, run, self._score_name, ended, in_turn=in_turn)
         self._aggregation.choose(card.chosen_round)
         store.write_card(card)
         newest = min(store.round_no, run.rounds)
@@ -321,7 +329,7 @@ class Daemon:
 
     def _tell_standstills(self) -> None:
         """Log what keeps the run from coming to anything: once when it begins, and once when it is over."""
-        found = run_standstills(self._store, self._channels, self._score_name)
+        found = run_standstills(self._store, self._ledgers, self._score_name)
         for kind in found.keys() - self._standstills:
             logger.warning("%s", found[kind])
         for kind in self._standstills - found.keys():
@@ -332,7 +340,7 @@ class Daemon:
         """Keep of our own aggregates as many as the run's rule keeps of the rounds, and the best one."""
         if self._run.keep.startswith("last "):
             oldest = round_no - int(self._run.keep.removeprefix("last "))
-            best = best_so_far(self._store, self._channels, self._score_name)
+            best = best_so_far(self._store, self._ledgers, self._score_name)
             self._store.prune_aggregates({best, *range(oldest, round_no + 1)})
 
     def _sign(self, site: str, ref: MessageRef, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:
@@ -340,7 +348,7 @@ class Daemon:
         hidden = {name for name in shared if encrypts(self._run.encrypt, name)}
         known = {name: self._entry_of(path) for name, path in shared.items() if name not in hidden}
         encrypted = {name: self._ciphertext_of(shared[name]) for name in hidden}
-        self._channels[site].sign(
+        self._channels[site].outbox.sign(
             ref, files, in_reply_to=in_reply_to, known=known, encrypted=encrypted, wire=self._run.wire
         )
 
@@ -384,46 +392,19 @@ class Daemon:
             self._entries[sent] = encode(aggregate, sent, self._tensors, wire)
         return sent
 
-    def _received(self, site: str, round_no: int) -> Path:
-        """A site's model of a round, in the plain form.
-
-        Raises:
-            RejectedError: it does not hold the run's tensors in the run's form.
-        """
-        ref = MessageRef("update", self._run.run, round_no)
-        model, wire = self._channels[site].path(ref, names.SITE_MODEL), self._run.wire
-        if wire == PLAIN:
-            return model
-        plain, before = self._store.answer_path(round_no, site), self._store.aggregate_for(round_no - 1, site)
-        if not plain.exists():
-            decode(model, plain, self._tensors, wire, before, shown_as=f"{ref.path}/{names.SITE_MODEL}")
-        return plain
-
     def _digest(self, site: str, kind: names.Kind, round_no: int = 0) -> str | None:
-        message = self._channels[site].message(MessageRef(kind, self._run.run, round_no))
+        message = self._ledgers[site].message(MessageRef(kind, self._run.run, round_no))
         return message.digest if message else None
 
     def _check(self, site: str, round_no: int) -> Scored:
         """The tolerance check of one answer."""
-        channel, ref = self._channels[site], MessageRef("update", self._run.run, round_no)
-        if (refusal := channel.refusal(ref)) is not None:
+        ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
+        if (refusal := ledger.refusal(ref)) is not None:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(refusal))
-        if (message := channel.message(ref)) is None:
+        if (message := ledger.message(ref)) is None:
             raise ValueError(f"{ref.path} was not answered")
-        trains = round_no <= self._run.rounds
         self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
-        try:
-            with held_against(ref.path):
-                theta, spent = check_answer(
-                    message, lambda name: channel.path(ref, name), self._run, self._sharing, self._method
-                )
-                model = f"{ref.path}/{names.SITE_MODEL}"
-                score = self._heldout.score(self._received(site, round_no), model) if trains else None
-                if trains:
-                    self._aggregation.require_plausible(ref, site, self._files(round_no, site))
-        except RejectedError as error:
-            return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
-        return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason="")
+        return self._engine.check(message, site, partial(ledger.path, ref), score=self._heldout.score)
 
     def _limit(self, round_no: int) -> float | None:
         """What a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
@@ -445,59 +426,36 @@ class Daemon:
 
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
         participants, limit = self._store.participants(round_no), self._limit(round_no)
-        return decide(
-            self._run,
-            round_no,
-            together(
-                self._run,
-                round_no,
-                {site: self._store.score(round_no, site) for site in participants},
-                limit=limit,
-                answer=lambda site: self._answer(round_no, site),
-                aggregation=self._aggregation,
-            ),
-            limit=limit,
-            answer=lambda site: self._answer(round_no, site),
-            withdrawn={site for site in participants if withdrawal_of(self._channels[site], self._run.run) is not None},
-            aggregation=self._aggregation,
-        )
+        checked = {site: self._store.score(round_no, site) for site in participants}
+        answer = partial(self._answer, round_no)
+        withdrawn = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
+        scored = self._engine.together(round_no, checked, limit=limit, answer=answer)
+        return self._engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn)
 
     def _answer(self, round_no: int, site: str) -> Answer:
         """A site's answer that passed the checks."""
+        ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
         scored = self._store.score(round_no, site)
         theta = finite(scored.theta) if scored and scored.theta else None
-        return Answer(self._files(round_no, site), training_images(self._channels[site], self._run.run), theta)
-
-    def _files(self, round_no: int, site: str) -> dict[str, Path]:
-        """A site's tensor files of a round in the plain form, by group."""
-        ref, trains = MessageRef("update", self._run.run, round_no), round_no <= self._run.rounds
-        files = {MODEL: self._received(site, round_no)} if trains else {}
-        for group in self._sharing.groups(ref.kind, trains=trains):
-            files[group] = self._channels[site].path(ref, names.state_file(group))
-        return files
+        files = self._engine.files(site, round_no, partial(ledger.path, ref))
+        return Answer(files, training_images(ledger, self._run.run), theta)
 
     def _aggregate(self, round_no: int) -> None:
         verdicts = self._store.verdicts(round_no) or {}
-        weights = {site: finite(verdict.weight) for site, verdict in verdicts.items() if verdict.weight is not None}
-        weights = {site: weight for site, weight in weights.items() if weight > 0}
-        if weights:
-            answers = {site: self._answer(round_no, site) for site in weights}
-            try:
-                self._entries |= self._aggregation.aggregate(round_no, answers, weights)
-            except OverflowError as error:
-                logger.error("round %d: %s: the global model stays as it was", round_no, error)
-            else:
-                return
-        elif self._store.stop_requested and all(verdict.status in UNANSWERED for verdict in verdicts.values()):
-            logger.info("round %d was stopped before anybody had answered: the global model stays as it was", round_no)
-        else:
-            many = (
-                "too few models were"
-                if any(each.status == "accepted" for each in verdicts.values())
-                else "no model was"
-            )
-            logger.error("round %d: %s accepted, the global model stays as it was", round_no, many)
-        self._aggregation.leave(round_no)
+        stays = "the global model stays as it was"
+        try:
+            self._entries |= self._engine.combine(round_no, verdicts, partial(self._answer, round_no))
+        except OverflowError as error:
+            logger.error("round %d: %s: %s", round_no, error, stays)
+            return
+        if given_weights(verdicts):
+            return
+        if self._store.stop_requested and all(verdict.status in UNANSWERED for verdict in verdicts.values()):
+            logger.info("round %d was stopped before anybody had answered: %s", round_no, stays)
+            return
+        is_any = any(each.status == "accepted" for each in verdicts.values())
+        many = "too few models were" if is_any else "no model was"
+        logger.error("round %d: %s accepted, %s", round_no, many, stays)
 
 
 class _Looks:
@@ -515,10 +473,6 @@ class _Looks:
         if site.name not in self._asked:
             self._asked[site.name] = site.request_look()
         return site.looked >= self._asked[site.name]
-
-
-def _text(number: float | None) -> str | None:
-    return None if number is None else decimal_text(number)
 
 
 class _Waiting:

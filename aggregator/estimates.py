@@ -8,19 +8,19 @@ from itertools import pairwise
 from statistics import median
 
 from aggregator.store import RunStore
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import time_text
 
 
-def round_began(channels: Mapping[str, Channel], run: str, round_no: int) -> float | None:
+def round_began(channels: Mapping[str, Mirror], run: str, round_no: int) -> float | None:
     """When a round was first signed for a site, in seconds since 1970; None before that."""
     asked = [_signed(channel, MessageRef("round", run, round_no)) for channel in channels.values()]
     return min((each for each in asked if each is not None), default=None)
 
 
-def end_is_expected(store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel], now: float) -> str | None:
+def end_is_expected(store: RunStore, run: RunConfiguration, channels: Mapping[str, Mirror], now: float) -> str | None:
     """When the run ends if each further round, the closing one too, takes as long as the median of the past ones."""
     began = [round_began(channels, run.run, round_no) for round_no in range(1, store.round_no + 1)]
     took = [later - earlier for earlier, later in pairwise(began) if earlier is not None and later is not None]
@@ -30,7 +30,7 @@ def end_is_expected(store: RunStore, run: RunConfiguration, channels: Mapping[st
     return time_text(max(now, began[-1] + each) + left * each)
 
 
-def answer_is_expected(channel: Channel, run: RunConfiguration, round_no: int) -> str | None:
+def answer_is_expected(channel: Mirror, run: RunConfiguration, round_no: int) -> str | None:
     """When a site's answer to an open round comes if it takes as long as the median of its past ones."""
     asked = _signed(channel, MessageRef("round", run.run, round_no))
     refs = [
@@ -46,6 +46,6 @@ def answer_is_expected(channel: Channel, run: RunConfiguration, round_no: int) -
     return time_text(asked + median(took))
 
 
-def _signed(channel: Channel, ref: MessageRef) -> float | None:
+def _signed(channel: Mirror, ref: MessageRef) -> float | None:
     message = channel.message(ref)
     return datetime.fromisoformat(message.manifest.created).timestamp() if message else None

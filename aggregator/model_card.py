@@ -27,8 +27,8 @@ from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard
@@ -137,7 +137,7 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
     }
 
 
-def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping[str, Channel]) -> Document:
+def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping[str, Mirror]) -> Document:
     """What the file is.
 
     Raises:
@@ -166,7 +166,7 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping
     }
 
 
-def _site(work: Path, site: str, channel: Channel | None, card: FinalCard, report: Document) -> Document:
+def _site(work: Path, site: str, channel: Mirror | None, card: FinalCard, report: Document) -> Document:
     """What one site brought and said."""
     said = report["sites"][site]
     received = next((each for each in report["rounds"] if each["received_aggregate"] == card.chosen_round), None)
@@ -204,7 +204,7 @@ def _total(sites: Mapping[str, Document], split: str) -> int | None:
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
 
-def _contribution(channel: Channel | None, run: str, site: Document) -> Document | None:
+def _contribution(channel: Mirror | None, run: str, site: Document) -> Document | None:
     """A site's last answer that is in the model: its manifest names the one before it, and so on to the first."""
     if not site["rounds_in_the_model"]:
         return None
@@ -212,12 +212,12 @@ def _contribution(channel: Channel | None, run: str, site: Document) -> Document
     return {"round": last, "manifest": _digest(channel, MessageRef("update", run, last))}
 
 
-def _digest(channel: Channel | None, ref: MessageRef) -> str | None:
+def _digest(channel: Mirror | None, ref: MessageRef) -> str | None:
     message = channel.message(ref) if channel else None
     return message.digest if message else None
 
 
-def _times(channels: Mapping[str, Channel], ref: MessageRef) -> list[str]:
+def _times(channels: Mapping[str, Mirror], ref: MessageRef) -> list[str]:
     """When the messages at a place were signed."""
     messages = [channel.message(ref) for channel in channels.values()]
     return [message.manifest.created for message in messages if message]

@@ -12,19 +12,18 @@ from aggregator.configuration import MADE_BY
 from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.facts import ending_of, is_owed_end
 from aggregator.results import run_outcome, run_standstills
-from aggregator.site import is_published, lacks_messages, open_channel
+from aggregator.site import is_published, lacks_messages, open_ledger
 from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.run import RunConfiguration, round_name
 from shared.exchange.records.values import sentence, time_text
-from shared.folder.local import LocalFolder
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import chosen_text
@@ -33,17 +32,14 @@ from shared.learning.tasks import SELECTION_SCORES
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
 
-def read_channels(work: Path, sites: list[str], own_key: EncryptionKey | None = None) -> dict[str, Channel]:
+def read_channels(work: Path, sites: list[str], own_key: EncryptionKey | None = None) -> dict[str, Mirror]:
     """The exchange with each enrolled site as the work directory remembers it.
 
     Args:
         own_key: the aggregator's, where it matters that a payload was encrypted; else no secret is read.
     """
     homes = {site: work / "sites" / site for site in sites}
-    channels = {
-        site: open_channel(home, LocalFolder(home / "mirror"), key=None, encryption_key=own_key)
-        for site, home in homes.items()
-    }
+    channels = {site: open_ledger(home, encryption_key=own_key) for site, home in homes.items()}
     return {site: channel for site, channel in channels.items() if channel is not None}
 
 
@@ -54,7 +50,7 @@ class Reading:
     work: Path
     store: RunStore
     run: RunConfiguration
-    channels: Mapping[str, Channel]
+    channels: Mapping[str, Mirror]
 
 
 Read = TypeVar("Read")
@@ -163,7 +159,7 @@ def overview_text(state: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[str]:
+def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Mirror]) -> list[str]:
     """The sites that owe an answer now; at the end, those whose folder still has to take something."""
     if store.is_over:
         return [site for site, channel in channels.items() if _is_owed(work / "sites" / site, channel, store)]
@@ -180,7 +176,7 @@ def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Ma
     ]
 
 
-def _is_owed(home: Path, channel: Channel, store: RunStore) -> bool:
+def _is_owed(home: Path, channel: Mirror, store: RunStore) -> bool:
     """Whether a site's folder still has to take something of a run that is over."""
     return lacks_messages(home, channel) or is_owed_end(home.name, channel, store, store.run)
 
@@ -259,7 +255,7 @@ def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
         return None, None
 
 
-def _new_key(channel: Channel | None) -> str | None:
+def _new_key(channel: Mirror | None) -> str | None:
     """Which key a site signs with, if another than it was enrolled with."""
     if channel is None or not channel.peer.handovers:
         return None
@@ -267,7 +263,7 @@ def _new_key(channel: Channel | None) -> str | None:
     return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {newest.created}"
 
 
-def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any] | None:
+def _heartbeat(path: Path, channel: Mirror | None, now: float) -> dict[str, Any] | None:
     """What the site last said of itself, as the folder-sync worker kept it; None before it said anything, or if it is
     damaged.
 
@@ -277,7 +273,7 @@ def _heartbeat(path: Path, channel: Channel | None, now: float) -> dict[str, Any
         return None
     try:
         heard = path.stat().st_mtime
-        status = channel.open_status(path.read_bytes())
+        status = channel.peer.open_status(path.read_bytes())
     except RejectedError:
         return None
     said = status.model_dump(include={"time", "phase", "run", "round", "progress_percent", "trouble"})
@@ -313,7 +309,7 @@ def _phase(reading: Reading, site: str) -> str:
     return f"works on {which}" if sent and is_published(home, sent) else f"is being sent {which}"
 
 
-def _at_the_end(home: Path, store: RunStore, channel: Channel, withdrew: str | None) -> str:
+def _at_the_end(home: Path, store: RunStore, channel: Mirror, withdrew: str | None) -> str:
     """Of a site that did not end the run itself."""
     consent, is_owed = consent_of(channel, store.run), _is_owed(home, channel, store)
     if channel.message(MessageRef("offer", store.run)) is None:
@@ -325,7 +321,7 @@ def _at_the_end(home: Path, store: RunStore, channel: Channel, withdrew: str | N
     return f"is being sent the final model{too_late}" if is_owed else f"finished{too_late}"
 
 
-def _before_consent(home: Path, channel: Channel, run: str) -> str:
+def _before_consent(home: Path, channel: Mirror, run: str) -> str:
     offer = channel.message(MessageRef("offer", run))
     if offer is None:
         return "not asked"

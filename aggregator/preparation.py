@@ -19,7 +19,7 @@ from torch import nn
 from aggregator.configuration import FILE, MADE_BY, AggregatorConfiguration, open_folder, read_configuration
 from aggregator.facts import is_owed_end
 from aggregator.setup import KEY_FILE
-from aggregator.site import open_channel, read_invite
+from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
 from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError, DataError
@@ -31,7 +31,6 @@ from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, RunConfigura
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Record
 from shared.exchange.signing import SigningKey
-from shared.folder.local import LocalFolder
 from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
 from shared.learning.batch_norm import buffers_kept
@@ -332,8 +331,8 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
 def _sites_owed_end(work: Path, store: RunStore) -> list[str]:
     """The sites for which the end of a run that is over is not signed."""
     homes = {site: work / "sites" / site for site in store.configuration().sites}
-    channels = {site: open_channel(home, LocalFolder(home / "mirror"), key=None) for site, home in homes.items()}
-    return [site for site, channel in channels.items() if channel and is_owed_end(site, channel, store, store.run)]
+    ledgers = {site: open_ledger(home) for site, home in homes.items()}
+    return [site for site, ledger in ledgers.items() if ledger and is_owed_end(site, ledger, store, store.run)]
 
 
 def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration) -> list[str]:
@@ -359,9 +358,9 @@ def _require_keys(work: Path, run: RunConfiguration, site: str) -> None:
     if run.encrypt == "none" or not (work / KEY_FILE).exists():
         return
     own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
-    channel = open_channel(home, LocalFolder(home / "mirror"), SigningKey.at(work / KEY_FILE), own)
-    if channel is not None:
-        channel.require_keys(run.run)
+    ledger = open_ledger(home, key=SigningKey.at(work / KEY_FILE).public, encryption_key=own)
+    if ledger is not None:
+        ledger.require_keys(run.run)
 
 
 def _begun(

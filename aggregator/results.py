@@ -9,7 +9,7 @@ from functools import partial
 
 from aggregator.store import RunStore, metrics_of
 from shared.errors import RejectedError
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow, Split
@@ -18,20 +18,20 @@ from shared.learning.outcome import Outcome, Scores, Standstill, outcome_by_tabl
 
 
 def received_model_rows(
-    store: RunStore, channels: Mapping[str, Channel], split: Split
+    store: RunStore, channels: Mapping[str, Mirror], split: Split
 ) -> dict[int, dict[str, MetricsRow]]:
     """By aggregate number and site: the row of the received model on ``split``. What is absent is absent."""
     return received_rows(_tables(store, channels, range(1, store.round_no + 1)), split)
 
 
-def best_so_far(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> int:
+def best_so_far(store: RunStore, channels: Mapping[str, Mirror], score_name: str) -> int:
     """The aggregate that would be chosen now."""
     return best_of(_kept(store), validation_means(received_model_rows(store, channels, "validation"), score_name))
 
 
 def choose_final(
     store: RunStore,
-    channels: Mapping[str, Channel],
+    channels: Mapping[str, Mirror],
     run: RunConfiguration,
     score_name: str,
     ended: str,
@@ -44,7 +44,7 @@ def choose_final(
     return choose(run, tables, verdicts, kept=_kept(store), score_name=score_name, ended=ended, in_turn=in_turn)
 
 
-def run_outcome(store: RunStore, channels: Mapping[str, Channel]) -> Outcome | None:
+def run_outcome(store: RunStore, channels: Mapping[str, Mirror]) -> Outcome | None:
     """What a run came to; None while it goes on."""
     if not store.is_over:
         return None
@@ -52,7 +52,7 @@ def run_outcome(store: RunStore, channels: Mapping[str, Channel]) -> Outcome | N
     return outcome_by_tables(store.configuration(), store.card(), store.aborted(), read_tables)
 
 
-def run_standstills(store: RunStore, channels: Mapping[str, Channel], score_name: str) -> dict[Standstill, str]:
+def run_standstills(store: RunStore, channels: Mapping[str, Mirror], score_name: str) -> dict[Standstill, str]:
     """What keeps a run that goes on from coming to anything, a sentence each."""
     if store.is_over:
         return {}
@@ -61,12 +61,12 @@ def run_standstills(store: RunStore, channels: Mapping[str, Channel], score_name
     return standstills(store.configuration(), verdicts, _scores(store, channels, verdicts, score_name), score_name)
 
 
-def _scores(store: RunStore, channels: Mapping[str, Channel], rounds: Collection[int], score_name: str) -> Scores:
+def _scores(store: RunStore, channels: Mapping[str, Mirror], rounds: Collection[int], score_name: str) -> Scores:
     """What the sites told in these rounds of the aggregates that they had received."""
     return reported_scores(received_rows(_tables(store, channels, rounds), "validation"), score_name)
 
 
-def _tables(store: RunStore, channels: Mapping[str, Channel], rounds: Collection[int]) -> Tables:
+def _tables(store: RunStore, channels: Mapping[str, Mirror], rounds: Collection[int]) -> Tables:
     """Every table of these rounds that can be read."""
     tables: dict[int, dict[str, list[MetricsRow]]] = {}
     for round_no in rounds:

@@ -6,11 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 from aggregator.facts import ending_of
-from aggregator.inbox import look
+from aggregator.look import look
 from aggregator.store import withdrawal_of
 from shared.errors import (
     ActionRequiredError,
@@ -25,6 +24,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.encryption import EncryptionKey
+from shared.exchange.mirror import MIRROR, Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import parse_json
 from shared.exchange.readme import README_TEXT
@@ -34,7 +34,7 @@ from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import now_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import Message, Peer, open_federation, open_record, open_site_card, open_yaml
+from shared.exchange.trust import Message, Peer, open_federation, open_record, open_site_card
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import disk_trouble, read_private, write_file
 from shared.folder.forbearing import ForbearingFolder
@@ -118,7 +118,7 @@ class Site:
 
     def attend(self, awaited: MessageRef | None) -> None:
         """Tell the folder-sync worker what to wait for first of all, and that something may have been signed."""
-        if awaited != self._awaited or (self.channel and self.channel.has_unpublished):
+        if awaited != self._awaited or (self.channel and self.channel.outbox.has_unpublished):
             self._awaited = awaited
             self._wake.set()
 
@@ -127,7 +127,7 @@ class Site:
         if run.encrypt == "none" or self.channel is None:
             return None
         try:
-            self.channel.require_keys(run.run)
+            self.channel.ledger.require_keys(run.run)
         except ConfigurationError as error:
             return str(error)
         return None
@@ -136,7 +136,7 @@ class Site:
     def has_unread_withdrawal(self) -> bool:
         """Whether looks have shown a withdrawal that the site has signed, and that could not be taken yet."""
         channel = self.channel
-        return channel is not None and not all(map(channel.is_settled, list(self._noticed)))
+        return channel is not None and not all(map(channel.ledger.is_settled, list(self._noticed)))
 
     @property
     def has_to_prune(self) -> bool:
@@ -204,23 +204,24 @@ class Site:
             happened = self._enrol()
             self.looked = asked
             return happened
-        if self.channel.has_unpublished:
+        if self.channel.outbox.has_unpublished:
             if not self._is_newest:
                 self._require_newest(self.channel)
             self._has_noted = self._has_pruned = False
-            self.channel.publish()
+            self.channel.outbox.publish()
             self._note_published(self.channel)
             return True
         if not self._has_noted:
             self._note_published(self.channel)
         if not self._has_pruned:
-            for message in self.channel.own_messages()[-1:]:
-                self.channel.prune(message.ref.run)
+            for message in self.channel.ledger.own_messages()[-1:]:
+                self.channel.outbox.prune(message.ref.run)
             self._has_pruned = True
             self._on_news()
         channel, searches = self.channel, asked > self.looked
         seen = look(
-            channel,
+            channel.ledger,
+            channel.inbox,
             self._awaited,
             searches=searches,
             noticed=self._noticed,
@@ -239,11 +240,11 @@ class Site:
             ActionRequiredError: the site has accepted a message of ours that is not here.
         """
         try:
-            accepted = channel.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
+            accepted = channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
         except (NotFoundError, RejectedError):
             return
         head = accepted.aggregator_head
-        if head.seq and head not in [message.head for message in channel.own_messages()]:
+        if head.seq and head not in [message.head for message in channel.ledger.own_messages()]:
             raise ActionRequiredError(
                 f"{self.name} has our message number {head.seq}, which is not in {self._home}: this work directory is "
                 "an old copy, from which nothing is sent; put back the newest, and launch from that"
@@ -252,28 +253,28 @@ class Site:
 
     def _note_published(self, channel: Channel) -> None:
         """Keep how far the folder has what we signed where ``status`` finds it."""
-        write_file(self._home / PUBLISHED, canonical(channel.published_head.model_dump()))
+        write_file(self._home / PUBLISHED, canonical(channel.outbox.published_head.model_dump()))
         self._has_noted = True
 
     def _fetch(self, channel: Channel, ref: MessageRef, manifest: bytes) -> bool:
-        answered = channel.message(ref.answers) if ref.answers else None
+        answered = channel.ledger.message(ref.answers) if ref.answers else None
         try:
-            message = channel.fetch(
+            message = channel.inbox.fetch(
                 ref,
                 manifest,
                 answers=(answered.digest,) if answered else (),
-                max_weights_bytes=_max_weights_bytes(channel, ref),
+                max_weights_bytes=_max_weights_bytes(channel.ledger, ref),
             )
         except DoubtfulError:
             raise
         except RejectedError as error:
-            channel.refuse(ref, error, manifest)
+            channel.ledger.refuse(ref, error, manifest)
         else:
             if message is None:
                 return False
         if ref.kind == "withdrawal":
-            late = " when that was over" if ending_of(channel, ref.run) != "withdrawn" else ""
-            why = withdrawal_of(channel, ref.run)
+            late = " when that was over" if ending_of(channel.ledger, ref.run) != "withdrawn" else ""
+            why = withdrawal_of(channel.ledger, ref.run)
             logger.warning("%s withdraws from run %s%s: %s", self.name, ref.run, late, why)
         return True
 
@@ -295,7 +296,7 @@ class Site:
         self._heard = heard
         try:
             content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
-            status = channel.open_status(content)
+            status = channel.inbox.open_status(content)
         except NotFoundError:
             return True
         except RejectedError as error:
@@ -310,7 +311,7 @@ class Site:
         if path.exists() and path.read_bytes() == content:
             return True
         write_file(path, content)
-        return status.own_head.seq > channel.peer_head.seq
+        return status.own_head.seq > channel.ledger.peer_head.seq
 
     # --- enrolment -----------------------------------------------------------------------------------------
 
@@ -353,7 +354,16 @@ class Site:
         return digest_of((self._home / "mirror" / names.SITE_CARD).read_bytes())
 
     def _open_channel(self) -> None:
-        self.channel = open_channel(self._home, self._folder, self._key, self._encryption_key)
+        """Begin the exchange; nothing yet with a site that is not enrolled."""
+        if (federation := _enrolled_in(self._home, self._key.public)) is not None:
+            self.channel = Channel(
+                self._home,
+                self._folder,
+                me=AGGREGATOR,
+                key=self._key,
+                peer=_peer(federation),
+                encryption_key=self._encryption_key,
+            )
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
@@ -370,29 +380,34 @@ def _shows_no_change(before: Entry | None, now: Entry) -> bool:
     return before is not None and now.mark is not None and (before.size, before.mark) == (now.size, now.mark)
 
 
-def open_channel(
-    home: Path, folder: Folder, key: SigningKey | None, encryption_key: EncryptionKey | None = None
-) -> Channel | None:
-    """The exchange with a site whose files are in ``home``, or None until it is enrolled: its card is written last.
+def open_ledger(home: Path, *, key: str | None = None, encryption_key: EncryptionKey | None = None) -> Mirror | None:
+    """What was exchanged with a site whose files are in ``home``, or None until it is enrolled.
 
     Args:
-        key: None where it is only read: our own file there says the public half.
-        encryption_key: None where nothing is sent or fetched.
+        key: our public signing key; None: what our own file there says.
+        encryption_key: None where nothing that is encrypted is read.
     """
-    mirror = home / "mirror"
+    if (federation := _enrolled_in(home, key)) is None:
+        return None
+    public_key = federation.aggregator_key
+    return Mirror(home, me=AGGREGATOR, public_key=public_key, peer=_peer(federation), encryption_key=encryption_key)
+
+
+def _enrolled_in(home: Path, key: str | None) -> Federation | None:
+    """What says who takes part, or None until the site is enrolled: its card is written last."""
+    mirror = home / MIRROR
     if not (mirror / names.SITE_CARD).exists():
         return None
-    pinned = key.public if key else None
-    federation = open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=pinned)
-    peer = Peer(federation.federation, federation.site, federation.site, federation.site_key)
-    return Channel(
-        home, folder, me=AGGREGATOR, key=key or federation.aggregator_key, peer=peer, encryption_key=encryption_key
-    )
+    return open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=key)
 
 
-def lacks_messages(home: Path, channel: Channel) -> bool:
+def _peer(federation: Federation) -> Peer:
+    return Peer(federation.federation, federation.site, federation.site, federation.site_key)
+
+
+def lacks_messages(home: Path, ledger: Mirror) -> bool:
     """Whether the folder of the site whose files are in ``home`` is not known to have all that we signed for it."""
-    return _published_head(home).seq < channel.own_head.seq
+    return _published_head(home).seq < ledger.own_head.seq
 
 
 def is_published(home: Path, message: Message) -> bool:
@@ -411,20 +426,12 @@ def _published_head(home: Path) -> Head:
         return Head()
 
 
-def _max_weights_bytes(channel: Channel, ref: MessageRef) -> int:
+def _max_weights_bytes(ledger: Mirror, ref: MessageRef) -> int:
     """The most bytes of tensor files that a site's message at ``ref`` may bring."""
     if ref.kind != "update":
         return 0
     offer = MessageRef("offer", ref.run)
-    run, tensors = (channel.content(offer, name) for name in (names.RUN_CONFIGURATION, names.TENSORS))
-    return _largest(offer, run, tensors)
-
-
-@lru_cache(maxsize=4)  # asked for with every answer of every site, and a long list of tensors takes its time
-def _largest(offer: MessageRef, run: bytes, tensors: bytes) -> int:
-    wire = open_yaml(run, RunConfiguration, f"{offer.path}/{names.RUN_CONFIGURATION}").wire
-    sharing = open_yaml(tensors, Sharing, f"{offer.path}/{names.TENSORS}")
-    return max_weights_bytes(sharing, "update", wire)
+    return max_weights_bytes(ledger.record(offer, Sharing), "update", ledger.record(offer, RunConfiguration).wire)
 
 
 def read_invite(work: Path, site: str) -> Invite:

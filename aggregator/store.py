@@ -37,7 +37,7 @@ from shared.doors.schema import AnyRecord
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.order import Exchange
 from shared.exchange.reading import dump_yaml, parse_yaml
@@ -389,50 +389,49 @@ def if_another_launch(work: Path) -> str:
     )
 
 
-def consent_of(channel: Exchange, run: str) -> Consent | None:
+def consent_of(ledger: Exchange, run: str) -> Consent | None:
     """A site's answer to the offer, or None if there is none; an ill-formed one counts as no.
 
     Raises:
         ActionRequiredError: it is not as it was accepted.
     """
-    message = channel.message(ref := MessageRef("consent", run))
-    if message is None:
+    ref = MessageRef("consent", run)
+    if ledger.message(ref) is None:
         return None
     try:
         with held_against(ref.path):
-            return open_record(channel.content(ref, names.CONSENT), Consent, f"{ref.path}/{names.CONSENT}")
+            return ledger.record(ref, Consent)
     except RejectedError as error:
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
-def withdrawal_of(channel: Exchange, run: str) -> str | None:
+def withdrawal_of(ledger: Exchange, run: str) -> str | None:
     """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same.
 
     Raises:
         ActionRequiredError: it is not as it was accepted.
     """
     ref = MessageRef("withdrawal", run)
-    if (refusal := channel.refusal(ref)) is not None:
+    if (refusal := ledger.refusal(ref)) is not None:
         return sentence(refusal)
-    if channel.message(ref) is None:
+    if ledger.message(ref) is None:
         return None
     try:
         with held_against(ref.path):
-            content = channel.content(ref, names.WITHDRAWAL)
-            return open_record(content, Withdrawal, f"{ref.path}/{names.WITHDRAWAL}").reason or "it gave no reason"
+            return ledger.record(ref, Withdrawal).reason or "it gave no reason"
     except RejectedError as error:
         return sentence(str(error))
 
 
-def training_images(channel: Channel, run: str) -> int:
+def training_images(ledger: Mirror, run: str) -> int:
     """How many images a site that agreed said it trains on."""
-    consent = consent_of(channel, run)
+    consent = consent_of(ledger, run)
     if consent is None or not consent.agrees:
         raise ValueError("a site that did not agree trains on nothing")
     return consent.training_images
 
 
-def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:
+def metrics_of(ledger: Mirror, run: str, round_no: int) -> list[MetricsRow]:
     """The table of a site's answer in a round.
 
     Raises:
@@ -440,7 +439,7 @@ def metrics_of(channel: Channel, run: str, round_no: int) -> list[MetricsRow]:
         ActionRequiredError: it is not as it was accepted.
     """
     ref = MessageRef("update", run, round_no)
-    if channel.message(ref) is None:
+    if ledger.message(ref) is None:
         return []
     with held_against(ref.path):
-        return read_metrics(channel.content(ref, names.METRICS), f"{ref.path}/{names.METRICS}")
+        return read_metrics(ledger.content(ref, names.METRICS), f"{ref.path}/{names.METRICS}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
@@ -69,7 +69,7 @@ class Settled:
 
 
 def settle(
-    work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration, required: Requirements
+    work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration, required: Requirements
 ) -> Settled:
     """See which images a run would use. Nothing is written; the bytes of all files are looked at, and no pixel.
 
@@ -77,7 +77,7 @@ def settle(
         DataError: the folders cannot be read, or do not make the run's sets.
         ActionRequiredError: what is kept of earlier runs is missing or old.
     """
-    before = _after_all_others(work, channel, run.run)
+    before = _after_all_others(work, ledger, run.run)
     here, least = all_units(work, site), site.policy.minimum_count
     blocks = deal(before.division.blocks, here, least, bytes.fromhex(before.division.secret))
     found = find(run.task, here, blocks, least)
@@ -87,7 +87,7 @@ def settle(
     return Settled(before, blocks, found, sets, _rows(required.most_rows))
 
 
-def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Trainer, required: Requirements) -> Dataset:
+def commit(work: Path, ledger: Mirror, site: SiteConfiguration, trainer: Trainer, required: Requirements) -> Dataset:
     """Settle which images a run uses, and reserve what it may take of them. Done twice, it comes to the same.
 
     Returns:
@@ -99,9 +99,9 @@ def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Train
         ActionRequiredError: what it kept of earlier runs is missing or old, or this run may have been answered before.
     """
     policy, run = site.policy, trainer.run
-    _release_all_others(work, channel, run.run)
-    _require_unanswered(work, kept(work, agreed_runs(channel)).budget, run)
-    settled = settle(work, channel, site, run, required)
+    _release_all_others(work, ledger, run.run)
+    _require_unanswered(work, kept(work, agreed_runs(ledger)).budget, run)
+    settled = settle(work, ledger, site, run, required)
     before, sets = settled.before, settled.sets
     settled.require_allowed(run.run, policy)  # what can be known without reading an image is asked first
     dataset = trainer.open_dataset(settled.found.members(sets))
@@ -121,14 +121,14 @@ def commit(work: Path, channel: Channel, site: SiteConfiguration, trainer: Train
     return dataset
 
 
-def committed(work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration) -> Members:
+def committed(work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration) -> Members:
     """The units of each set of a run that this site agreed to, as far as their blocks are whole now.
 
     Raises:
         DataError: the images cannot be read.
         ActionRequiredError: too little of what was agreed to is left, or it was of an earlier division.
     """
-    found = kept(work, agreed_runs(channel))
+    found = kept(work, agreed_runs(ledger))
     agreed = found.budget.runs.get(run.run)
     if agreed is None or agreed.sets is None:
         raise ActionRequiredError(
@@ -151,13 +151,13 @@ def committed(work: Path, channel: Channel, site: SiteConfiguration, run: RunCon
     return members
 
 
-def release(work: Path, channel: Channel, run: str) -> None:
+def release(work: Path, ledger: Mirror, run: str) -> None:
     """Give back what a run that is over did not take, and forget the secret of its noise: who had it and the models
     could take the noise off.
     """
     try:
-        found = kept(work, agreed_runs(channel))
-        budget = _without_rest(work, channel, found.budget, run)
+        found = kept(work, agreed_runs(ledger))
+        budget = _without_rest(work, ledger, found.budget, run)
         if budget != found.budget:
             keep(work, Kept(found.division, budget))
     except ActionRequiredError as error:
@@ -165,13 +165,13 @@ def release(work: Path, channel: Channel, run: str) -> None:
     store.noise_path(work, run).unlink(missing_ok=True)
 
 
-def agreed_runs(channel: Channel) -> list[str]:
+def agreed_runs(ledger: Mirror) -> list[str]:
     """The runs that this site has agreed to, by its own messages."""
-    runs = [message.ref.run for message in channel.own_messages() if message.ref.kind == "consent"]
-    return [run for run in runs if (consent := store.consent(channel, run)) is not None and consent.agrees]
+    runs = [message.ref.run for message in ledger.own_messages() if message.ref.kind == "consent"]
+    return [run for run in runs if (consent := store.consent(ledger, run)) is not None and consent.agrees]
 
 
-def divide_anew(work: Path, channel: Channel) -> None:
+def divide_anew(work: Path, ledger: Mirror) -> None:
     """Begin a new division, as a person wants it. A run of which no budget is left counts with all it may have taken.
 
     Raises:
@@ -179,13 +179,13 @@ def divide_anew(work: Path, channel: Channel) -> None:
     """
     budget = budget_here(work)
     known = budget.runs if budget is not None else {}
-    renew(work, {**known, **{run: _worst_case(channel, run) for run in agreed_runs(channel) if run not in known}})
+    renew(work, {**known, **{run: _worst_case(ledger, run) for run in agreed_runs(ledger) if run not in known}})
     store.accept_restored(work)
 
 
-def _worst_case(channel: Channel, run: str) -> Agreed:
-    configuration, _ = store.offer(channel, run)
-    consent, required = store.consent(channel, run), requirements(configuration)
+def _worst_case(ledger: Mirror, run: str) -> Agreed:
+    configuration, _ = store.offer(ledger, run)
+    consent, required = store.consent(ledger, run), requirements(configuration)
     spending = _spending(configuration, required, consent.training_images) if consent is not None else None
     return Agreed(sets=None, rows=_rows(required.most_rows), private=spending)
 
@@ -271,29 +271,29 @@ def _rows(of_sets: dict[SplitName, int]) -> dict[SetName, int]:
 # --- what is given back ----------------------------------------------------------------------------------------
 
 
-def _after_all_others(work: Path, channel: Channel, run: str) -> Kept:
+def _after_all_others(work: Path, ledger: Mirror, run: str) -> Kept:
     """What is kept once all runs but one are over: that one came later, so no round of the others is answered any more.
 
     Raises:
         ActionRequiredError: as ``kept``.
     """
-    found = kept(work, agreed_runs(channel))
+    found = kept(work, agreed_runs(ledger))
     budget = found.budget
     for other in _open_besides(budget, run):
-        budget = _without_rest(work, channel, budget, other)
+        budget = _without_rest(work, ledger, budget, other)
     return Kept(found.division, budget)
 
 
-def _release_all_others(work: Path, channel: Channel, run: str) -> None:
-    for other in _open_besides(kept(work, agreed_runs(channel)).budget, run):
-        release(work, channel, other)
+def _release_all_others(work: Path, ledger: Mirror, run: str) -> None:
+    for other in _open_besides(kept(work, agreed_runs(ledger)).budget, run):
+        release(work, ledger, other)
 
 
 def _open_besides(budget: Budget, run: str) -> list[str]:
     return [other for other, agreed in budget.runs.items() if other != run and not agreed.is_over]
 
 
-def _without_rest(work: Path, channel: Channel, budget: Budget, run: str) -> Budget:
+def _without_rest(work: Path, ledger: Mirror, budget: Budget, run: str) -> Budget:
     """The budget in which a run that is over has what its answers took.
 
     An answer that is signed counts as sent. A private run gives nothing back if the secret of its noise is gone: then a
@@ -302,10 +302,10 @@ def _without_rest(work: Path, channel: Channel, budget: Budget, run: str) -> Bud
     agreed = budget.runs.get(run)
     if agreed is None or agreed.is_over or (agreed.private and not store.noise_path(work, run).exists()):
         return budget
-    if channel.message(MessageRef("consent", run)) is None:
+    if ledger.message(MessageRef("consent", run)) is None:
         return budget
-    configuration, _ = store.offer(channel, run)
-    answers = [channel.message(MessageRef("update", run, number)) for number in range(1, configuration.rounds + 2)]
+    configuration, _ = store.offer(ledger, run)
+    answers = [ledger.message(MessageRef("update", run, number)) for number in range(1, configuration.rounds + 2)]
     trained = sum(answer is not None and names.SITE_MODEL in answer.manifest.files for answer in answers)
     validated = sum(answer is not None for answer in answers) - trained
     spending = agreed.private

@@ -52,13 +52,13 @@ from shared.plurals import pluralize
 from shared.polling import Polling
 from shared.trouble import Trouble
 from site_client import rounds, store
+from site_client.arrivals import Arrivals
 from site_client.commitment import commit, committed, release
 from site_client.configuration import FILE, SiteConfiguration, note_running, other_site
 from site_client.disclosure import split_counts
 from site_client.facts import ending_of, may_leave, site_facts
 from site_client.final import keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
-from site_client.inbox import Inbox
 from site_client.limits import seconds_until
 from site_client.overview import what_it_waits_for
 from site_client.policy import judge
@@ -118,7 +118,7 @@ class Daemon:
         )
         self._folder = ListedFolder(retrying, has_tag=(work / HAS_TAG).exists())
         peer = Peer(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
-        self._channel = Channel(
+        self._channel = channel = Channel(
             work,
             self._folder,
             me=configuration.site,
@@ -126,9 +126,8 @@ class Daemon:
             peer=peer,
             encryption_key=EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE),
         )
-        self._inbox = Inbox(
-            self._folder, self._channel, lambda ref: self._heartbeat.beat("receiving", self._channel, ref)
-        )
+        self._ledger, self._outbox = channel.ledger, channel.outbox
+        self._arrivals = Arrivals(self._folder, channel, lambda ref: self._heartbeat.beat("receiving", channel, ref))
         self._trouble = Trouble(logger, configuration.site, "goes on.")
         self._card_published = False
         self._resting: Phase = "waiting"
@@ -145,7 +144,7 @@ class Daemon:
         note_running(self._work, self._configuration)
         self._heartbeat.begin(self._channel)
         service.ready()
-        is_enrolled = (self._channel.mirror / names.FEDERATION).exists()
+        is_enrolled = (self._ledger.root / names.FEDERATION).exists()
         waits = "" if is_enrolled else "; it waits for the aggregator, to accept this site's card"
         logger.info("site %s of %s started%s", self._configuration.site, self._configuration.federation, waits)
         with cut_after(self._stop, self._folder.interrupt):
@@ -188,7 +187,7 @@ class Daemon:
         Raises:
             Stopped: it is not.
         """
-        last = self._channel.last_from_peer()
+        last = self._ledger.last_from_peer()
         self._go_on_or_stop(last.ref.run if last and direction == "down" else None)
 
     def _rest(self) -> Phase:
@@ -210,12 +209,12 @@ class Daemon:
     def _tell_rest(self, resting: Phase) -> None:
         """Log why a ``--once`` run ended."""
         if resting != "paused":  # which was told
-            waits_for, _ = what_it_waits_for(self._work, self._configuration, self._channel)
+            waits_for, _ = what_it_waits_for(self._work, self._configuration, self._ledger)
             logger.info("nothing more to do now; this site waits for %s", waits_for)
 
     def consent(self, run: str) -> Consent | None:
         """What this site answered to the offer of a run, or None."""
-        return store.consent(self._channel, run)
+        return store.consent(self._ledger, run)
 
     def images(self, run: str) -> Dataset:
         """The hospital's images in the sets of a run that it agreed to, read once per run."""
@@ -225,21 +224,21 @@ class Daemon:
         return self._dataset[1]
 
     def _members(self, trainer: Trainer) -> Members:
-        return committed(self._work, self._channel, self._configuration, trainer.run)
+        return committed(self._work, self._ledger, self._configuration, trainer.run)
 
     # --- facts ---------------------------------------------------------------------------------------------
 
     def _facts(self, before: Turn) -> rounds.SiteFacts:
-        channel = self._channel
+        ledger = self._ledger
         return site_facts(
-            channel,
+            ledger,
             card_published=self._card_published,
-            enrolled=(channel.mirror / names.FEDERATION).exists(),
+            enrolled=(ledger.root / names.FEDERATION).exists(),
             paused=store.is_paused(self._work),
             may_train=not self._seconds_until_training(),
-            unpublished=channel.has_unpublished,
+            unpublished=self._outbox.has_unpublished,
             wants_to_leave=self._wants_to_leave,
-            unkept=unkept_final(self._work, channel, self._left_alone),
+            unkept=unkept_final(self._work, ledger, self._left_alone),
             looked=before is Turn.LOOKED,
         )
 
@@ -299,7 +298,7 @@ class Daemon:
                 return self._read_federation()
             case rounds.Publish():
                 self._heartbeat.beat("sending", self._channel)
-                self._channel.publish()
+                self._outbox.publish()
                 self._heartbeat.beat("waiting", self._channel)
             case rounds.Look():
                 return self._look_for(action)
@@ -319,8 +318,8 @@ class Daemon:
     def _look_for(self, look: rounds.Look) -> Turn:
         """Fetch the first of the messages that is there."""
         self._folder.look_anew()
-        later = self._inbox.later_rounds(look.later_than) if look.later_than else []
-        fetched = self._inbox.fetch_first([*later, *look.refs, *(self._inbox.offers() if look.offers else [])])
+        later = self._arrivals.later_rounds(look.later_than) if look.later_than else []
+        fetched = self._arrivals.fetch_first([*later, *look.refs, *(self._arrivals.offers() if look.offers else [])])
         if fetched is not None:
             self._note_end(fetched.run)
             return Turn.ACTED
@@ -339,10 +338,10 @@ class Daemon:
 
     def _note_end(self, run: str) -> None:
         """Take back what an aborted run does not use; have our people know of an end that they may not expect."""
-        ended = ending_of(self._channel, run)
+        ended = ending_of(self._ledger, run)
         if ended == "aborted":
-            release(self._work, self._channel, run)
-            logger.warning("run %s was aborted: %s", run, store.why_aborted(self._channel, run))
+            release(self._work, self._ledger, run)
+            logger.warning("run %s was aborted: %s", run, store.why_aborted(self._ledger, run))
         elif ended == "finished" and self._wants_to_leave(run):
             logger.warning(
                 "run %s was over before the aggregator read that this site withdraws: it has finished the run", run
@@ -353,7 +352,7 @@ class Daemon:
 
         While ``TAKING_BACK`` is there not every answer may be: a daemon that was killed meanwhile goes on with it.
         """
-        path, taking_back = self._channel.mirror / names.SITE_CARD, self._work / TAKING_BACK
+        path, taking_back = self._ledger.root / names.SITE_CARD, self._work / TAKING_BACK
         if path.exists():
             try:
                 self._folder.create(names.SITE_CARD, path.read_bytes())
@@ -371,19 +370,19 @@ class Daemon:
             store.note_restored(self._work)
             write_file(taking_back, b"")
             write_file(path, content)
-        self._channel.publish_keys()
-        if not (self._channel.mirror / names.FEDERATION).exists():
+        self._outbox.publish_keys()
+        if not (self._ledger.root / names.FEDERATION).exists():
             self._read_federation()  # with keys that open what a lost disk held
-        if taking_back.exists() or self._channel.own_head.seq == 0:
-            for run in self._inbox.runs():
-                updates = [MessageRef("update", run, ref.round_no) for ref in self._inbox.rounds_of(run)]
-                self._channel.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
+        if taking_back.exists() or self._ledger.own_head.seq == 0:
+            for run in self._arrivals.runs():
+                updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
+                self._channel.inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
         taking_back.unlink(missing_ok=True)
         for run in store.runs_with_noise(self._work):
-            if ending_of(self._channel, run) is not None:
-                release(self._work, self._channel, run)
-        if (last := self._channel.last_from_peer()) is not None:
-            self._channel.prune(last.ref.run)
+            if ending_of(self._ledger, run) is not None:
+                release(self._work, self._ledger, run)
+        if (last := self._ledger.last_from_peer()) is not None:
+            self._outbox.prune(last.ref.run)
         self._card_published = True
 
     def _read_federation(self) -> Turn:
@@ -404,14 +403,14 @@ class Daemon:
             raise ActionRequiredError(
                 f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite"
             )
-        write_file(self._channel.mirror / names.FEDERATION, content)
+        write_file(self._ledger.root / names.FEDERATION, content)
         logger.info("enrolled in %s", federation.federation)
         return Turn.ACTED
 
     # --- answering -----------------------------------------------------------------------------------------
 
     def _answer_offer(self, run: str) -> bool:
-        configuration, _ = store.offer(self._channel, run)
+        configuration, _ = store.offer(self._ledger, run)
         decided = store.decision(self._work, run)
         judgement = judge(self._configuration.policy, configuration, decided.answer == "yes" if decided else None)
         images = {}
@@ -432,9 +431,9 @@ class Daemon:
             try:
                 required = trainer.check_offer()
                 if configuration.encrypt != "none":
-                    self._channel.require_keys(run)
+                    self._ledger.require_keys(run)
                 self._check_start(trainer)
-                dataset = commit(self._work, self._channel, self._configuration, trainer, required)
+                dataset = commit(self._work, self._ledger, self._configuration, trainer, required)
             except (ConfigurationError, RejectedError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
@@ -452,7 +451,7 @@ class Daemon:
             RejectedError: saying what is different.
         """
         run, beginning = trainer.run.run, trainer.sharing.beginning
-        start, shown_as = store.start(self._channel, run), f"{MessageRef('offer', run).path}/{names.START}"
+        start, shown_as = store.start(self._ledger, run), f"{MessageRef('offer', run).path}/{names.START}"
         if (start is not None) != bool(beginning.tensors):
             raise RejectedError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")
         if start is not None:
@@ -462,7 +461,7 @@ class Daemon:
         decided = store.decision(self._work, run)
         withdrawal = Withdrawal(run=run, reason=sentence(decided.reason) if decided else "")
         self._sign(MessageRef("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
-        release(self._work, self._channel, run)
+        release(self._work, self._ledger, run)
         logger.warning("run %s: withdrawn; what was signed before still stands", run)
 
     def _answer_round_or_leave_it(self, ref: MessageRef) -> None:
@@ -472,39 +471,37 @@ class Daemon:
         except Stopped as reason:
             if self._stop.is_set():
                 raise
-            logger.info("%s: %s", store.round_name_of(self._channel, ref), reason)
+            logger.info("%s: %s", store.round_name_of(self._ledger, ref), reason)
 
     def _answer_round(self, ref: MessageRef) -> None:
         """Train from the signed input alone, so that a crash repeats the work and ends at the same bytes."""
-        channel = self._channel
-        configuration = store.round_configuration(channel, ref)
+        ledger = self._ledger
+        configuration = ledger.record(ref, RoundConfiguration)
         trainer = self._trainer(ref.run)
         if configuration != round_configuration(trainer.run, ref.round_no, self._configuration.site):
             raise RejectedError(f"{ref.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
         received = self._received(ref, trainer)
-        self._heartbeat.beat("training", channel, ref)
+        self._heartbeat.beat("training", self._channel, ref)
 
         def is_time(percent: int) -> bool:
             return self._is_time(ref, percent)
 
         update = MessageRef("update", ref.run, ref.round_no)
-        model, wire = channel.path(update, names.SITE_MODEL), trainer.run.wire
+        model, wire = ledger.path(update, names.SITE_MODEL), trainer.run.wire
         files = Files(
             received=received,
-            state=received_state(channel, ref, trainer.sharing),
-            start=store.start(channel, ref.run),
-            personal=store.newest_personal(self._work, channel, ref.run, before=ref.round_no),
-            accepted=store.newest_accepted(self._work, channel, ref.run, before=ref.round_no),
+            state=received_state(ledger, ref, trainer.sharing),
+            start=store.start(ledger, ref.run),
+            personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
+            accepted=store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no),
             trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
-            sent={
-                group: channel.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)
-            },
+            sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},
             kept=store.personal_path(self._work, ref.run, ref.round_no),
         )
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
-        logger.info("%s: %s in %.0f s", store.round_name_of(channel, ref), what, time.monotonic() - began)
+        logger.info("%s: %s in %.0f s", store.round_name_of(ledger, ref), what, time.monotonic() - began)
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():
@@ -530,7 +527,7 @@ class Daemon:
             return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
         dataset = self.images(run.run)
         self._require_agreed_count(trainer, dataset)
-        trained_before = store.rounds_trained(self._channel, run.run, before=configuration.round)
+        trained_before = store.rounds_trained(self._ledger, run.run, before=configuration.round)
 
         on_progress = self._resting_until(is_time)
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
@@ -559,7 +556,7 @@ class Daemon:
         Raises:
             ActionRequiredError: there are others now.
         """
-        consent = store.consent(self._channel, trainer.run.run)
+        consent = store.consent(self._ledger, trainer.run.run)
         found = split_counts(dataset, self._configuration.policy)["train"]
         if trainer.run.privacy is not None and consent is not None and consent.images["train"] != found:
             raise ActionRequiredError(
@@ -573,10 +570,10 @@ class Daemon:
         Raises:
             RejectedError: it does not hold the run's tensors in the run's form.
         """
-        path, shown_as = self._channel.path(ref, names.GLOBAL_MODEL), f"{ref.path}/{names.GLOBAL_MODEL}"
+        path, shown_as = self._ledger.path(ref, names.GLOBAL_MODEL), f"{ref.path}/{names.GLOBAL_MODEL}"
         if not path.exists():
             raise RejectedError(shown_as, "was not fetched, for there was a verdict on the round, now gone")
-        if (message := self._channel.message(ref)) is not None:
+        if (message := self._ledger.message(ref)) is not None:
             check_form(message, trainer.run.wire)
         wire = trainer.run.wire.of(ref.kind, names.GLOBAL_MODEL)
         if wire == PLAIN:
@@ -599,19 +596,19 @@ class Daemon:
             raise Stopped("asked to stop")
         if store.is_paused(self._work):
             raise Stopped("put off while the site is paused")
-        if run is not None and self._wants_to_leave(run) and may_leave(self._channel, run):
+        if run is not None and self._wants_to_leave(run) and may_leave(self._ledger, run):
             raise Stopped("broken off, for the site withdraws")
 
     def _keep_final(self, run: str) -> None:
         """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
-        release(self._work, self._channel, run)
+        release(self._work, self._ledger, run)
         ref = MessageRef("final", run)
         on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
         try:
             trainer = self._trainer(run)
             dataset = self.images(run)
             last = round_configuration(trainer.run, trainer.run.rounds, self._configuration.site)
-            keep_final(self._work, self._channel, trainer, dataset, last, on_progress=on_progress)
+            keep_final(self._work, self._ledger, trainer, dataset, last, on_progress=on_progress)
         except Stopped:
             raise
         except DropfedError as error:
@@ -626,10 +623,10 @@ class Daemon:
         known: Mapping[str, FileEntry] = MappingProxyType({}),
         wire: Wire = PLAIN,
     ) -> None:
-        answered = self._channel.message(ref.answers) if ref.answers else None
+        answered = self._ledger.message(ref.answers) if ref.answers else None
         in_reply_to = answered.digest if answered else None
-        self._channel.sign(ref, files, in_reply_to=in_reply_to, known=known, wire=wire)
+        self._outbox.sign(ref, files, in_reply_to=in_reply_to, known=known, wire=wire)
 
     def _trainer(self, run: str) -> Trainer:
-        configuration, sharing = store.offer(self._channel, run)
+        configuration, sharing = store.offer(self._ledger, run)
         return trainer_at(self._work, self._configuration, configuration, sharing)

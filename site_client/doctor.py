@@ -27,7 +27,7 @@ from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
-from site_client.offer import newest_offer, read_channel
+from site_client.offer import newest_offer, read_ledger
 from site_client.rotation import shown_key, shown_key_by
 from site_client.setup import KEY_FILE
 
@@ -85,7 +85,7 @@ def _division(work: Path) -> Iterator[Finding]:
     from site_client.commitment import agreed_runs  # noqa: PLC0415  (PyTorch, where there may be no images yet)
     from site_client.division import BUDGET, DIVISION, kept  # noqa: PLC0415
 
-    if blocks := kept(work, agreed_runs(read_channel(work))).division.blocks:
+    if blocks := kept(work, agreed_runs(read_ledger(work))).division.blocks:
         told = f"{pluralize(len(blocks), 'block')} of images; {DIVISION} and {BUDGET} belong into the backup"
     else:
         told = "no image is dealt yet; all are when this site agrees to its first run"

@@ -19,12 +19,13 @@ from torch import nn
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import Privacy, RoundConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Count, Record
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import write_file
 from shared.learning.methods import open_method
@@ -82,18 +83,18 @@ class SiteModel:
     model: nn.Module
 
 
-def unkept_final(work: Path, channel: Channel, left_alone: Collection[str]) -> str | None:
+def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str | None:
     """A run whose final model came but is not kept yet, or None; but for those to be left alone."""
-    for path in sorted((channel.mirror / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
+    for path in sorted((ledger.root / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
         run = path.parent.parent.name
-        if run not in left_alone and not (_home(work, run) / CARD).exists() and ending_of(channel, run) == "finished":
+        if run not in left_alone and not (_home(work, run) / CARD).exists() and ending_of(ledger, run) == "finished":
             return run
     return None
 
 
 def keep_final(
     work: Path,
-    channel: Channel,
+    ledger: Mirror,
     trainer: Trainer,
     dataset: Dataset,
     configuration: RoundConfiguration,
@@ -112,18 +113,18 @@ def keep_final(
         ActionRequiredError: its card is not as it was accepted.
     """
     run, ref = trainer.run, MessageRef("final", trainer.run.run)
-    received = channel.path(ref, names.FINAL_MODEL)
+    received = ledger.path(ref, names.FINAL_MODEL)
     check_tensors(received, trainer.sharing.shared, f"{ref.path}/{names.FINAL_MODEL}")
-    final = store.final_card(channel, run.run)
+    final = ledger.record(ref, FinalCard)
     if final.run != run.run or final.chosen_round > run.rounds:
         raise RejectedError(f"{ref.path}/{names.CARD}", "speaks of another run")
-    personal = store.newest_personal(work, channel, run.run, before=final.chosen_round + 1)
+    personal = store.newest_personal(work, ledger, run.run, before=final.chosen_round + 1)
     model = trainer.final_network(
         dataset,
         configuration,
         received=received,
-        state=received_state(channel, ref, trainer.sharing),
-        start=store.start(channel, run.run),
+        state=received_state(ledger, ref, trainer.sharing),
+        start=store.start(ledger, run.run),
         personal=personal,
         on_progress=on_progress,
     )

@@ -93,7 +93,7 @@ class Heartbeat:
         return EVERY_S if is_news else UNCHANGED_EVERY_S
 
     def _status(self, phase: Phase, channel: Channel, ref: MessageRef | None, percent: int) -> Status:
-        last = channel.last_from_peer()
+        last = channel.ledger.last_from_peer()
         ref = ref or (last.ref if last else None)
         return Status(
             federation=self._configuration.federation,
@@ -104,8 +104,8 @@ class Heartbeat:
             round=ref.round_no if ref else 0,
             progress_percent=percent,
             trouble=None,
-            own_head=channel.published_head,
-            aggregator_head=channel.peer_head,
+            own_head=channel.outbox.published_head,
+            aggregator_head=channel.ledger.peer_head,
         )
 
     def _say(self, status: Status, *, sends: bool) -> None:

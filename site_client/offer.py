@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Literal
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.channel import Channel
-from shared.exchange.names import AGGREGATOR, MessageRef, is_name
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import MessageRef, is_name
 from shared.exchange.order import Ending
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN
-from shared.exchange.trust import Peer
-from shared.folder.local import LocalFolder
 from shared.folder.lock import require_work
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import open_method
 from shared.plurals import pluralize
 from site_client import store
-from site_client.configuration import MADE_BY, SiteConfiguration, configuration_in_force, identity
+from site_client.configuration import MADE_BY, SiteConfiguration, configuration_in_force
 from site_client.division import DIVISION, budget_here, division_here
 from site_client.facts import ending_of
 from site_client.policy import judge
@@ -69,20 +67,18 @@ def offer_folder(work: Path, run: str) -> Path:
     return ref
 
 
-def read_channel(work: Path) -> Channel:
-    """The exchange as the work directory remembers it."""
-    us = identity(work)
-    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
-    return Channel(work, LocalFolder(work / "mirror"), me=us.site, key=own_key(work), peer=peer)
+def read_ledger(work: Path) -> Mirror:
+    """What was exchanged, by a site whose signing key is here."""
+    return store.ledger(work, own_key(work).public)
 
 
 def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
     """The run that was offered last; None if there is none that can be read."""
     try:
-        channel = read_channel(work)
-        offers = [message for message in channel.peer_messages() if message.ref.kind == "offer"]
+        ledger = read_ledger(work)
+        offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
         newest = max(offers, key=lambda message: message.manifest.seq, default=None)
-        return store.offer(channel, newest.ref.run) if newest else None
+        return store.offer(ledger, newest.ref.run) if newest else None
     except (DropfedError, OSError):  # what is wrong is told by those who need it
         return None
 
@@ -94,10 +90,10 @@ def standing(work: Path, run: str) -> Standing:
         ConfigurationError: no such run was offered here.
     """
     offer_folder(work, run)
-    channel = read_channel(work)
-    if (ended := ending_of(channel, run)) is not None:
+    ledger = read_ledger(work)
+    if (ended := ending_of(ledger, run)) is not None:
         return ended
-    return "agreed" if store.consent(channel, run) else "offered"
+    return "agreed" if store.consent(ledger, run) else "offered"
 
 
 def why_over(work: Path, run: str) -> str | None:
@@ -108,7 +104,7 @@ def why_over(work: Path, run: str) -> str | None:
     """
     now = standing(work, run)
     if now == "aborted":
-        return f"it was aborted: {store.why_aborted(read_channel(work), run)}"
+        return f"it was aborted: {store.why_aborted(read_ledger(work), run)}"
     said = {
         "declined": "this site has declined it already",
         "withdrawn": "this site has withdrawn from it already, for good",
@@ -125,17 +121,17 @@ def why_refused(work: Path, run: str) -> str | None:
         ConfigurationError: no such run was offered here.
     """
     offer_folder(work, run)
-    channel = read_channel(work)
+    ledger = read_ledger(work)
     try:
-        site, (configuration, sharing) = configuration_in_force(work), store.offer(channel, run)
+        site, (configuration, sharing) = configuration_in_force(work), store.offer(ledger, run)
     except (ConfigurationError, ActionRequiredError, RejectedError):
         return None
-    _, refusals = _weighed(work, channel, site, configuration, sharing)
+    _, refusals = _weighed(work, ledger, site, configuration, sharing)
     return "; ".join(refusals) or None
 
 
 def _weighed(
-    work: Path, channel: Channel, site: SiteConfiguration, run: RunConfiguration, listed: Sharing
+    work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration, listed: Sharing
 ) -> tuple[Settled | str, list[str]]:
     """Which images a run would use here, or why that cannot be told; and why the daemon would decline the run.
 
@@ -149,7 +145,7 @@ def _weighed(
     settled: Settled | str = ""
     try:
         required = trainer_at(work, site, run, listed).check_offer()
-        settled = settle(work, channel, site, run, required)
+        settled = settle(work, ledger, site, run, required)
         settled.require_allowed(run.run, site.policy)
     except ConfigurationError as error:
         return settled, list(dict.fromkeys([*refusals, *error.problems]))
@@ -220,7 +216,7 @@ def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
     except (ConfigurationError, ActionRequiredError) as error:
         return [f"what it takes:      cannot be told: {' '.join(str(error).splitlines())}"]
     budget = budget_here(work)
-    settled, refusals = _weighed(work, read_channel(work), site, run, listed) if is_open else ("", [])
+    settled, refusals = _weighed(work, read_ledger(work), site, run, listed) if is_open else ("", [])
     blocks = [number for number, block in enumerate(division.blocks) if run.task in block.folders]
     left = policy.rows_per_set - (budget.rows_of(blocks, but=run.run) if budget else 0)
     lines = [

@@ -12,10 +12,11 @@ from shared.doors import Refusal
 from shared.doors.schema import fill
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import FEDERATION, MANIFEST, STATUS, MessageRef
 from shared.exchange.records.messages import Status, status_text
 from shared.exchange.records.values import time_text
+from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.signing import open_signed
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
@@ -30,7 +31,7 @@ from site_client.configuration import (
     read_configuration,
     workers_of,
 )
-from site_client.offer import read_channel
+from site_client.offer import read_ledger
 from site_client.policy import judge
 
 OWN_TURN = "nobody: this site has the turn"
@@ -52,15 +53,15 @@ def overview(work: Path) -> dict[str, Any]:
             [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {quoted(work)}`"]
         ) from None
     running = is_at_work(work)
-    configuration, channel = configuration_in_force(work), read_channel(work)
+    configuration, ledger = configuration_in_force(work), read_ledger(work)
     transfer = read_transfer(work / TRANSFER)
-    waits_for, then = _standing(work, configuration, channel, status)
+    waits_for, then = _standing(work, configuration, ledger, status)
     return status | {
         "work": str(work),
         "running": running,
         "waits_for": waits_for,
-        "since": _since(work, channel, status),
-        "ended": _ended(work, channel),
+        "since": _since(work, ledger, status),
+        "ended": _ended(work, ledger),
         "next": then,
         "paused": store.is_paused(work),
         "transfer": asdict(transfer) if transfer else None,
@@ -105,12 +106,12 @@ def _changed_settings(work: Path, running: SiteConfiguration) -> str | None:
 
 
 def _standing(
-    work: Path, configuration: SiteConfiguration, channel: Channel, status: Mapping[str, Any]
+    work: Path, configuration: SiteConfiguration, ledger: Mirror, status: Mapping[str, Any]
 ) -> tuple[str, str]:
     """Whom or what the site waits for, and what happens then."""
     if store.is_paused(work):
         return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {quoted(work)}`"
-    waits_for, then = what_it_waits_for(work, configuration, channel)
+    waits_for, then = what_it_waits_for(work, configuration, ledger)
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is signed here", "what is signed is sent whole"
     if status["trouble"]:
@@ -118,72 +119,73 @@ def _standing(
     return waits_for, then
 
 
-def _since(work: Path, channel: Channel, status: Mapping[str, Any]) -> str | None:
+def _since(work: Path, ledger: Mirror, status: Mapping[str, Any]) -> str | None:
     """Since when it waits for that, in UTC; None if that is not known."""
     if (paused_at := store.paused_at(work)) is not None:
         return time_text(paused_at)
-    messages = [message for message in (channel.last_from_peer(), *channel.own_messages()[-1:]) if message]
+    messages = [message for message in (ledger.last_from_peer(), *ledger.own_messages()[-1:]) if message]
     if status["trouble"] or not messages:
         return None
-    return time_text(max(channel.path(message.ref, MANIFEST).stat().st_mtime for message in messages))
+    return time_text(max(ledger.path(message.ref, MANIFEST).stat().st_mtime for message in messages))
 
 
-def _ended(work: Path, channel: Channel) -> str | None:
+def _ended(work: Path, ledger: Mirror) -> str | None:
     """How the last run ended; None while it goes on."""
-    last = channel.last_from_peer()
+    last = ledger.last_from_peer()
     if last is None:
         return None
     run, decided = last.ref.run, store.decision(work, last.ref.run)
-    consent = store.consent(channel, run)
+    consent = store.consent(ledger, run)
     if consent is not None and not consent.agrees:
         return f"{run} was declined here: {consent.reason}"
     if last.ref.kind not in ("final", "abort"):
         return None
     if last.ref.kind == "abort":
-        return f"{run} was aborted: {store.why_aborted(channel, run)}"
+        return f"{run} was aborted: {store.why_aborted(ledger, run)}"
     if decided is not None and decided.answer == "withdraw":
         return f"{run} was over before the aggregator read that this site withdraws: it has finished the run"
     try:
-        return f"{run} ended with {final_text(store.final_card(channel, run))}"
+        card = ledger.record(MessageRef("final", run), FinalCard)
     except RejectedError as error:
         return f"{run} ended; {error}"
+    return f"{run} ended with {final_text(card)}"
 
 
-def what_it_waits_for(work: Path, configuration: SiteConfiguration, channel: Channel) -> tuple[str, str]:
+def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirror) -> tuple[str, str]:
     """The same by the last message of the aggregator, if nothing stands in the way and no person paused the site."""
-    looks, message = f"looks again within {configuration.poll_seconds:g} s", channel.last_from_peer()
+    looks, message = f"looks again within {configuration.poll_seconds:g} s", ledger.last_from_peer()
     last = message.ref if message else None
-    if not (channel.mirror / FEDERATION).exists():
+    if not (ledger.root / FEDERATION).exists():
         return "the aggregator, to accept this site's card", looks
     if last is None or last.kind in ("final", "abort"):
         return "the aggregator, to offer a run", looks
-    consent = store.consent(channel, last.run)
+    consent = store.consent(ledger, last.run)
     if last.kind == "offer" and consent is None:
-        if not _asks_a_person(work, configuration.policy, channel, last.run):
+        if not _asks_a_person(work, configuration.policy, ledger, last.run):
             return OWN_TURN, "the answer is sent"
         commands = " or ".join(
             f"`dropfed-site {answer} {last.run} --work {quoted(work)}`" for answer in ("approve", "decline")
         )
         return f"a person here, to decide about run {last.run}: {commands}", "the answer is sent"
-    if (consent is not None and not consent.agrees) or channel.message(MessageRef("withdrawal", last.run)) is not None:
+    if (consent is not None and not consent.agrees) or ledger.message(MessageRef("withdrawal", last.run)) is not None:
         return "the aggregator, to offer another run", looks
     if last.kind != "round":
         return "the aggregator, to send a round or the final model", f"{looks}, then trains"
-    if channel.message(MessageRef("update", last.run, last.round_no)) is None:
+    if ledger.message(MessageRef("update", last.run, last.round_no)) is None:
         hours = configuration.limits.training_hours
         rests = limits.seconds_until(hours, datetime.now()) > 0
         waits_for = f"its hours for training, {hours}" if rests else OWN_TURN
-        return waits_for, f"the answer to {store.round_name_of(channel, last)} is signed and sent"
+        return waits_for, f"the answer to {store.round_name_of(ledger, last)} is signed and sent"
     return (
-        f"the aggregator's verdict on {store.round_name_of(channel, last)}, once the other sites have answered",
+        f"the aggregator's verdict on {store.round_name_of(ledger, last)}, once the other sites have answered",
         looks,
     )
 
 
-def _asks_a_person(work: Path, policy: Policy, channel: Channel, run: str) -> bool:
+def _asks_a_person(work: Path, policy: Policy, ledger: Mirror, run: str) -> bool:
     """Whether the policy leaves an offer to a person, who has not decided yet."""
     try:
-        configuration, _ = store.offer(channel, run)
+        configuration, _ = store.offer(ledger, run)
     except RejectedError:
         return False
     decided = store.decision(work, run)

@@ -12,16 +12,15 @@ from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.escaping import quoted
-from shared.exchange.channel import Channel
 from shared.exchange.handovers import followed, shown
-from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
+from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
-from shared.folder.local import LocalFolder
+from site_client import store
 from site_client.configuration import identity, read_configuration
 from site_client.setup import KEY_FILE
 
@@ -107,15 +106,13 @@ def require_rotatable(work: Path) -> Head:
         ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.
         ActionRequiredError: the present key is not there, or is not the one to hand over.
     """
-    us, mirror = identity(work), work / "mirror"
-    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
-    channel = Channel(work, LocalFolder(mirror), me=us.site, key=own_key(work), peer=peer)
-    channel.require_newest_key()
-    if not (mirror / FEDERATION).exists() or channel.own_head.seq == 0:
+    ledger = store.ledger(work, own_key(work).public)
+    ledger.require_newest_key()
+    if not (ledger.root / FEDERATION).exists() or ledger.own_head.seq == 0:
         raise ConfigurationError(
             [f"{work}: this site has sent nothing yet under its key: `dropfed-site run --work {quoted(work)}` first"]
         )
-    return channel.own_head
+    return ledger.own_head
 
 
 def rotate(work: Path) -> Handover:

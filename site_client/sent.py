@@ -18,7 +18,7 @@ from shared.doors.schema import fill
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import escape
 from shared.exchange import names
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import Status
 from shared.exchange.records.tensors import Sharing
@@ -32,7 +32,7 @@ from shared.folder.lock import require_work
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import MADE_BY, read_configuration
-from site_client.offer import read_channel
+from site_client.offer import read_ledger
 
 State = dict[str, Any]
 _KINDS: dict[str, str] = {
@@ -54,10 +54,10 @@ def sent(work: Path, since: str | None = None) -> State:
     """
     earliest = time_text(_moment(since, datetime.now(UTC)).timestamp()) if since is not None else ""
     require_work(work, MADE_BY)
-    configuration, channel = read_configuration(work), read_channel(work)
+    configuration, ledger = read_configuration(work), read_ledger(work)
     status = _status(work)
-    seen = _last_seen(channel, status)
-    messages = [*_records(channel, seen), *(_message(channel, message, seen) for message in channel.own_messages())]
+    seen = _last_seen(ledger, status)
+    messages = [*_records(ledger, seen), *(_message(ledger, message, seen) for message in ledger.own_messages())]
     messages.sort(key=lambda message: (message["number"], message["kind"] == "handover"))
     messages = [message for message in messages if message["signed"] >= earliest]
     files = [file for message in messages for file in message["files"]]
@@ -117,11 +117,11 @@ def _file_text(file: Mapping[str, Any]) -> str:
 # --- messages ----------------------------------------------------------------------------------------------
 
 
-def _message(channel: Channel, message: Message, seen: int) -> State:
+def _message(ledger: Mirror, message: Message, seen: int) -> State:
     ref, manifest = message.ref, message.manifest
-    path = channel.path(ref, names.MANIFEST)
+    path = ledger.path(ref, names.MANIFEST)
     files = [
-        _file(channel, message, name, entry, was_published=manifest.seq <= seen)
+        _file(ledger, message, name, entry, was_published=manifest.seq <= seen)
         for name, entry in sorted(manifest.files.items())
     ]
     return {
@@ -130,36 +130,34 @@ def _message(channel: Channel, message: Message, seen: int) -> State:
         "kind": ref.kind,
         "run": ref.run,
         "round": ref.round_no,
-        "answers": _answered(channel, message),
+        "answers": _answered(ledger, message),
         "in_reply_to": manifest.in_reply_to,
         "in_folder": manifest.seq <= seen,
         "files": [*files, _plain_file(ref.manifest, FileEntry(size=path.stat().st_size, sha256=message.digest))],
     }
 
 
-def _answered(channel: Channel, message: Message) -> str:
+def _answered(ledger: Mirror, message: Message) -> str:
     """What a message of ours answers, in words."""
     ref = message.ref.answers
     if message.manifest.in_reply_to is None or ref is None:
         return "nothing"
-    asked = channel.message(ref)
+    asked = ledger.message(ref)
     if asked is None or asked.digest != message.manifest.in_reply_to:
         return f"a message that is not kept here, {message.manifest.in_reply_to}"
     if not ref.round_no:
         return f"the offer of run {ref.run}"
-    return f"{store.round_name_of(channel, ref)} of run {ref.run}"
+    return f"{store.round_name_of(ledger, ref)} of run {ref.run}"
 
 
-def _records(channel: Channel, seen: int) -> list[State]:
+def _records(ledger: Mirror, seen: int) -> list[State]:
     """The site's card and later keys: all that leaves beside messages and heartbeat, as far as it is here."""
-    is_enrolled = seen > 0 or (channel.mirror / names.FEDERATION).exists()
-    keys = (
-        path.relative_to(channel.mirror).as_posix() for path in sorted((channel.mirror / names.KEYS).glob("*.json"))
-    )
+    is_enrolled = seen > 0 or (ledger.root / names.FEDERATION).exists()
+    keys = (path.relative_to(ledger.root).as_posix() for path in sorted((ledger.root / names.KEYS).glob("*.json")))
     records = []
     for path in (names.SITE_CARD, *filter(names.is_handover, keys)):
         try:
-            body, _ = open_signed((channel.mirror / path).read_bytes())
+            body, _ = open_signed((ledger.root / path).read_bytes())
         except (FileNotFoundError, Refusal):  # lost; the daemon takes it back from the folder, or says so
             continue
         is_card = path == names.SITE_CARD
@@ -174,7 +172,7 @@ def _records(channel: Channel, seen: int) -> list[State]:
                 "answers": "the invite" if is_card else "nothing",
                 "in_reply_to": None,
                 "in_folder": is_enrolled if is_card else seen > number,
-                "files": [_plain_file(path, entry_of(channel.mirror / path))],
+                "files": [_plain_file(path, entry_of(ledger.root / path))],
             }
         )
     return records
@@ -192,12 +190,12 @@ def _plain_file(path: str, entry: FileEntry) -> State:
     }
 
 
-def _file(channel: Channel, message: Message, name: str, entry: FileEntry, *, was_published: bool) -> State:
+def _file(ledger: Mirror, message: Message, name: str, entry: FileEntry, *, was_published: bool) -> State:
     file = _plain_file(f"{message.ref.path}/{name}", entry)
     if not names.is_weights(name):
         return file
-    path = channel.path(message.ref, name)
-    layout = _layout(channel, message.ref, name, path if path.exists() and entry.wire == PLAIN else None)
+    path = ledger.path(message.ref, name)
+    layout = _layout(ledger, message.ref, name, path if path.exists() and entry.wire == PLAIN else None)
     tensors = layout and [{"name": key, "dtype": dtype, "shape": shape} for key, (dtype, shape) in layout.items()]
     return file | {
         "form": None if entry.wire == PLAIN else str(entry.wire),
@@ -206,7 +204,7 @@ def _file(channel: Channel, message: Message, name: str, entry: FileEntry, *, wa
     }
 
 
-def _layout(channel: Channel, ref: MessageRef, name: str, path: Path | None) -> Layout | None:
+def _layout(ledger: Mirror, ref: MessageRef, name: str, path: Path | None) -> Layout | None:
     """What a tensor file holds: by its own header, or by the run's list where it is gone or in another form."""
     if path is not None:
         try:
@@ -214,7 +212,7 @@ def _layout(channel: Channel, ref: MessageRef, name: str, path: Path | None) -> 
         except RejectedError:
             return None
     try:
-        _, sharing = store.offer(channel, ref.run)
+        _, sharing = store.offer(ledger, ref.run)
     except (ActionRequiredError, RejectedError):
         return None
     return _listed(sharing, name)
@@ -237,12 +235,12 @@ def _status(work: Path) -> Status | None:
         return None
 
 
-def _last_seen(channel: Channel, status: Status | None) -> int:
+def _last_seen(ledger: Mirror, status: Status | None) -> int:
     """Number of our last message that the folder has for certain."""
-    answered = {message.manifest.in_reply_to for message in channel.peer_messages()}
+    answered = {message.manifest.in_reply_to for message in ledger.peer_messages()}
     if status is not None:
         answered.add(status.own_head.digest)
-    return max((own.manifest.seq for own in channel.own_messages() if own.digest in answered), default=0)
+    return max((own.manifest.seq for own in ledger.own_messages() if own.digest in answered), default=0)
 
 
 def _moment(text: str, now: datetime) -> datetime:

@@ -23,23 +23,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
-from shared.exchange.channel import Channel
-from shared.exchange.names import MessageRef
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.order import Exchange
 from shared.exchange.records.answers import Abort, Consent
-from shared.exchange.records.run import RoundConfiguration, RunConfiguration, round_name
+from shared.exchange.records.run import RunConfiguration, round_name
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
-from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.trust import open_record, open_yaml
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.trust import Peer
 from shared.folder.durable import sync_folder, write_file
 from shared.plurals import pluralize
+from site_client.configuration import identity
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,18 @@ def accept_restored(work: Path) -> None:
     sync_folder(work)
 
 
-def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
+def ledger(work: Path, public_key: str) -> Mirror:
+    """What was exchanged, as the work directory remembers it.
+
+    Args:
+        public_key: of our signing key.
+    """
+    us = identity(work)
+    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
+    return Mirror(work, me=us.site, public_key=public_key, peer=peer)
+
+
+def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:
     """The contents of an accepted offer.
 
     Raises:
@@ -120,29 +131,21 @@ def offer(channel: Channel, run: str) -> tuple[RunConfiguration, Sharing]:
         ActionRequiredError: they are not as they were accepted, or not here any more.
     """
     ref = MessageRef("offer", run)
-    return _offer(ref, *(channel.content(ref, name) for name in (names.RUN_CONFIGURATION, names.TENSORS)))
+    return ledger.record(ref, RunConfiguration), ledger.record(ref, Sharing)
 
 
-@lru_cache(maxsize=4)  # asked for at every step, and a long list of tensors takes its time
-def _offer(ref: MessageRef, configuration: bytes, tensors: bytes) -> tuple[RunConfiguration, Sharing]:
-    return (
-        open_yaml(configuration, RunConfiguration, f"{ref.path}/{names.RUN_CONFIGURATION}"),
-        open_yaml(tensors, Sharing, f"{ref.path}/{names.TENSORS}"),
-    )
-
-
-def round_name_of(channel: Channel, ref: MessageRef) -> str:
+def round_name_of(ledger: Mirror, ref: MessageRef) -> str:
     """What people call a round; its number where what was offered is not here any more."""
     try:
-        run, _ = offer(channel, ref.run)
+        run, _ = offer(ledger, ref.run)
     except (RejectedError, ActionRequiredError):
         return f"round {ref.round_no}"
     return round_name(run, ref.round_no)
 
 
-def start(channel: Channel, run: str) -> Path | None:
+def start(ledger: Mirror, run: str) -> Path | None:
     """What an accepted offer has us begin with, or None if nothing is."""
-    path = channel.path(MessageRef("offer", run), names.START)
+    path = ledger.path(MessageRef("offer", run), names.START)
     return path if path.exists() else None
 
 
@@ -156,9 +159,9 @@ def runs_with_noise(work: Path) -> list[str]:
     return [path.name for path in (work / "noise").glob("*")]
 
 
-def rounds_trained(channel: Channel, run: str, *, before: int) -> int:
+def rounds_trained(ledger: Mirror, run: str, *, before: int) -> int:
     """How many rounds below ``before`` we answered with a model."""
-    return len(_trained(channel, run, before))
+    return len(_trained(ledger, run, before))
 
 
 def personal_path(work: Path, run: str, round_no: int) -> Path:
@@ -166,22 +169,22 @@ def personal_path(work: Path, run: str, round_no: int) -> Path:
     return work / "personal" / run / f"{round_no:04d}.safetensors"
 
 
-def newest_personal(work: Path, channel: Channel, run: str, *, before: int) -> Path | None:
+def newest_personal(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:
     """What stayed here with our newest trained answer to a round below ``before``; None if there is none.
 
     Only a signed answer counts, and what stays is written before the answer is signed. So after a crash a head is never
     a round ahead of the encoder it was trained with, nor behind it. What had diverged in a round was not kept; where
     whole models travel, nothing is.
     """
-    signed = _trained(channel, run, before)
+    signed = _trained(ledger, run, before)
     if kept := _newest(work, run, signed):
         return kept
-    if signed and not offer(channel, run)[1].has_whole_model:
+    if signed and not offer(ledger, run)[1].has_whole_model:
         logger.warning("nothing of what stayed here after %s is left: beginning anew", pluralize(len(signed), "round"))
     return None
 
 
-def newest_accepted(work: Path, channel: Channel, run: str, *, before: int) -> Path | None:
+def newest_accepted(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:
     """What stayed here with our newest answer to a round below ``before`` that the aggregate was made of, or None.
 
     Of what the aggregator has the counterpart of, such as a control variate: an answer that it left out changed nothing
@@ -190,17 +193,17 @@ def newest_accepted(work: Path, channel: Channel, run: str, *, before: int) -> P
 
     def was_accepted(round_no: int) -> bool:
         ref = MessageRef("verdict", run, round_no)
-        if channel.message(ref) is None:
+        if ledger.message(ref) is None:
             return False
-        weight = open_record(channel.content(ref, names.VERDICT), Verdict, ref.path).weight
+        weight = ledger.record(ref, Verdict).weight
         return weight is not None and float(weight) > 0
 
-    return _newest(work, run, [round_no for round_no in _trained(channel, run, before) if was_accepted(round_no)])
+    return _newest(work, run, [round_no for round_no in _trained(ledger, run, before) if was_accepted(round_no)])
 
 
-def _trained(channel: Channel, run: str, before: int) -> list[int]:
+def _trained(ledger: Mirror, run: str, before: int) -> list[int]:
     """The rounds below ``before`` that we answered with a model, newest first."""
-    updates = {round_no: channel.message(MessageRef("update", run, round_no)) for round_no in range(before - 1, 0, -1)}
+    updates = {round_no: ledger.message(MessageRef("update", run, round_no)) for round_no in range(before - 1, 0, -1)}
     return [round_no for round_no, update in updates.items() if update and names.SITE_MODEL in update.manifest.files]
 
 
@@ -209,45 +212,20 @@ def _newest(work: Path, run: str, rounds: list[int]) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def consent(channel: Exchange, run: str) -> Consent | None:
+def consent(ledger: Exchange, run: str) -> Consent | None:
     """What we answered to an offer, or None."""
     ref = MessageRef("consent", run)
-    if channel.message(ref) is None:
-        return None
-    return open_record(channel.content(ref, names.CONSENT), Consent, ref.path)
+    return None if ledger.message(ref) is None else ledger.record(ref, Consent)
 
 
-def final_card(channel: Channel, run: str) -> FinalCard:
-    """What the aggregator says of a run's final model.
-
-    Raises:
-        RejectedError: it is not well-formed.
-        ActionRequiredError: it is not as it was accepted.
-    """
-    ref = MessageRef("final", run)
-    return open_record(channel.content(ref, names.CARD), FinalCard, f"{ref.path}/{names.CARD}")
-
-
-def why_aborted(channel: Channel, run: str) -> str:
+def why_aborted(ledger: Mirror, run: str) -> str:
     """Why the aggregator says that a run is over.
 
     Raises:
         ActionRequiredError: what it said is not as it was accepted.
     """
-    ref = MessageRef("abort", run)
     try:
-        reason = open_record(channel.content(ref, names.ABORT), Abort, f"{ref.path}/{names.ABORT}").reason
+        reason = ledger.record(MessageRef("abort", run), Abort).reason
     except RejectedError as error:
         return sentence(str(error))
     return reason or "no reason was given"
-
-
-def round_configuration(channel: Channel, ref: MessageRef) -> RoundConfiguration:
-    """What an accepted round asks of us.
-
-    Raises:
-        RejectedError: it is not well-formed.
-        ActionRequiredError: it is not as it was accepted.
-    """
-    path = f"{ref.path}/{names.ROUND_CONFIGURATION}"
-    return open_yaml(channel.content(ref, names.ROUND_CONFIGURATION), RoundConfiguration, path)

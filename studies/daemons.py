@@ -22,17 +22,14 @@ import torch
 from aggregator.daemon import Daemon as AggregatorDaemon
 from aggregator.launch import prepare_daemon
 from aggregator.preparation import PUBLISHED_WEIGHTS
-from aggregator.setup import KEY_FILE
-from aggregator.site import open_channel
+from aggregator.site import open_ledger
 from aggregator.store import RunStore, metrics_of
 from shared.errors import ActionRequiredError
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, epsilon_in
 from shared.folder.durable import link_file
-from shared.folder.local import LocalFolder
 from shared.learning.compute import EXACT, Computing, prepare_compute
 from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
@@ -166,10 +163,10 @@ def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapp
 def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon], computing: Computing) -> Outcome:
     """What the aggregator's files, the messages and the models that the sites keep come to."""
     work, store = aggregator_work(home), RunStore(aggregator_work(home), run.run)
-    card, key = store.card(), SigningKey.at(work / KEY_FILE)
+    card = store.card()
     if card is None:
         raise ActionRequiredError("no model was chosen: the run was stopped")
-    channels = {site: _channel(work / "sites" / site, key) for site in run.sites}
+    ledgers = {site: _ledger(work / "sites" / site) for site in run.sites}
     rows: dict[int, dict[str, list[MetricsRow]]] = {}
     thetas: dict[int, dict[str, float]] = {}
     given: dict[int, dict[str, float]] = {}
@@ -177,16 +174,16 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
     received, sent = [], []
     for round_no in range(1, store.round_no + 1):
         for site, verdict in (store.verdicts(round_no) or {}).items():
-            channel = channels[site]
-            table = metrics_of(channel, run.run, round_no)
+            ledger = ledgers[site]
+            table = metrics_of(ledger, run.run, round_no)
             rows.setdefault(round_no - 1, {})[site] = [row for row in table if row.epoch == 0]
             if verdict.theta is not None:
                 thetas.setdefault(round_no, {})[site] = float(verdict.theta)
             if round_no <= run.rounds:
                 spent[site] = epsilon_in(table)
                 given.setdefault(round_no, {})[site] = float(verdict.weight or 0)
-                received.append(_bytes(channel, MessageRef("round", run.run, round_no)))
-                sent.append(_bytes(channel, MessageRef("update", run.run, round_no)))
+                received.append(_bytes(ledger, MessageRef("round", run.run, round_no)))
+                sent.append(_bytes(ledger, MessageRef("update", run.run, round_no)))
     return Outcome(
         chosen=dict.fromkeys(run.sites, card.chosen_round),
         rows=rows,
@@ -199,20 +196,19 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
     )
 
 
-def _channel(home: Path, key: SigningKey) -> Channel:
-    """The exchange with a site, to be read."""
-    channel = open_channel(home, LocalFolder(home / "mirror"), key)
-    if channel is None:
+def _ledger(home: Path) -> Mirror:
+    """What was exchanged with a site."""
+    if (ledger := open_ledger(home)) is None:
         raise ActionRequiredError(f"{home} has no card of its site")
-    return channel
+    return ledger
 
 
-def _bytes(channel: Channel, ref: MessageRef) -> int:
+def _bytes(ledger: Mirror, ref: MessageRef) -> int:
     """Of a message as it lay in the folder, its manifest too; 0 of one that never came."""
-    message = channel.message(ref)
+    message = ledger.message(ref)
     if message is None:
         return 0
-    manifest = channel.path(ref, MANIFEST).stat().st_size
+    manifest = ledger.path(ref, MANIFEST).stat().st_size
     return manifest + sum(file.size for file in message.manifest.files.values())
 
 

@@ -37,7 +37,9 @@ from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
 from shared.learning.objectives import Objective
 from shared.learning.private_gradients import Secret
+from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_checks import check_together
+from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
 from shared.learning.sharing import build_network, sharing
@@ -223,12 +225,14 @@ def run_rounds(
 
 
 def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, Site], home: Path) -> Outcome:
+    run = run.model_copy(update={"tolerance": None})  # nobody holds images out here
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     store, listed = RunStore(home, run.run), next(iter(sites.values())).trainer.sharing
     round_tensors(network, listed.shared, run.wire.numbers)
     store.begin(run, listed)
     aggregation = Aggregation(store, method, method.groups(network, listed))
     aggregation.begin(network)
+    engine = RoundEngine(store, method, aggregation)
     rows: dict[int, dict[str, list[MetricsRow]]] = {}
     thetas: dict[int, dict[str, float]] = {}
     weights: dict[int, dict[str, float]] = {}
@@ -244,14 +248,13 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
                 thetas.setdefault(round_no, {})[name] = theta
             if round_no <= run.rounds:
                 spent[name] = epsilon_in(table)
-        aggregation.settle(round_no, answers)
+        checked = {name: Scored(score=None, theta=None, reason="") for name in answers}
+        scored = engine.together(round_no, checked, limit=None, answer=answers.__getitem__)
+        verdicts = engine.decide(round_no, scored, limit=None, answer=answers.__getitem__)
         if round_no <= run.rounds:
-            weights[round_no] = aggregation.weights(answers)
-            counted = {name: weight for name, weight in weights[round_no].items() if weight > 0}
-            if counted:
-                aggregation.aggregate(round_no, {name: answers[name] for name in counted}, counted)
-            else:
-                aggregation.leave(round_no)
+            engine.combine(round_no, verdicts, answers.__getitem__)
+            counted = given_weights(verdicts)
+            weights[round_no] = {name: counted.get(name, 0.0) for name in answers}
             for name in counted:
                 if (kept := _files(store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept

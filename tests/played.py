@@ -102,15 +102,15 @@ class Played:
         ref = MessageRef(kind, self.run, round_no)
         sender, reader = (self.site, self.aggregator) if ref.is_from_site else (self.aggregator, self.site)
         of_round = round_no if answered in ("round", "update") else 0
-        message = reader.message(MessageRef(answered, self.run, of_round)) if answered else None
+        message = reader.ledger.message(MessageRef(answered, self.run, of_round)) if answered else None
         if kind in ANSWERS_NEWEST:
-            message = self.aggregator.last_from_peer()
+            message = self.aggregator.ledger.last_from_peer()
         in_reply_to = message.digest if message else self.card_digest
-        sender.sign(ref, files, in_reply_to=in_reply_to)
-        sender.publish()
-        manifest = reader.notice(ref)
+        sender.outbox.sign(ref, files, in_reply_to=in_reply_to)
+        sender.outbox.publish()
+        manifest = reader.inbox.notice(ref)
         assert manifest is not None
-        assert reader.fetch(ref, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
+        assert reader.inbox.fetch(ref, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
         self.beat()
 
     def sign_and_publish(
@@ -125,9 +125,11 @@ class Played:
         """One side puts a message into the folder; the other has not looked yet."""
         ref = MessageRef(kind, self.run, round_no)
         sender = self.site if ref.is_from_site else self.aggregator
-        answered = sender.message(ref.answers) if ref.answers else self.aggregator.last_from_peer()
-        sender.sign(ref, files, in_reply_to=answered.digest if answered and not answers_nothing else None, wire=wire)
-        sender.publish()
+        answered = sender.ledger.message(ref.answers) if ref.answers else self.aggregator.ledger.last_from_peer()
+        sender.outbox.sign(
+            ref, files, in_reply_to=answered.digest if answered and not answers_nothing else None, wire=wire
+        )
+        sender.outbox.publish()
         return ref
 
     def beat(self, trouble: DropfedError | None = None) -> None:

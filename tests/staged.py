@@ -124,7 +124,7 @@ class Staged:
         """One look into a site's folder."""
         folder_sync = self.folder_syncs[site]
         if folder_sync.channel is not None:
-            folder_sync._awaited = awaited(folder_sync.channel, RUN, self.store.round_no)
+            folder_sync._awaited = awaited(folder_sync.channel.ledger, RUN, self.store.round_no)
         folder_sync._heard_at = float("-inf")
         folder_sync._work()
 
@@ -153,35 +153,35 @@ class StagedSite:
     def acts(self) -> None:
         """Take one message that has come, or else give one answer that is owed."""
         for ref in self._refs():
-            if self.channel.message(ref) is None and (manifest := self.channel.notice(ref)) is not None:
-                answers = may_answer(self.channel, ref, digest_of(self.card))
-                message = self.channel.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20)
+            if self.channel.ledger.message(ref) is None and (manifest := self.channel.inbox.notice(ref)) is not None:
+                answers = may_answer(self.channel.ledger, ref, digest_of(self.card))
+                message = self.channel.inbox.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20)
                 assert message is not None
                 self.heartbeat.beat("training", self.channel, percent=40, now=True)
                 return
-        owed = next((ref for ref in self._owed() if self.channel.message(ref) is None), None)
+        owed = next((ref for ref in self._owed() if self.channel.ledger.message(ref) is None), None)
         if owed is None:
             return
-        answered = self.channel.message(owed.answers) if owed.answers else None
+        answered = self.channel.ledger.message(owed.answers) if owed.answers else None
         is_refused = self.habit == "refused" and owed.kind == "update"
         in_reply_to = answered.digest if answered and not is_refused else None
-        self.channel.sign(owed, self._files(owed), in_reply_to=in_reply_to)
-        self.channel.publish()
+        self.channel.outbox.sign(owed, self._files(owed), in_reply_to=in_reply_to)
+        self.channel.outbox.publish()
         self.heartbeat.beat("waiting", self.channel, now=True)
 
     def withdraws(self) -> None:
         """Leave the run, if it is one to leave: agreed to, and not over."""
-        is_over = any(self.channel.message(end) for end in ENDS)
-        if self.channel.message(MessageRef("consent", RUN)) is None or self.habit == "declines" or is_over:
+        is_over = any(self.channel.ledger.message(end) for end in ENDS)
+        if self.channel.ledger.message(MessageRef("consent", RUN)) is None or self.habit == "declines" or is_over:
             return
-        offer, ref = self.channel.message(MessageRef("offer", RUN)), MessageRef("withdrawal", RUN)
+        offer, ref = self.channel.ledger.message(MessageRef("offer", RUN)), MessageRef("withdrawal", RUN)
         assert offer is not None
         record = Withdrawal(run=RUN, reason="as the test says")
-        self.channel.sign(ref, {names.WITHDRAWAL: canonical(record.model_dump())}, in_reply_to=offer.digest)
-        self.channel.publish()
+        self.channel.outbox.sign(ref, {names.WITHDRAWAL: canonical(record.model_dump())}, in_reply_to=offer.digest)
+        self.channel.outbox.publish()
 
     def _rounds(self) -> list[int]:
-        sent = (round_no for round_no in range(1, 9) if self.channel.message(MessageRef("round", RUN, round_no)))
+        sent = (round_no for round_no in range(1, 9) if self.channel.ledger.message(MessageRef("round", RUN, round_no)))
         return list(sent)
 
     def _refs(self) -> list[MessageRef]:
@@ -191,12 +191,12 @@ class StagedSite:
 
     def _owed(self) -> list[MessageRef]:
         """Answers that this site gives, in order."""
-        if self.channel.message(MessageRef("offer", RUN)) is None or self.channel.message(
+        if self.channel.ledger.message(MessageRef("offer", RUN)) is None or self.channel.ledger.message(
             MessageRef("withdrawal", RUN)
         ):
             return []
         consent = MessageRef("consent", RUN)
-        if self.habit == "silent" or any(self.channel.message(end) for end in ENDS):
+        if self.habit == "silent" or any(self.channel.ledger.message(end) for end in ENDS):
             return [consent]
         return [consent, *(MessageRef("update", RUN, round_no) for round_no in self._rounds())]
 
@@ -209,7 +209,7 @@ class StagedSite:
         scores: dict[str, float | None] = {"dice_mean": 0.5, "dice_std": 0.1}
         row = MetricsRow(ref.round_no, 0, "validation", "10", 0.1, 0.5, scores)
         files: dict[str, bytes | Path] = {names.METRICS: write_metrics([row])}
-        text = self.channel.path(MessageRef("round", RUN, ref.round_no), names.ROUND_CONFIGURATION).read_text()
+        text = self.channel.ledger.path(MessageRef("round", RUN, ref.round_no), names.ROUND_CONFIGURATION).read_text()
         if "epochs: 0" not in text:
             model, value = self.home / "model.safetensors", 0.0 if self.habit == "omitted" else 0.25
             write_tensors(model, TENSORS, lambda name: torch.full(TENSORS.tensors[name].shape, value).numpy())

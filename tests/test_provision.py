@@ -101,15 +101,15 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
     )
     assert end._work(), "enrols"
     assert end.channel is not None
-    offer = end.channel.sign(
+    offer = end.channel.outbox.sign(
         MessageRef("offer", "r"), {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=end.card_digest
     )
     assert end._work(), "publishes"
     own_key = SigningKey.at(home / "signing.key")
     hospital = Channel(home, own, me="north", key=own_key, peer=Peer("retina", "north", AGGREGATOR, key.public))
-    manifest = hospital.notice(MessageRef("offer", "r"))
+    manifest = hospital.inbox.notice(MessageRef("offer", "r"))
     assert manifest is not None
-    message = hospital.fetch(MessageRef("offer", "r"), manifest, answers=(end.card_digest,), max_weights_bytes=0)
+    message = hospital.inbox.fetch(MessageRef("offer", "r"), manifest, answers=(end.card_digest,), max_weights_bytes=0)
     assert message is not None
     assert message.digest == offer.digest
 

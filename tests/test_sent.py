@@ -84,15 +84,15 @@ def test_each_message_names_the_request_it_answers(played: Played, tmp_path: Pat
 
 def test_what_was_only_signed_is_not_said_to_be_in_the_folder(played: Played, tmp_path: Path) -> None:
     withdrawal = canonical(Withdrawal(run=RUN, reason="").model_dump())
-    asked = played.site.message(MessageRef("offer", RUN))
+    asked = played.site.ledger.message(MessageRef("offer", RUN))
     assert asked is not None
-    played.site.sign(MessageRef("withdrawal", RUN), {names.WITHDRAWAL: withdrawal}, in_reply_to=asked.digest)
+    played.site.outbox.sign(MessageRef("withdrawal", RUN), {names.WITHDRAWAL: withdrawal}, in_reply_to=asked.digest)
     last = json.loads(sent(tmp_path / "north", "--json").output)["messages"][-1]
     assert (last["kind"], last["in_folder"]) == ("withdrawal", False)
     text = sent(tmp_path / "north").output
     assert "; is not known to be in the folder yet\n" in text
     assert "not known to be in the folder yet: 1 of these messages" in text
-    played.site.publish()
+    played.site.outbox.publish()
     played.beat()
     assert json.loads(sent(tmp_path / "north", "--json").output)["messages"][-1]["in_folder"]
 
@@ -109,7 +109,7 @@ def test_weights_that_were_pruned_are_still_listed(tmp_path: Path) -> None:
     both.offer_and_consent(keep="last 1")
     both.round(1, trains=True)
     both.round(2, trains=True)
-    both.site.prune(RUN)
+    both.site.outbox.prune(RUN)
     files = of_files(sent(tmp_path / "north", "--json"))
     first, second = (files[f"{MessageRef('update', RUN, number).path}/model.safetensors"] for number in (1, 2))
     assert (first["removed"], second["removed"]) == (True, False)

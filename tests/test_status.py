@@ -98,9 +98,9 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
 
     # The final model is signed, but the folder does not take it.
     content = {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: run.model(0.25)}
-    consent = run.aggregator.message(MessageRef("consent", RUN))
+    consent = run.aggregator.ledger.message(MessageRef("consent", RUN))
     assert consent is not None
-    run.aggregator.sign(MessageRef("final", RUN), content, in_reply_to=consent.digest)
+    run.aggregator.outbox.sign(MessageRef("final", RUN), content, in_reply_to=consent.digest)
     in_the_way = run.drop / MessageRef("final", RUN).path
     in_the_way.write_bytes(b"a file where a folder must be")
     run.folder_sync.start()

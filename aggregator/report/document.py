@@ -19,7 +19,7 @@ from aggregator.report.heldout import open_heldout
 from aggregator.results import received_model_rows, run_outcome
 from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.errors import ConfigurationError, DataError
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
@@ -85,7 +85,7 @@ def _chosen(card: FinalCard | None) -> Document | None:
     }
 
 
-def _site(channel: Channel | None, run: str) -> Document:
+def _site(channel: Mirror | None, run: str) -> Document:
     consent = consent_of(channel, run) if channel else None
     return {
         "agrees": consent.agrees if consent else None,
@@ -96,7 +96,7 @@ def _site(channel: Channel | None, run: str) -> Document:
     }
 
 
-def _rounds(store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> list[Document]:
+def _rounds(store: RunStore, run: RunConfiguration, channels: Mapping[str, Mirror]) -> list[Document]:
     rows = {split: received_model_rows(store, channels, split) for split in RECEIVED_SPLITS}
     rounds = []
     for round_no in range(1, store.round_no + 1):
@@ -155,7 +155,7 @@ def _means(rows: Mapping[str, MetricsRow]) -> Document:
 # --- what it cost ------------------------------------------------------------------------------------------
 
 
-def _exchanged(channel: Channel, run: str, round_no: int) -> Document:
+def _exchanged(channel: Mirror, run: str, round_no: int) -> Document:
     """Bytes of a round's messages, manifests included, and what its manifests say of the time.
 
     ``answered`` is by the site's clock, all else by the aggregator's: from signing the round to signing its verdict.
@@ -179,7 +179,7 @@ def _refs(run: str, round_no: int) -> tuple[MessageRef, MessageRef, MessageRef]:
     return MessageRef("round", run, round_no), MessageRef("update", run, round_no), MessageRef("verdict", run, round_no)
 
 
-def _bytes(channel: Channel, *refs: MessageRef) -> int | None:
+def _bytes(channel: Mirror, *refs: MessageRef) -> int | None:
     """What the messages at these places weigh, files pruned since included; None if there is none."""
     there = [message for ref in refs if (message := channel.message(ref))]
     sizes = [
@@ -190,7 +190,7 @@ def _bytes(channel: Channel, *refs: MessageRef) -> int | None:
     return sum(sizes) if sizes else None
 
 
-def _cost(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Channel]) -> Document:
+def _cost(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Mirror]) -> Document:
     rounds = [_refs(run.run, round_no) for round_no in range(1, store.round_no + 1)]
     down = [MessageRef("offer", run.run), *(ref for to, _, verdict in rounds for ref in (to, verdict))]
     up = [MessageRef("consent", run.run), *(answer for _, answer, _ in rounds), MessageRef("withdrawal", run.run)]

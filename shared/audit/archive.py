@@ -35,7 +35,7 @@ class Archive:
     secret_key: EncryptionKey | None = None
 
 
-class Mirror(LocalFolder):
+class MirroredFolder(LocalFolder):
     """The aggregator's copy of a site's folder; its heartbeat lies beside it, if the aggregator has ever read one.
 
     What is encrypted in the folder is not, in the copy.
@@ -149,7 +149,7 @@ def _mirrors(home: Path) -> dict[str, Folder]:
     mirrors = sorted(home.glob(f"sites/*/{MIRROR}"))
     if not mirrors:
         raise ConfigurationError([f"{home}: is an aggregator's work directory that no hospital has joined yet"])
-    return {str(mirror): Mirror(mirror) for mirror in mirrors}
+    return {str(mirror): MirroredFolder(mirror) for mirror in mirrors}
 
 
 def _folders_at(root: Path) -> dict[str, Folder]:

@@ -71,7 +71,7 @@ def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
 
 
 def _consent(reading: Reading, message: Message, _run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    consent = reading.record_or_none(message.ref, names.CONSENT, Consent)
+    consent = reading.record_or_none(message.ref, Consent)
     if consent is not None and not consent.agrees and consent.images:
         yield names.CONSENT, "tells of images though it says no"
 
@@ -80,7 +80,7 @@ def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
     ref = message.ref
     if ref.round_no > run.rounds + 1:
         yield names.MANIFEST, f"is of a round after the closing one, {run.rounds + 1}"
-    consent = reading.record_or_none(MessageRef("consent", ref.run), names.CONSENT, Consent)
+    consent = reading.record_or_none(MessageRef("consent", ref.run), Consent)
     if consent is not None and not consent.agrees:
         yield names.MANIFEST, "asks a site that has declined"
 
@@ -88,7 +88,7 @@ def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
 def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
     table = _table(reading, message.ref)
     asked = MessageRef("round", message.ref.run, message.ref.round_no)
-    configuration = reading.record_or_none(asked, names.ROUND_CONFIGURATION, RoundConfiguration)
+    configuration = reading.record_or_none(asked, RoundConfiguration)
     if configuration is not None:
         try:
             require_learning_rate(table, names.METRICS, configuration.learning_rate)
@@ -96,7 +96,7 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
             yield names.METRICS, error.reason
     if table and not any((row.epoch, row.split) == (0, "validation") for row in table):
         yield names.METRICS, "does not tell how the received model did on the validation images"
-    consent = reading.record_or_none(MessageRef("consent", run.run), names.CONSENT, Consent)
+    consent = reading.record_or_none(MessageRef("consent", run.run), Consent)
     if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on
         for split, told in sorted({(row.split, row.images) for row in table}):
             agreed = consent.images.get(split, "0")
@@ -116,7 +116,7 @@ def _table(reading: Reading, ref: MessageRef) -> list[MetricsRow]:
 
 
 def _verdict(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    verdict = reading.record_or_none(message.ref, names.VERDICT, Verdict)
+    verdict = reading.record_or_none(message.ref, Verdict)
     if verdict is None:
         return
     answer = reading.messages.get(MessageRef("update", run.run, message.ref.round_no))
@@ -206,7 +206,7 @@ def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
     """θ and ε are what the answer tells, where nothing was wrong with it, and else not told."""
     is_sound = verdict.status in SOUND or verdict.score is not None
-    reliability = reading.record_or_none(answer.ref, names.RELIABILITY, Reliability)
+    reliability = reading.record_or_none(answer.ref, Reliability)
     if not is_sound:
         theta = None
     elif reliability is not None:
@@ -225,7 +225,7 @@ def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConf
 
 
 def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    card = reading.record_or_none(message.ref, names.CARD, FinalCard)
+    card = reading.record_or_none(message.ref, FinalCard)
     if card is None:
         return
     by_itself = chain(_of_its_run(card, run), _of_its_choice(card, run))
@@ -281,7 +281,7 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
     spent: list[str] = []
     for number in numbers:
         ref = MessageRef("verdict", run.run, number)
-        verdict = reading.record_or_none(ref, names.VERDICT, Verdict)
+        verdict = reading.record_or_none(ref, Verdict)
         if verdict is not None or ref not in reading.messages:
             had_share = verdict is not None and finite(verdict.weight or "0.0") > 0
             if had_share != (site in card.took_part.get(str(number), ())):
@@ -300,7 +300,7 @@ def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration)
     rows = received_rows({number: {site: table} for number, table in tables.items()}, "validation")
     told = validation_means(rows, card.score_name)
     for aggregate, own in told.items():
-        verdict = reading.record_or_none(MessageRef("verdict", run.run, aggregate + 1), names.VERDICT, Verdict)
+        verdict = reading.record_or_none(MessageRef("verdict", run.run, aggregate + 1), Verdict)
         if verdict is not None and verdict.status in SOUND and str(aggregate) not in card.validation:
             yield f"tells no validation of aggregate {aggregate}, of which {site} told {own}"
     for number, mean in card.validation.items() if run.sites == [site] else ():

@@ -30,7 +30,7 @@ from shared.exchange.reading import check_record
 from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Record
+from shared.exchange.records.values import Payload
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN
 from shared.exchange.tables import read_metrics, require_of_round
@@ -42,16 +42,19 @@ from shared.learning.methods import open_method
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks import task_named
 
-_RECORDS: Mapping[str, type[Record]] = {
-    names.RUN_CONFIGURATION: RunConfiguration,
-    names.TENSORS: Sharing,
-    names.CONSENT: Consent,
-    names.WITHDRAWAL: Withdrawal,
-    names.ROUND_CONFIGURATION: RoundConfiguration,
-    names.RELIABILITY: Reliability,
-    names.VERDICT: Verdict,
-    names.CARD: FinalCard,
-    names.ABORT: Abort,
+_RECORDS: Mapping[str, type[Payload]] = {
+    kind.FILE: kind
+    for kind in (
+        RunConfiguration,
+        Sharing,
+        Consent,
+        Withdrawal,
+        RoundConfiguration,
+        Reliability,
+        Verdict,
+        FinalCard,
+        Abort,
+    )
 }
 _BEGINNINGS = {
     b"\x89PNG\r\n": "a PNG image",
@@ -161,7 +164,7 @@ def _bytes_at(file: BinaryIO, place: int, number: int) -> bytes:
 
 
 def _check_record(reading: Reading, ref: MessageRef, name: str, content: bytes, shown_as: str) -> None:
-    record = reading.opened_record(content, form_of(reading, name), shown_as)
+    record = reading.parsed(content, form_of(reading, name), shown_as)
     if getattr(record, "run", ref.run) != ref.run or getattr(record, "round", ref.round_no) != ref.round_no:
         raise RejectedError(shown_as, "speaks of another run or round")
     if getattr(record, "site", reading.opened.site) != reading.opened.site:
@@ -180,7 +183,7 @@ def _check_record(reading: Reading, ref: MessageRef, name: str, content: bytes, 
         raise RejectedError(shown_as, f"was not asked for: {run.method} has no use for it")
 
 
-def form_of(reading: Reading, name: str) -> type[Record]:
+def form_of(reading: Reading, name: str) -> type[Payload]:
     """The form of a record of this name in a folder."""
     return protocol_1.RECORDS.get(name, _RECORDS[name]) if reading.opened.protocol == 1 else _RECORDS[name]
 

@@ -26,19 +26,19 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
     for site, reading in readings.items():
         if MessageRef("offer", run) not in reading.messages:
             continue
-        consent = reading.record_or_none(MessageRef("consent", run), names.CONSENT, Consent)
+        consent = reading.record_or_none(MessageRef("consent", run), Consent)
         said = "no answer" if consent is None else "agreed" if consent.agrees else "declined"
         facts[f"participants.{site}"] = f"{said}, withdrew" if reading.ending(run) == "withdrawn" else said
         for split, count in sorted(consent.images.items()) if consent else ():
             facts[f"images.{site}.{split}"] = count
         for round_no in rounds_of({site: reading}, run):
-            verdict = reading.record_or_none(MessageRef("verdict", run, round_no), names.VERDICT, Verdict)
+            verdict = reading.record_or_none(MessageRef("verdict", run, round_no), Verdict)
             if verdict is not None:
                 for name in ("status", "score", "theta", "weight", "epsilon"):
                     if (value := getattr(verdict, name)) is not None:
                         facts[f"outcome.round {round_no}.{site}.{name}"] = value
         final = MessageRef("final", run)
-        if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None:
+        if (card := reading.record_or_none(final, FinalCard)) is not None:
             cards.append(card)
             facts[f"outcome.final model.{site}"] = final_model(reading, run)
     if cards:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shared.audit import protocol_1
-from shared.audit.archive import Mirror
+from shared.audit.archive import MirroredFolder
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.names import MessageRef, ref_at
@@ -65,7 +65,7 @@ class Listing:
 
     def _walk(self, path: str) -> None:
         entries = self._entries(path)
-        if entries == [] and (due := _due_in(path)) and not isinstance(self._folder, Mirror):
+        if entries == [] and (due := _due_in(path)) and not isinstance(self._folder, MirroredFolder):
             self.by_ref[due] = set()  # in the aggregator's copy it is where an answer lay that was refused
         for entry in entries or ():
             inside = f"{path}/{entry.name}" if path else entry.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from shared.exchange.reading import fault_in, parse_yaml
 from shared.exchange.records import answers
 from shared.exchange.records.answers import Share
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.values import Count, Record
+from shared.exchange.records.values import Count, Payload, Record
 from shared.learning.schedules import learning_rate
 from shared.learning.seeds import seed_for, split_seed
 
@@ -34,8 +34,10 @@ class Seeds(Record):
     training: Count
 
 
-class RoundConfiguration(Record):
+class RoundConfiguration(Payload):
     """``config.yaml``, with the run's split and its seed."""
+
+    FILE: ClassVar[str] = names.ROUND_CONFIGURATION
 
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
     epochs: Annotated[int, Field(ge=0, le=1000)]
@@ -53,7 +55,7 @@ class Reliability(answers.Reliability):
     auroc: Share | None
 
 
-RECORDS: dict[str, type[Record]] = {
+RECORDS: dict[str, type[Payload]] = {
     names.ROUND_CONFIGURATION: RoundConfiguration,
     names.RELIABILITY: Reliability,
 }

@@ -14,12 +14,9 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from shared.audit import protocol_1
-from shared.audit.archive import Mirror
+from shared.audit.archive import MirroredFolder
 from shared.audit.listing import Listing, blamed
-from shared.doors.schema import AnyRecord
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import (
@@ -31,6 +28,7 @@ from shared.exchange.encryption import (
     max_ciphertext_bytes,
     run_key,
 )
+from shared.exchange.ledger import Ledger
 from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, MessageRef
 from shared.exchange.order import Ending, ending
 from shared.exchange.readme import KNOWN_TEXTS
@@ -38,8 +36,7 @@ from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Federation, Head, SiteCard, Status
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.retention import may_be_removed
+from shared.exchange.records.values import AnyPayload, Payload
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, Peer, check_file, open_federation, open_record, open_site_card, open_yaml
 from shared.folder.contract import Folder, finished_name
@@ -63,7 +60,7 @@ class HiddenError(NotFoundError):
     """It is there, but encrypted, and no key opens it."""
 
 
-class Reading:
+class Reading(Ledger):
     """Reads at once all that is small; tensor files only when they are asked for.
 
     Args:
@@ -77,6 +74,7 @@ class Reading:
     def __init__(
         self, folder: Folder, aggregator_key: str | None = None, secret_key: EncryptionKey | None = None
     ) -> None:
+        super().__init__()
         self.folder = folder
         self._secret_key = secret_key
         self.findings: list[Finding] = []
@@ -85,14 +83,12 @@ class Reading:
         self.odd = listing.odd
         for path, what in self.odd.items():
             self.find(path, what)
-        self.messages: dict[MessageRef, Message] = {}
-        """Every message whose manifest holds."""
         self.card: bytes | None = None
         self.site_card: SiteCard | None = None
         self.status: Status | None = None
         self.handovers: list[str] = []
         """Records by which the site changed its key."""
-        self._records: dict[tuple[MessageRef, str], BaseModel | None] = {}
+        self._records: dict[tuple[MessageRef, type[Payload]], Payload | None] = {}
         self.federation = self._read_federation(aggregator_key)
         self._check_names_of_scratch()
         if self.federation is not None:
@@ -134,11 +130,6 @@ class Reading:
             created = message.manifest.created
             first[message.ref.run] = min(created, first.get(message.ref.run, created))
         return first
-
-    def sent_by(self, sender: str) -> list[Message]:
-        """A sender's messages, in their order."""
-        found = [message for message in self.messages.values() if message.manifest.sender == sender]
-        return sorted(found, key=lambda message: message.manifest.seq)
 
     def key_of(self, message: Message) -> str:
         """The public key that signed a message."""
@@ -208,22 +199,13 @@ class Reading:
         if said is None:
             check_file(message, name, len(content), digest_of(content))
             return content
-        if isinstance(self.folder, Mirror):
+        if isinstance(self.folder, MirroredFolder):
             _check_said(said, digest_of(content), path)
             return content
         check_file(message, name, len(content), digest_of(content))
         return b"".join(decrypted(BytesIO(content), said, path))
 
-    def record(self, ref: MessageRef, name: str, kind: type[AnyRecord]) -> AnyRecord:
-        """A record of a message.
-
-        Raises:
-            NotFoundError: there is no such message or file.
-            RejectedError: it is another, or not well-formed.
-        """
-        return self.opened_record(self.content(ref, name), kind, f"{ref.path}/{name}")
-
-    def opened_record(self, content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
+    def parsed(self, content: bytes, kind: type[AnyPayload], path: str) -> AnyPayload:
         """A record by what its file says, in the protocol of the folder.
 
         Raises:
@@ -233,14 +215,6 @@ class Reading:
         if self.opened.protocol == 1:
             in_json, in_yaml = protocol_1.open_record, protocol_1.open_yaml
         return (in_yaml if path.endswith(".yaml") else in_json)(content, kind, path)
-
-    def record_or_none(self, ref: MessageRef, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
-        """A record of a message; None where there is none that holds, which ``verify`` finds."""
-        try:
-            with held_against(f"{ref.path}/{name}"):
-                return self.record(ref, name, kind)
-        except (NotFoundError, RejectedError):
-            return None
 
     @contextmanager
     def file(self, message: Message, name: str) -> Iterator[Path]:
@@ -258,7 +232,7 @@ class Reading:
         if said is None:
             with self.as_it_lies(message, name) as local:
                 yield local
-        elif isinstance(self.folder, Mirror):
+        elif isinstance(self.folder, MirroredFolder):
             with blamed(self.folder, path):
                 _check_said(said, self.folder.hash(path)[1], path)
             yield self.folder.locate(path)
@@ -279,7 +253,7 @@ class Reading:
             RejectedError: it is another, or cannot be read; or it is encrypted, and this copy has only what it says.
         """
         path = f"{message.ref.path}/{name}"
-        if message.manifest.files[name].encrypted is not None and isinstance(self.folder, Mirror):
+        if message.manifest.files[name].encrypted is not None and isinstance(self.folder, MirroredFolder):
             raise RejectedError(path, f"was encrypted, and without {ENCRYPTION_KEY_FILE} nobody can compare it")
         size = self.sizes.get(path)
         if size is None:
@@ -339,7 +313,7 @@ class Reading:
 
     def ending(self, run: str) -> Ending | None:
         """How a run ended in this folder; None while it goes on, as far as can be read."""
-        consent = self.record_or_none(MessageRef("consent", run), names.CONSENT, Consent)
+        consent = self.record_or_none(MessageRef("consent", run), Consent)
         return ending(run, self.messages.values(), agreed=consent.agrees if consent else None)
 
     def hides(self, run: str) -> bool:
@@ -363,7 +337,7 @@ class Reading:
 
     def configuration(self, run: str) -> RunConfiguration | None:
         """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
-        found = self._once(MessageRef("offer", run), names.RUN_CONFIGURATION, RunConfiguration)
+        found = self._once(MessageRef("offer", run), RunConfiguration)
         if found is None or self.opened.protocol > 1:
             return found
         try:
@@ -373,20 +347,12 @@ class Reading:
 
     def sharing(self, run: str) -> Sharing | None:
         """What travels in the run, likewise."""
-        return self._once(MessageRef("offer", run), names.TENSORS, Sharing)
+        return self._once(MessageRef("offer", run), Sharing)
 
     def was_pruned(self, ref: MessageRef, name: str) -> bool:
         """Whether a file that is not there may have been removed, by the rule of the run as signed with the offer."""
-        run, final = self.configuration(ref.run), MessageRef("final", ref.run)
-        if run is None or not names.is_weights(name) or self.has(ref, name):
-            return False
-        card = self._once(final, names.CARD, FinalCard)
-        if card is None and final in self.messages:
-            return False  # what is wrong with it is found where it is checked itself
-        chosen = card.chosen_round if card else None
-        return may_be_removed(
-            run.keep, ref, settled=self._settled[ref.run], chosen=chosen, difference=run.wire.difference
-        )
+        is_gone = names.is_weights(name) and not self.has(ref, name)
+        return is_gone and self.may_be_pruned(ref, settled=self._settled[ref.run])
 
     @cached_property
     def _settled(self) -> dict[str, set[int]]:
@@ -397,11 +363,11 @@ class Reading:
                 found[ref.run].add(ref.round_no)
         return found
 
-    def _once(self, ref: MessageRef, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
+    def _once(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload | None:
         """As ``record_or_none``, of what is asked for again and again."""
-        if (ref, name) not in self._records:
-            self._records[ref, name] = self.record_or_none(ref, name, kind)
-        found = self._records[ref, name]
+        if (ref, kind) not in self._records:
+            self._records[ref, kind] = self.record_or_none(ref, kind)
+        found = self._records[ref, kind]
         return found if isinstance(found, kind) else None
 
     # --- keys ----------------------------------------------------------------------------------------------
@@ -468,7 +434,7 @@ class Reading:
         return site
 
     def _read_status(self, federation: Federation) -> None:
-        if isinstance(self.folder, Mirror) and names.STATUS not in self.sizes:
+        if isinstance(self.folder, MirroredFolder) and names.STATUS not in self.sizes:
             return  # the aggregator never needed it
         content = self._read(names.STATUS, federation.created)
         if content is not None:

@@ -207,12 +207,12 @@ def _stays(listed: Sharing | None) -> Document | None:
 
 def _participant(reading: Reading, run: str) -> Document:
     ref, left = MessageRef("consent", run), MessageRef("withdrawal", run)
-    consent = reading.record_or_none(ref, names.CONSENT, Consent)
-    withdrawal = reading.record_or_none(left, names.WITHDRAWAL, Withdrawal)
+    consent = reading.record_or_none(ref, Consent)
+    withdrawal = reading.record_or_none(left, Withdrawal)
     verdicts = [
         verdict
         for number in rounds_of({"": reading}, run)
-        if (verdict := reading.record_or_none(MessageRef("verdict", run, number), names.VERDICT, Verdict))
+        if (verdict := reading.record_or_none(MessageRef("verdict", run, number), Verdict))
     ]
     hidden = NOT_OPENED if reading.is_hidden(left, names.WITHDRAWAL) else None
     spent = [finite(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
@@ -235,7 +235,7 @@ def _participant(reading: Reading, run: str) -> Document:
 
 def _why_aborted(reading: Reading, run: str) -> str | None:
     ref = MessageRef("abort", run)
-    abort = reading.record_or_none(ref, names.ABORT, Abort)
+    abort = reading.record_or_none(ref, Abort)
     return abort.reason if abort else NOT_OPENED if reading.is_hidden(ref, names.ABORT) else None
 
 
@@ -257,7 +257,7 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
         asked, answered, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
         if asked not in reading.messages and settled not in reading.messages:
             continue
-        verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
+        verdict = reading.record_or_none(settled, Verdict)
         created: Document = {
             name: reading.messages[ref].manifest.created if ref in reading.messages else None
             for name, ref in (("asked", asked), ("answered", answered), ("settled", settled))
@@ -285,7 +285,7 @@ def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfigurati
 
 def _card(readings: Mapping[str, Reading], run: str) -> FinalCard | None:
     """What the first folder that tells it says of the final model."""
-    cards = (reading.record_or_none(MessageRef("final", run), names.CARD, FinalCard) for reading in readings.values())
+    cards = (reading.record_or_none(MessageRef("final", run), FinalCard) for reading in readings.values())
     return next(filter(None, cards), None)
 
 

@@ -108,9 +108,9 @@ def _of_site(reading: Reading, run: str, round_no: int) -> Document:
     except RejectedError as error:
         rows = []
         problems.append(str(error))
-    verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
+    verdict = reading.record_or_none(settled, Verdict)
     configuration, reliability = (
-        reading.record_or_none(ref, name, form_of(reading, name))
+        reading.record_or_none(ref, form_of(reading, name))
         for ref, name in ((asked, names.ROUND_CONFIGURATION), (answered, names.RELIABILITY))
     )
     unopened = [f"{answered.path}/{names.METRICS}"] if reading.is_hidden(answered, names.METRICS) else []

@@ -238,22 +238,22 @@ def _outcome(reading: Reading, ref: MessageRef) -> str:
         return NOT_OPENED
     match ref.kind:
         case "consent":
-            consent = reading.record_or_none(ref, names.CONSENT, Consent)
+            consent = reading.record_or_none(ref, Consent)
             return "" if consent is None else _with_reason("yes" if consent.agrees else "no", consent.reason)
         case "withdrawal":
-            withdrawal = reading.record_or_none(ref, names.WITHDRAWAL, Withdrawal)
+            withdrawal = reading.record_or_none(ref, Withdrawal)
             return "" if withdrawal is None else _with_reason("withdrawn", withdrawal.reason)
         case "verdict":
-            verdict = reading.record_or_none(ref, names.VERDICT, Verdict)
+            verdict = reading.record_or_none(ref, Verdict)
             return "" if verdict is None else verdict_text(verdict)
         case "update":
-            verdict = reading.record_or_none(told, names.VERDICT, Verdict)
+            verdict = reading.record_or_none(told, Verdict)
             return "no verdict yet" if verdict is None else verdict.status
         case "final":
-            card = reading.record_or_none(ref, names.CARD, FinalCard)
+            card = reading.record_or_none(ref, FinalCard)
             return "" if card is None else _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
         case "abort":
-            abort = reading.record_or_none(ref, names.ABORT, Abort)
+            abort = reading.record_or_none(ref, Abort)
             return "" if abort is None else _with_reason("the run is over", abort.reason)
     return ""
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 from shared.exchange.names import KINDS, Kind, MessageRef
+from shared.exchange.records.values import AnyPayload
 
 Ending = Literal["declined", "withdrawn", "finished", "aborted"]
 """How a run ended in one folder; ``finished``: the final model was sent there."""
@@ -61,7 +62,7 @@ class Linked(Protocol):
 
 
 class Exchange(Protocol):
-    """What one side knows of one folder; a ``Channel`` is one."""
+    """What one side knows of one folder; a ``Mirror`` is one."""
 
     def message(self, ref: MessageRef) -> Linked | None:
         """The message at ``ref`` if it is signed here, or accepted."""
@@ -72,8 +73,8 @@ class Exchange(Protocol):
     def is_settled(self, ref: MessageRef) -> bool:
         """Whether the message at ``ref`` was accepted or refused."""
 
-    def content(self, ref: MessageRef, name: str) -> bytes:
-        """What one small file of a message says."""
+    def record(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload:
+        """A record of a message."""
 
     def own_messages(self) -> Sequence[Linked]:
         """What was signed here, in order."""

@@ -17,7 +17,7 @@ from site_client.commitment import divide_anew
 from site_client.configuration import MADE_BY
 from site_client.division import BUDGET, DIVISION
 from site_client.machine import if_another_daemon
-from site_client.offer import read_channel
+from site_client.offer import read_ledger
 
 
 @click.command(help=__doc__)
@@ -25,13 +25,13 @@ from site_client.offer import read_channel
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(work: Path, yes: bool) -> None:
     with work_lock(work, if_another_daemon(work), MADE_BY):
-        channel = read_channel(work)
+        ledger = read_ledger(work)
         if not yes:
             require_yes(
                 "Divide the images anew? What was told about earlier sets of images, together with what is told about "
                 "new ones, can give single images away."
             )
-        divide_anew(work, channel)
+        divide_anew(work, ledger)
     say(
         f"all images are divided anew when this site agrees to its next run; then put {DIVISION} and {BUDGET} into the "
         "backup. A run that this site has agreed to before, and that goes on, is answered no more: withdraw from it"

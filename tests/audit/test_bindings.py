@@ -267,10 +267,10 @@ def test_a_site_that_has_no_part_is_offered_nothing_and_one_that_declined_is_ask
     run.offer(rounds=1)
     declined = canonical({"run": RUN, "agrees": False, "reason": "no", "images": {"train": "12"}})
     run.sign_and_publish("consent", 0, {names.CONSENT: declined})
-    manifest = run.aggregator.notice(MessageRef("consent", RUN))
-    offer = run.aggregator.message(MessageRef("offer", RUN))
+    manifest = run.aggregator.inbox.notice(MessageRef("consent", RUN))
+    offer = run.aggregator.ledger.message(MessageRef("offer", RUN))
     assert manifest is not None and offer is not None
-    assert run.aggregator.fetch(MessageRef("consent", RUN), manifest, answers=[offer.digest], max_weights_bytes=0)
+    assert run.aggregator.inbox.fetch(MessageRef("consent", RUN), manifest, answers=[offer.digest], max_weights_bytes=0)
     run.sign_and_publish("round", 1, run.to_site(1))
     assert {what for _, what in found(run)} == {
         "tells of images though it says no",

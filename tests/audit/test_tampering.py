@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from deploy.local.webdav_server import EmbeddedServer
 from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
-from shared.exchange import channel, names
+from shared.exchange import names, outbox
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.answers import Withdrawal
 from shared.exchange.records.wire import Wire
@@ -155,8 +155,8 @@ def test_a_gap_is_told_with_what_lies_beside_it(
 def test_times_that_cannot_be_are_told_and_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Played(tmp_path)
     for created in ("2020-11-21T10:00:00Z", "2020-11-21T09:00:00Z", "2099-01-01T00:00:00Z"):
-        monkeypatch.setattr(channel, "now_text", lambda created=created: created)
-        if run.aggregator.message(MessageRef("offer", RUN)) is None:
+        monkeypatch.setattr(outbox, "now_text", lambda created=created: created)
+        if run.aggregator.ledger.message(MessageRef("offer", RUN)) is None:
             run.offer_and_consent()
         else:
             run.send("round", 1 if created.startswith("2020") else 2, run.to_site(1), "consent")

@@ -56,31 +56,31 @@ def folder(tmp_path: Path) -> LocalFolder:
 
 
 def receive(reader: Channel, ref: MessageRef, *answers: str | None) -> object:
-    manifest = reader.notice(ref)
+    manifest = reader.inbox.notice(ref)
     assert manifest is not None
-    return reader.fetch(ref, manifest, answers=answers or (None,), max_weights_bytes=100)
+    return reader.inbox.fetch(ref, manifest, answers=answers or (None,), max_weights_bytes=100)
 
 
 def test_a_message_arrives_and_is_answered(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    offer = aggregator.sign(OFFER, FILES, in_reply_to=None)
-    assert north.notice(OFFER) is None
-    aggregator.publish()
+    offer = aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    assert north.inbox.notice(OFFER) is None
+    aggregator.outbox.publish()
     assert receive(north, OFFER) == offer
-    consent = north.sign(CONSENT, {names.CONSENT: b"{}"}, in_reply_to=offer.digest)
-    north.publish()
+    consent = north.outbox.sign(CONSENT, {names.CONSENT: b"{}"}, in_reply_to=offer.digest)
+    north.outbox.publish()
     assert receive(aggregator, CONSENT, offer.digest) == consent
-    assert (aggregator.own_head, aggregator.peer_head) == (offer.head, consent.head)
+    assert (aggregator.ledger.own_head, aggregator.ledger.peer_head) == (offer.head, consent.head)
     again = channel(tmp_path, AGGREGATOR, folder)  # the mirror is the memory
-    assert (again.own_head, again.peer_head) == (offer.head, consent.head)
+    assert (again.ledger.own_head, again.ledger.peer_head) == (offer.head, consent.head)
 
 
 def test_a_signed_message_stays_as_it_is(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator = channel(tmp_path, AGGREGATOR, folder)
-    first = aggregator.sign(OFFER, FILES, in_reply_to=None)
+    first = aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
     changed: dict[str, bytes | Path] = dict.fromkeys(FILES, b"other")
-    assert aggregator.sign(OFFER, changed, in_reply_to=None) == first
-    assert aggregator.path(OFFER, names.TENSORS).read_bytes() == FILES[names.TENSORS]
+    assert aggregator.outbox.sign(OFFER, changed, in_reply_to=None) == first
+    assert aggregator.ledger.path(OFFER, names.TENSORS).read_bytes() == FILES[names.TENSORS]
 
 
 @pytest.mark.parametrize("files", [{}, {names.TENSORS: b""}, FILES | {"patients.csv": b""}, FILES | {"../x": b""}])
@@ -88,7 +88,7 @@ def test_only_the_closed_list_is_ever_signed(
     tmp_path: Path, folder: LocalFolder, files: dict[str, bytes | Path]
 ) -> None:
     with pytest.raises(ValueError, match="is not what belongs into"):
-        channel(tmp_path, AGGREGATOR, folder).sign(OFFER, files, in_reply_to=None)
+        channel(tmp_path, AGGREGATOR, folder).outbox.sign(OFFER, files, in_reply_to=None)
     assert not (tmp_path / AGGREGATOR / "mirror").exists()
 
 
@@ -97,25 +97,25 @@ def test_an_interrupted_publish_is_repeated_to_the_same_end(
     tmp_path: Path, folder: LocalFolder, fails_after: int
 ) -> None:
     aggregator = channel(tmp_path, AGGREGATOR, Flaky(folder.root, fails_after))
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
     with pytest.raises(TransientError):
-        aggregator.publish()
-    channel(tmp_path, AGGREGATOR, folder).publish()  # a new process
+        aggregator.outbox.publish()
+    channel(tmp_path, AGGREGATOR, folder).outbox.publish()  # a new process
     for name in (*FILES, names.MANIFEST):
         sent = folder.read(f"{OFFER.path}/{name}", max_bytes=10_000)
-        assert sent == aggregator.path(OFFER, name).read_bytes()
+        assert sent == aggregator.ledger.path(OFFER, name).read_bytes()
     assert [entry.name for entry in folder.list(OFFER.path)] == sorted([*FILES, names.MANIFEST])
 
 
 def test_a_torn_payload_is_fetched_again(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     payload = folder.root / OFFER.path / names.TENSORS
     right = payload.read_bytes()
     payload.write_bytes(right[:-1] + b"x")
     assert receive(north, OFFER) is None
-    assert north.message(OFFER) is None
+    assert north.ledger.message(OFFER) is None
     payload.write_bytes(right)
     assert receive(north, OFFER) is not None
 
@@ -143,8 +143,8 @@ def test_what_does_not_come_as_it_is_listed_is_never_poison(
     tmp_path: Path, folder: LocalFolder, cut: str, hidden: str
 ) -> None:
     aggregator = channel(tmp_path, AGGREGATOR, folder)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     lying = Lying(folder.root, cut, hidden)
     north = channel(tmp_path, "north", lying)
     assert receive(north, OFFER) is None
@@ -158,8 +158,8 @@ def test_what_does_not_come_as_it_is_listed_is_never_poison(
 @pytest.mark.parametrize("name", [names.MANIFEST, names.TENSORS])
 def test_what_is_cut_or_missing_in_the_folder_is_poison(tmp_path: Path, folder: LocalFolder, name: str) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     path = folder.root / OFFER.path / name
     if name == names.MANIFEST:
         path.write_bytes(path.read_bytes()[:-9])
@@ -199,28 +199,28 @@ def test_what_comes_with_other_bytes_each_time_is_doubtful_from_the_second_time_
 ) -> None:
     """Whoever lets a message fail in another way each time would else be waited for for ever."""
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", Restless(folder.root, name))
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     assert receive(north, OFFER) is None
     for _ in range(3):
         with pytest.raises(DoubtfulError, match=name):
             receive(north, OFFER)
-    assert not north.is_settled(OFFER)
+    assert not north.ledger.is_settled(OFFER)
 
 
 def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     (folder.root / OFFER.path / names.TENSORS).write_bytes(b"tensors: [] ")
     assert receive(north, OFFER) is None
     with pytest.raises(RejectedError, match="SHA-256") as caught:
         receive(north, OFFER)
-    north.refuse(OFFER, caught.value, b"manifest")
+    north.ledger.refuse(OFFER, caught.value, b"manifest")
     for reader in (north, channel(tmp_path, "north", folder)):
-        assert "SHA-256" in str(reader.refusal(OFFER))
-        assert reader.is_settled(OFFER)
-        assert reader.message(OFFER) is None
+        assert "SHA-256" in str(reader.ledger.refusal(OFFER))
+        assert reader.ledger.is_settled(OFFER)
+        assert reader.ledger.message(OFFER) is None
     kept = tmp_path / "north" / "quarantine" / OFFER.path
     assert (kept / names.TENSORS).read_bytes() == b"tensors: [] "
     assert (kept / names.MANIFEST).read_bytes() == b"manifest"
@@ -229,36 +229,36 @@ def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, f
 def test_a_record_larger_than_its_bound_is_never_fetched(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
     large = b" " * (names.MAX_RECORD_BYTES + 1)
-    aggregator.sign(OFFER, {names.RUN_CONFIGURATION: large, names.TENSORS: b""}, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, {names.RUN_CONFIGURATION: large, names.TENSORS: b""}, in_reply_to=None)
+    aggregator.outbox.publish()
     with pytest.raises(RejectedError, match="at most"):
         receive(north, OFFER)
-    assert not (north.mirror / OFFER.path / names.RUN_CONFIGURATION).exists()
+    assert not (north.ledger.root / OFFER.path / names.RUN_CONFIGURATION).exists()
 
 
 def test_messages_that_were_skipped_are_noticed(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
     second = MessageRef("offer", "s")
-    aggregator.sign(second, FILES, in_reply_to=None)
-    aggregator.publish()
-    manifest = north.notice(second)
+    aggregator.outbox.sign(second, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
+    manifest = north.inbox.notice(second)
     assert manifest is not None
-    assert north.skips_messages(second, manifest)
+    assert north.inbox.skips_messages(second, manifest)
     assert receive(north, second) is None
     assert receive(north, OFFER) is not None
-    assert not north.skips_messages(second, manifest)
+    assert not north.inbox.skips_messages(second, manifest)
     assert receive(north, second) is not None
 
 
 def test_an_accepted_message_is_never_refused(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
-    offer = aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    offer = aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     assert receive(north, OFFER) == offer
     assert receive(north, OFFER) == offer  # again: nothing changes, nothing breaks the chain
     with pytest.raises(ValueError, match="was accepted"):
-        north.refuse(OFFER, RejectedError("x", "y"), b"")
+        north.ledger.refuse(OFFER, RejectedError("x", "y"), b"")
 
 
 def test_tensor_files_may_not_be_larger_together_than_what_a_run_sends(tmp_path: Path, folder: LocalFolder) -> None:
@@ -267,10 +267,10 @@ def test_tensor_files_may_not_be_larger_together_than_what_a_run_sends(tmp_path:
     files: dict[str, bytes | Path] = {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: bytes(60)}
     more: dict[str, bytes | Path] = {names.state_file(group): bytes(30) for group in ("control", "patients")}
     ref = MessageRef("round", "r", 1)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.sign(ref, files | more, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.sign(ref, files | more, in_reply_to=None)
+    aggregator.outbox.publish()
     assert receive(north, OFFER) is not None
     with pytest.raises(RejectedError, match=r"state-patients\.safetensors: has 30 bytes, at most 10 are expected"):
         receive(north, ref)
-    assert not north.path(ref, names.state_file("patients")).exists()
+    assert not north.ledger.path(ref, names.state_file("patients")).exists()

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.site import open_channel
 from shared.audit.cli import main
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError, TransientError
-from shared.exchange import channel, ciphertexts, names
+from shared.exchange import ciphertexts, names, outbox
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import Ciphertext, EncryptionKey, encrypt
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -72,8 +71,8 @@ def test_the_server_holds_nothing_readable(encrypted: dict[Encrypt, Played], mod
     read = 0
     for path in payloads(run.drop):
         content, said = path.read_bytes(), path.relative_to(run.drop)
-        plain = (run.aggregator.mirror / said).read_bytes()
-        assert plain == (run.site.mirror / said).read_bytes()
+        plain = (run.aggregator.ledger.root / said).read_bytes()
+        assert plain == (run.site.ledger.root / said).read_bytes()
         is_hidden = mode == "all" or names.is_weights(path.name)
         assert (content != plain) == is_hidden, said
         assert not (is_hidden and plain[:12] in content), said
@@ -82,7 +81,9 @@ def test_the_server_holds_nothing_readable(encrypted: dict[Encrypt, Played], mod
         assert ("encrypted" in entry) == is_hidden
         assert (entry["size"], entry["sha256"]) == hash_file(path)
     assert read == 14
-    assert not [path for end in (run.aggregator, run.site) for path in (end.mirror.parent / "ciphertext").rglob("*.*")]
+    assert not [
+        path for end in (run.aggregator, run.site) for path in (end.ledger.root.parent / "ciphertext").rglob("*.*")
+    ]
 
 
 @pytest.mark.parametrize("mode", ["weights", "all"])
@@ -94,7 +95,7 @@ def test_an_auditor_checks_bytes_without_a_key_and_contents_with_either_sides(
     folder = LocalFolder(run.drop)
     audit = verify(folder)
     assert (audit.findings, audit.encrypted, audit.opened) == ([], hidden, 0)
-    for end in (run.aggregator.mirror.parent.parent.parent, run.site.mirror.parent):
+    for end in (run.aggregator.ledger.root.parent.parent.parent, run.site.ledger.root.parent):
         audit = verify(folder, secret_key=EncryptionKey.at(end / "encryption.key"))
         assert (audit.findings, audit.encrypted, audit.opened) == ([], hidden, hidden)
 
@@ -105,7 +106,7 @@ def test_the_aggregators_own_copies_are_checked_too(
 ) -> None:
     """They hold what the payloads say, so it is compared with what the manifests say of that."""
     work = tmp_path / "work"
-    shutil.copytree(encrypted[mode].aggregator.mirror.parent.parent.parent, work)
+    shutil.copytree(encrypted[mode].aggregator.ledger.root.parent.parent.parent, work)
     result = CliRunner().invoke(main, ["verify", str(work)])
     assert result.exit_code == 0, result.output
     assert "of them opened" in result.output
@@ -122,7 +123,7 @@ def test_the_aggregators_own_copies_are_checked_too(
 
 def test_other_commands_open_what_they_show(encrypted: dict[Encrypt, Played]) -> None:
     run = encrypted["all"]
-    own = str(run.site.mirror.parent / "encryption.key")
+    own = str(run.site.ledger.root.parent / "encryption.key")
     result = CliRunner().invoke(main, ["sent", "north", str(run.drop)])
     assert "(encrypted)" in result.output
     result = CliRunner().invoke(main, ["sent", "north", str(run.drop), "--secret-key", own])
@@ -134,7 +135,7 @@ def test_other_commands_open_what_they_show(encrypted: dict[Encrypt, Played]) ->
 
 def test_the_auditors_command_takes_a_key(encrypted: dict[Encrypt, Played], tmp_path: Path) -> None:
     run = encrypted["all"]
-    own = run.site.mirror.parent / "encryption.key"
+    own = run.site.ledger.root.parent / "encryption.key"
     result = CliRunner().invoke(main, ["verify", str(run.drop), "--secret-key", str(own)])
     assert result.exit_code == 0
     assert "14 encrypted files, 14 of them opened" in result.stdout
@@ -148,9 +149,9 @@ def test_without_a_key_what_the_rule_removed_cannot_be_told_from_what_is_missing
     encrypted: dict[Encrypt, Played], tmp_path: Path
 ) -> None:
     run = play(tmp_path / "home", "all", keep="last 1")
-    own = EncryptionKey.at(run.site.mirror.parent / "encryption.key")
-    run.aggregator.prune(RUN)
-    run.site.prune(RUN)
+    own = EncryptionKey.at(run.site.ledger.root.parent / "encryption.key")
+    run.aggregator.outbox.prune(RUN)
+    run.site.outbox.prune(RUN)
     audit = verify(LocalFolder(run.drop), secret_key=own)
     assert audit.findings == []
     assert len(audit.removed) == 2
@@ -166,7 +167,7 @@ def test_what_was_to_be_encrypted_is_refused_as_plain_text(
     """A site that forgets the encryption, or is made to: its answer is refused by each reader."""
     run = answering(tmp_path, mode)
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "encrypts", lambda *_: False)
+        patch.setattr(outbox, "encrypts", lambda *_: False)
         files: dict[str, bytes | Path] = {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)}
         run.sign_and_publish("update", 1, files)
     assert "is not encrypted" in refusal(run)
@@ -175,14 +176,14 @@ def test_what_was_to_be_encrypted_is_refused_as_plain_text(
 
 def refusal(run: Played) -> str:
     """Why the aggregator refuses the answer, for good."""
-    manifest, asked = run.aggregator.notice(UPDATE), run.aggregator.message(MessageRef("round", RUN, 1))
+    manifest, asked = run.aggregator.inbox.notice(UPDATE), run.aggregator.ledger.message(MessageRef("round", RUN, 1))
     assert manifest is not None
     assert asked is not None
     for attempt in range(2):
         try:
-            fetched = run.aggregator.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
+            fetched = run.aggregator.inbox.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
         except RejectedError as error:
-            run.aggregator.refuse(UPDATE, error, manifest)
+            run.aggregator.ledger.refuse(UPDATE, error, manifest)
             return str(error)
         assert (attempt, fetched) == (0, None)
     raise AssertionError("it was accepted")
@@ -211,8 +212,8 @@ def test_a_signed_ciphertext_that_does_not_decrypt_is_poison(
     monkeypatch.setattr(ciphertexts, "encrypt", damaged)
     run.sign_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
     assert f"{UPDATE.path}/{names.SITE_MODEL}: does not decrypt" in refusal(run)
-    assert not run.aggregator.path(UPDATE, names.SITE_MODEL).exists()
-    quarantined = run.aggregator.mirror.parent / "quarantine" / UPDATE.path
+    assert not run.aggregator.ledger.path(UPDATE, names.SITE_MODEL).exists()
+    quarantined = run.aggregator.ledger.root.parent / "quarantine" / UPDATE.path
     assert {path.name for path in quarantined.iterdir()} == {
         names.MANIFEST,
         names.METRICS,
@@ -224,18 +225,18 @@ def test_a_signed_ciphertext_that_does_not_decrypt_is_poison(
 def test_a_ciphertext_that_says_it_is_larger_than_any_answer_is_not_fetched(tmp_path: Path) -> None:
     run = answering(tmp_path, "weights")
     run.sign_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
-    manifest, asked = run.aggregator.notice(UPDATE), run.aggregator.message(MessageRef("round", RUN, 1))
-    size = run.site.path(UPDATE, names.SITE_MODEL).stat().st_size
+    manifest, asked = run.aggregator.inbox.notice(UPDATE), run.aggregator.ledger.message(MessageRef("round", RUN, 1))
+    size = run.site.ledger.path(UPDATE, names.SITE_MODEL).stat().st_size
     assert manifest is not None
     assert asked is not None
     with pytest.raises(RejectedError, match=f"has {size} bytes, at most {size - 1}"):
-        run.aggregator.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=size - 1)
-    assert run.aggregator.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=size) is not None
+        run.aggregator.inbox.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=size - 1)
+    assert run.aggregator.inbox.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=size) is not None
 
 
 def another(run: Played, folder: LocalFolder) -> Channel:
     """The site's end as a new process opens it."""
-    work = run.site.mirror.parent
+    work = run.site.ledger.root.parent
     peer = Peer("retina", "north", AGGREGATOR, run.aggregator_key)
     key, own = SigningKey.at(work / "signing.key"), EncryptionKey.found_at(work / "encryption.key")
     return Channel(work, folder, me="north", key=key, peer=peer, encryption_key=own)
@@ -264,29 +265,29 @@ class Torn(LocalFolder):
 def test_a_new_process_sends_the_very_bytes_that_were_signed(tmp_path: Path, survived: int) -> None:
     run, torn = answering(tmp_path, "all"), Torn(tmp_path / "drop")
     torn.left = survived
-    site, asked = another(run, torn), run.site.message(MessageRef("round", RUN, 1))
+    site, asked = another(run, torn), run.site.ledger.message(MessageRef("round", RUN, 1))
     assert asked is not None
     files: dict[str, bytes | Path] = {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)}
-    signed = site.sign(UPDATE, files, in_reply_to=asked.digest)
-    site._published = signed.manifest.seq - 1
+    signed = site.outbox.sign(UPDATE, files, in_reply_to=asked.digest)
+    site.outbox._published = signed.manifest.seq - 1
     with pytest.raises(TransientError):
-        site.publish()
+        site.outbox.publish()
     run.site = another(run, LocalFolder(tmp_path / "drop"))
-    run.site.publish()
+    run.site.outbox.publish()
     run.send("update", 1, {}, "round")
-    assert run.aggregator.path(UPDATE, names.METRICS).read_bytes() == TABLE
-    assert not (run.site.mirror.parent / "ciphertext" / UPDATE.path).exists()
+    assert run.aggregator.ledger.path(UPDATE, names.METRICS).read_bytes() == TABLE
+    assert not (run.site.ledger.root.parent / "ciphertext" / UPDATE.path).exists()
     assert verify(LocalFolder(run.drop)).findings == []
 
 
 def test_a_site_that_lost_its_disk_reads_its_own_messages_again(tmp_path: Path) -> None:
     run = play(tmp_path / "home", "all")
-    before = run.site.path(MessageRef("consent", RUN), names.CONSENT).read_bytes()
-    shutil.rmtree(run.site.mirror / names.RUNS)
+    before = run.site.ledger.path(MessageRef("consent", RUN), names.CONSENT).read_bytes()
+    shutil.rmtree(run.site.ledger.root / names.RUNS)
     site = another(run, LocalFolder(run.drop))
-    site.adopt([MessageRef("consent", RUN), UPDATE, MessageRef("update", RUN, 2)])
-    assert site.path(MessageRef("consent", RUN), names.CONSENT).read_bytes() == before
-    assert site.own_head == run.site.own_head
+    site.inbox.adopt([MessageRef("consent", RUN), UPDATE, MessageRef("update", RUN, 2)])
+    assert site.ledger.path(MessageRef("consent", RUN), names.CONSENT).read_bytes() == before
+    assert site.ledger.own_head == run.site.ledger.own_head
 
 
 @pytest.mark.parametrize("mode", ["weights", "all"])
@@ -295,9 +296,9 @@ def test_nothing_is_signed_while_nobody_can_tell_what_is_to_be_encrypted(
     tmp_path: Path, damaged: bytes | None, mode: Encrypt
 ) -> None:
     run = answering(tmp_path, mode)
-    asked = run.site.message(MessageRef("round", RUN, 1))
+    asked = run.site.ledger.message(MessageRef("round", RUN, 1))
     assert asked is not None
-    offered = run.site.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
+    offered = run.site.ledger.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
     whole = offered.read_bytes()
     offered.unlink()
     if damaged == b"encrypt: none":  # well-formed, and not what was offered
@@ -306,9 +307,9 @@ def test_nothing_is_signed_while_nobody_can_tell_what_is_to_be_encrypted(
         offered.write_bytes(damaged)
     site = another(run, LocalFolder(run.drop))
     with pytest.raises(ActionRequiredError, match="says what is encrypted"):
-        site.sign(UPDATE, {names.METRICS: TABLE, names.SITE_MODEL: run.model(1.0)}, in_reply_to=asked.digest)
-    site.publish()
-    assert site.message(UPDATE) is None
+        site.outbox.sign(UPDATE, {names.METRICS: TABLE, names.SITE_MODEL: run.model(1.0)}, in_reply_to=asked.digest)
+    site.outbox.publish()
+    assert site.ledger.message(UPDATE) is None
     assert not (run.drop / UPDATE.path).exists()
 
 
@@ -319,38 +320,44 @@ def test_plain_text_is_not_taken_on_the_word_of_a_damaged_copy(
     """The aggregator's own copy of the offer has lost its line about encryption, and so has the site's."""
     run = answering(tmp_path, "all")
     with monkeypatch.context() as patch:
-        patch.setattr(channel, "encrypts", lambda *_: False)
+        patch.setattr(outbox, "encrypts", lambda *_: False)
         run.sign_and_publish("update", 1, {names.METRICS: TABLE, names.SITE_MODEL: run.model(0.25)})
-    offered = run.aggregator.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
+    offered = run.aggregator.ledger.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
     offered.write_bytes(offered.read_bytes().replace(b"encrypt: all", b"encrypt: none"))
-    home = run.aggregator.mirror.parent
+    home = run.aggregator.ledger.root.parent
     key, own = SigningKey.at(tmp_path / "aggregator" / "signing.key"), tmp_path / "aggregator" / "encryption.key"
-    again = open_channel(home, LocalFolder(run.drop), key, EncryptionKey.at(own) if has_key else None)
-    assert again is not None
-    manifest, asked = again.notice(UPDATE), again.message(MessageRef("round", RUN, 1))
+    again = Channel(
+        home,
+        LocalFolder(run.drop),
+        me=AGGREGATOR,
+        key=key,
+        peer=run.aggregator.ledger.peer,
+        encryption_key=EncryptionKey.at(own) if has_key else None,
+    )
+    manifest, asked = again.inbox.notice(UPDATE), again.ledger.message(MessageRef("round", RUN, 1))
     assert manifest is not None and asked is not None
     for _ in range(2):
         with pytest.raises(ActionRequiredError, match="nothing is sent or taken until it is back"):
-            again.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
-    assert again.refusal(UPDATE) is None  # and no site is blamed for it
+            again.inbox.fetch(UPDATE, manifest, answers=(asked.digest,), max_weights_bytes=1 << 20)
+    assert again.ledger.refusal(UPDATE) is None  # and no site is blamed for it
 
 
 def test_an_offer_that_is_not_as_it_was_accepted_is_followed_by_nobody(tmp_path: Path) -> None:
     run = answering(tmp_path, "none")
-    store.offer(run.site, RUN)
-    path = run.site.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
+    store.offer(run.site.ledger, RUN)
+    path = run.site.ledger.path(MessageRef("offer", RUN), names.RUN_CONFIGURATION)
     path.write_bytes(path.read_bytes().replace(b"seed: ", b"seed: 1"))
     with pytest.raises(ActionRequiredError, match=f"{path} is not the file its manifest names|{path} has "):
-        store.offer(run.site, RUN)
+        store.offer(run.site.ledger, RUN)
 
 
 def test_keys_that_are_neither_sides_stop_the_work_and_decide_nothing(tmp_path: Path) -> None:
     run = answering(tmp_path, "all")
-    (run.site.mirror.parent / "encryption.key").unlink()
-    site, asked = another(run, LocalFolder(run.drop)), run.site.message(MessageRef("round", RUN, 1))
+    (run.site.ledger.root.parent / "encryption.key").unlink()
+    site, asked = another(run, LocalFolder(run.drop)), run.site.ledger.message(MessageRef("round", RUN, 1))
     assert asked is not None
     with pytest.raises(Exception, match=r"put the very encryption\.key back"):
-        site.sign(UPDATE, {names.METRICS: TABLE}, in_reply_to=asked.digest)
-    assert site.message(UPDATE) is None
+        site.outbox.sign(UPDATE, {names.METRICS: TABLE}, in_reply_to=asked.digest)
+    assert site.ledger.message(UPDATE) is None
     with pytest.raises(NotFoundError):
         LocalFolder(run.drop).read(UPDATE.manifest, max_bytes=1 << 20)

@@ -62,13 +62,13 @@ def test_a_pruned_folder_holds(tmp_path: Path, keep: str, after_the_end: list[st
     for round_no in (1, 2, 3):
         run.round(round_no, trains=round_no < 3)
         for end in (run.site, run.aggregator):
-            end.prune(RUN)
+            end.outbox.prune(RUN)
         assert verify(LocalFolder(run.drop)).findings == []
     run.finish()
     for _ in range(2):  # twice is once
         for end in (run.site, run.aggregator):
-            end.prune(RUN)
-            assert [Path(path).parent.as_posix() for path in left(end.mirror)] == after_the_end
+            end.outbox.prune(RUN)
+            assert [Path(path).parent.as_posix() for path in left(end.ledger.root)] == after_the_end
     assert [Path(path).parent.as_posix() for path in left(run.drop)] == after_the_end
     audit = verify(LocalFolder(run.drop))
     assert audit.findings == []
@@ -83,9 +83,9 @@ def test_what_travels_beside_a_model_goes_with_it(tmp_path: Path) -> None:
         run.round(round_no, trains=True, to_site=["control"], from_site=["control"])
     run.finish()
     for end in (run.site, run.aggregator):
-        end.prune(RUN)
+        end.outbox.prune(RUN)
     kept = ["0001/from_site/model.safetensors", "0001/from_site/state-control.safetensors"]
-    assert left(run.drop) == left(run.site.mirror) == left(run.aggregator.mirror) == kept
+    assert left(run.drop) == left(run.site.ledger.root) == left(run.aggregator.ledger.root) == kept
     audit = verify(LocalFolder(run.drop))
     assert sum("state-control" in path for path in audit.removed) == 3
     (run.drop / "runs" / RUN / "rounds" / kept[1]).unlink()
@@ -100,7 +100,7 @@ def test_a_kept_difference_keeps_what_it_differs_from(tmp_path: Path) -> None:
     run.round(2, trains=False)
     run.finish()
     for end in (run.site, run.aggregator):
-        end.prune(RUN)
+        end.outbox.prune(RUN)
     assert [Path(path).parent.as_posix() for path in left(run.drop)] == ["0001/from_site", "0001/to_site"]
     audit = verify(LocalFolder(run.drop))
     assert audit.removed == [f"{MessageRef('round', RUN, 2).path}/{names.GLOBAL_MODEL}"]

@@ -29,27 +29,27 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
         peer = Peer("retina", "north", "north", SigningKey(b"\x02" * 32).public)
         channel = Channel(tmp_path / "home", folder, me=AGGREGATOR, key=SigningKey(b"\x01" * 32), peer=peer)
         offered = RunConfiguration(run="r", task="t", method="mean", sites=["north"], rounds=2)
-        write_file(channel.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), dump_yaml(offered))
+        write_file(channel.ledger.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), dump_yaml(offered))
         first, second = (MessageRef("round", "r", round_no) for round_no in (1, 2))
         (tmp_path / "model").write_bytes(os.urandom(2 * MB))
         files: dict[str, bytes | Path] = {
             names.ROUND_CONFIGURATION: b"round: 1\n",
             names.GLOBAL_MODEL: tmp_path / "model",
         }
-        channel.sign(first, files, in_reply_to=None)
+        channel.outbox.sign(first, files, in_reply_to=None)
         cloud.store.quotas[AGGREGATOR] = 2 * MB
         with pytest.raises(ActionRequiredError, match=r"north: the folder has room for 2.1 MB, .*to_site needs 2.1 MB"):
-            channel.publish()
+            channel.outbox.publish()
         assert folder.list("") == []
 
         cloud.store.quotas[AGGREGATOR] = 7 * MB
         with caplog.at_level(logging.WARNING):
-            channel.publish()
+            channel.outbox.publish()
             assert [record.getMessage() for record in caplog.records] == [
                 "north: the folder has room for 7.34 MB, enough for 3 of the size of the present message"
             ]
-            channel.sign(second, files, in_reply_to=None)
-            channel.publish()
+            channel.outbox.sign(second, files, in_reply_to=None)
+            channel.outbox.publish()
             assert len(caplog.records) == 1
         assert folder.read(second.manifest, max_bytes=MB)
         with pytest.raises(NotFoundError):

@@ -171,8 +171,8 @@ class Hospital:
 
     def offer(self, run: RunConfiguration | None = None) -> RunConfiguration:
         """Offer a run; one that was offered before and never started is aborted first."""
-        before = self.channel.own_messages()[-1:]
-        if before and before[0].ref.kind == "offer" and ending_of(self.channel, before[0].ref.run) is None:
+        before = self.channel.ledger.own_messages()[-1:]
+        if before and before[0].ref.kind == "offer" and ending_of(self.channel.ledger, before[0].ref.run) is None:
             self.send_abort(before[0].ref.run)
         run = run or run_configuration(sites=["north"], quorum=1, rounds=9)
         task, method = task_named(TASK), open_method(run.method, run.method_options)
@@ -181,8 +181,8 @@ class Hospital:
         division = sharing(task, method, model)
         save_tensors(model, division.shared, self.home / names.GLOBAL_MODEL)
         files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: dump_yaml(run), names.TENSORS: dump_yaml(division)}
-        self.channel.sign(MessageRef("offer", run.run), files, in_reply_to=self.site.card_digest)
-        self.channel.publish()
+        self.channel.outbox.sign(MessageRef("offer", run.run), files, in_reply_to=self.site.card_digest)
+        self.channel.outbox.publish()
         return run
 
     def receive(self, ref: MessageRef) -> bool:
@@ -190,7 +190,7 @@ class Hospital:
         self.site.attend(ref)
         self.site._heard_at = float("-inf")  # as if time had passed since the last heartbeat
         self.site._work()
-        return self.channel.message(ref) is not None
+        return self.channel.ledger.message(ref) is not None
 
     def send_round(
         self, run: RunConfiguration, round_no: int, beside: Mapping[str, bytes] = MappingProxyType({})
@@ -241,9 +241,9 @@ class Hospital:
         self._send(MessageRef("abort", run), {names.ABORT: canonical(abort.model_dump())})
 
     def _send(self, ref: MessageRef, files: dict[str, bytes | Path]) -> None:
-        answered = self.channel.message(ref.answers) if ref.answers else self.channel.last_from_peer()
-        self.channel.sign(ref, files, in_reply_to=answered.digest if answered else None)
-        self.channel.publish()
+        answered = self.channel.ledger.message(ref.answers) if ref.answers else self.channel.ledger.last_from_peer()
+        self.channel.outbox.sign(ref, files, in_reply_to=answered.digest if answered else None)
+        self.channel.outbox.publish()
 
     # --- what there is -------------------------------------------------------------------------------------
 

@@ -49,9 +49,9 @@ class ScriptedSite:
         """Wait for a message of the aggregator and accept it."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            manifest = self.channel.notice(ref)
+            manifest = self.channel.inbox.notice(ref)
             if manifest is not None:
-                message = self.channel.fetch(ref, manifest, answers=answers, max_weights_bytes=MODEL_BYTES)
+                message = self.channel.inbox.fetch(ref, manifest, answers=answers, max_weights_bytes=MODEL_BYTES)
                 if message is not None:
                     return message
             time.sleep(0.05)
@@ -67,33 +67,33 @@ class ScriptedSite:
             images={"train": "12", "validation": "10"} if agrees else {},
         )
         files = {names.CONSENT: canonical(answer.model_dump())}
-        self.channel.sign(MessageRef("consent", RUN), files, in_reply_to=offer.digest)
-        self.channel.publish()
+        self.channel.outbox.sign(MessageRef("consent", RUN), files, in_reply_to=offer.digest)
+        self.channel.outbox.publish()
 
     def withdraw(self, reason: str) -> None:
         """Leave the run."""
-        offer = self.channel.message(MessageRef("offer", RUN))
+        offer = self.channel.ledger.message(MessageRef("offer", RUN))
         assert offer is not None
         files = {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason=reason).model_dump())}
-        self.channel.sign(MessageRef("withdrawal", RUN), files, in_reply_to=offer.digest)
-        self.channel.publish()
+        self.channel.outbox.sign(MessageRef("withdrawal", RUN), files, in_reply_to=offer.digest)
+        self.channel.outbox.publish()
 
     def receive_round(self, round_no: int) -> Path:
         """Wait for a round; returns the global model's file."""
         ref = MessageRef("round", RUN, round_no)
-        self.receive(ref, *may_answer(self.channel, ref, digest_of(self.card)))
-        return self.channel.path(ref, names.GLOBAL_MODEL)
+        self.receive(ref, *may_answer(self.channel.ledger, ref, digest_of(self.card)))
+        return self.channel.ledger.path(ref, names.GLOBAL_MODEL)
 
     def answer(self, round_no: int, files: Mapping[str, bytes | Path], wire: Wire = PLAIN) -> None:
         """Send these files as the round's answer, said to be in this form."""
-        sent = self.channel.message(MessageRef("round", RUN, round_no))
+        sent = self.channel.ledger.message(MessageRef("round", RUN, round_no))
         assert sent is not None
-        self.channel.sign(MessageRef("update", RUN, round_no), files, in_reply_to=sent.digest, wire=wire)
-        self.channel.publish()
+        self.channel.outbox.sign(MessageRef("update", RUN, round_no), files, in_reply_to=sent.digest, wire=wire)
+        self.channel.outbox.publish()
 
     def verdict(self, round_no: int) -> Verdict:
         """Wait for the verdict on our answer."""
-        update = self.channel.message(MessageRef("update", RUN, round_no))
+        update = self.channel.ledger.message(MessageRef("update", RUN, round_no))
         ref = MessageRef("verdict", RUN, round_no)
         self.receive(ref, None, update.digest if update else None)
-        return open_record(self.channel.path(ref, names.VERDICT).read_bytes(), Verdict, ref.path)
+        return open_record(self.channel.ledger.path(ref, names.VERDICT).read_bytes(), Verdict, ref.path)

@@ -43,11 +43,11 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
             names.RUN_CONFIGURATION: dump_yaml(run),
             names.TENSORS: dump_yaml(division),
         }
-        channel.sign(MessageRef("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
+        channel.outbox.sign(MessageRef("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
         ref = MessageRef("consent", RUN)
         aggregator.attend(ref)
-        federation.wait_until(lambda: not aggregator._work() and channel.message(ref) is not None, "the consent")
-        consent = channel.message(ref)
+        federation.wait_until(lambda: not aggregator._work() and channel.ledger.message(ref) is not None, "the consent")
+        consent = channel.ledger.message(ref)
         assert consent is not None
 
         agreed = round_configuration(run, 1, "north")
@@ -57,10 +57,10 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
             names.ROUND_CONFIGURATION: dump_yaml(asked),
             names.GLOBAL_MODEL: tmp_path / "global.safetensors",
         }
-        channel.sign(MessageRef("round", RUN, 1), files, in_reply_to=consent.digest)
-        channel.publish()
+        channel.outbox.sign(MessageRef("round", RUN, 1), files, in_reply_to=consent.digest)
+        channel.outbox.publish()
         status = federation.folder("north") / names.STATUS
         sentence = b"config.yaml: asks for something else than was agreed to"
         federation.wait_until(lambda: sentence in status.read_bytes(), "the refusal")
         assert daemon.poll() is None
-        assert channel.notice(MessageRef("update", RUN, 1)) is None
+        assert channel.inbox.notice(MessageRef("update", RUN, 1)) is None

@@ -59,7 +59,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     assert site._work()  # enrols
     assert site.channel is not None
     offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
-    offer = site.channel.sign(
+    offer = site.channel.outbox.sign(
         MessageRef("offer", "r"), {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=site.card_digest
     )
     assert site._work()  # publishes
@@ -67,21 +67,21 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     peer = Peer("retina", "north", AGGREGATOR, SigningKey.at(work / "signing.key").public)
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
     hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer)
-    write_file(hospital.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), offered)
+    write_file(hospital.ledger.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), offered)
     ref = MessageRef("consent", "r")
     consent = Consent(run="r", agrees=True, reason="yes", images={"train": "12"})
-    hospital.sign(ref, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
-    hospital.publish()
+    hospital.outbox.sign(ref, {names.CONSENT: canonical(consent.model_dump())}, in_reply_to=offer.digest)
+    hospital.outbox.publish()
 
     site.attend(ref)
     assert site._work()  # receives
-    accepted = site.channel.message(ref)
+    accepted = site.channel.ledger.message(ref)
     assert accepted is not None
     for _ in range(5):
         assert not site._work()  # nothing has changed, whatever the daemon is busy with
-    assert site.channel.message(ref) == accepted
-    assert site.channel.refusal(ref) is None
-    assert site.channel.path(ref, names.CONSENT).exists()
+    assert site.channel.ledger.message(ref) == accepted
+    assert site.channel.ledger.refusal(ref) is None
+    assert site.channel.ledger.path(ref, names.CONSENT).exists()
 
 
 def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) 
     site = folder_sync(old, LocalFolder(run.drop))
     assert site.channel is not None
     ref = MessageRef("offer", "another-run")
-    site.channel.sign(ref, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
+    site.channel.outbox.sign(ref, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
     assert not site._work()
     assert "is an old copy, from which nothing is sent" in (old / "sites" / "north" / "trouble.txt").read_text()
     assert not (run.drop / ref.path).exists()
@@ -123,7 +123,7 @@ def test_a_run_is_over_once_its_rule_has_been_followed_in_each_folder_that_can_b
         )
     assert site.channel is not None
     site._work()
-    assert not site.channel.has_unpublished
+    assert not site.channel.outbox.has_unpublished
     assert site.has_to_prune
     folder.refuses = True
     site.start()
@@ -178,10 +178,10 @@ def run(tmp_path: Path) -> Played:
 
 
 def receive(reader: Channel, ref: MessageRef) -> bool:
-    manifest = reader.notice(ref)
+    manifest = reader.inbox.notice(ref)
     assert manifest is not None
-    answers = may_answer(reader, ref, digest_of((reader.mirror / names.SITE_CARD).read_bytes()))
-    return reader.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20) is not None
+    answers = may_answer(reader.ledger, ref, digest_of((reader.ledger.root / names.SITE_CARD).read_bytes()))
+    return reader.inbox.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20) is not None
 
 
 def withdraw(run: Played) -> MessageRef:
@@ -215,8 +215,8 @@ def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
     run.beat()
     assert not folder_sync._work()  # it is not listened to so soon again
     assert work_after_a_while(run)
-    assert run.aggregator.message(withdrawal) is not None
-    assert withdrawal_of(run.aggregator, RUN) == "a change of plans"
+    assert run.aggregator.ledger.message(withdrawal) is not None
+    assert withdrawal_of(run.aggregator.ledger, RUN) == "a change of plans"
     assert not work_after_a_while(run)
 
 
@@ -230,7 +230,9 @@ def test_a_site_is_not_asked_that_withdrew_after_it_was_decided_to_ask_it(run: P
     run.beat()
     assert work_after_a_while(run)
     daemon._act(SignRound("north", 2))
-    assert run.aggregator.message(MessageRef("round", RUN, 2)) is None and not run.aggregator.has_unpublished
+    assert (
+        run.aggregator.ledger.message(MessageRef("round", RUN, 2)) is None and not run.aggregator.outbox.has_unpublished
+    )
 
 
 def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
@@ -239,7 +241,7 @@ def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
     assert not work_after_a_while(run)
     withdrawal = withdraw(run)
     assert work_after_a_while(run)
-    assert run.aggregator.message(withdrawal) is not None
+    assert run.aggregator.ledger.message(withdrawal) is not None
 
 
 def test_an_answer_signed_before_the_withdrawal_comes_before_it(run: Played) -> None:
@@ -248,7 +250,7 @@ def test_an_answer_signed_before_the_withdrawal_comes_before_it(run: Played) -> 
     run.folder_sync.attend(None)  # the round has closed without it
     run.beat()
     assert work_after_a_while(run)
-    assert run.aggregator.message(update) is not None and run.aggregator.message(withdrawal) is not None
+    assert run.aggregator.ledger.message(update) is not None and run.aggregator.ledger.message(withdrawal) is not None
 
 
 def test_a_withdrawal_that_does_not_hold_counts_all_the_same(run: Played) -> None:
@@ -256,7 +258,7 @@ def test_a_withdrawal_that_does_not_hold_counts_all_the_same(run: Played) -> Non
     run.sign_and_publish("withdrawal", 0, {names.WITHDRAWAL: b"I leave"})
     run.beat()
     assert work_after_a_while(run)
-    assert "withdrawal.json: is not canonical JSON" in str(withdrawal_of(run.aggregator, RUN))
+    assert "withdrawal.json: is not canonical JSON" in str(withdrawal_of(run.aggregator.ledger, RUN))
 
 
 class Restless(LocalFolder):
@@ -291,7 +293,7 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
     assert daemon._has_looked_since_stop()
     run.folder_sync.channel._folder = LocalFolder(run.drop)
     assert work_after_a_while(run)
-    assert run.aggregator.message(MessageRef("update", RUN, 1)) is not None
+    assert run.aggregator.ledger.message(MessageRef("update", RUN, 1)) is not None
 
 
 def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_from_coming(run: Played) -> None:
@@ -314,7 +316,7 @@ def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_
     content.write_bytes(reason)
     (run.drop / withdrawal.manifest).write_bytes(manifest)
     assert work_after_a_while(run)
-    assert run.aggregator.message(withdrawal) is not None
+    assert run.aggregator.ledger.message(withdrawal) is not None
 
 
 def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: pytest.LogCaptureFixture) -> None:
@@ -339,7 +341,7 @@ def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: p
     status.write_bytes(b"")
     withdrawal = withdraw(run)  # found without a heartbeat that holds
     assert work_after_a_while(run)
-    assert run.aggregator.message(withdrawal) is not None
+    assert run.aggregator.ledger.message(withdrawal) is not None
 
 
 def test_status_shows_what_the_site_says_of_itself(run: Played) -> None:
@@ -367,17 +369,17 @@ def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> 
     offer = MessageRef("offer", "octa-2")
     offered = dump_yaml(run_configuration(run="octa-2", sites=["north"], quorum=1))
     files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}
-    run.aggregator.sign(offer, files, in_reply_to=run.card_digest)
-    run.aggregator.publish()
+    run.aggregator.outbox.sign(offer, files, in_reply_to=run.card_digest)
+    run.aggregator.outbox.publish()
     for ref, answers in ((MessageRef("verdict", RUN, 1), None), (offer, run.card_digest)):
-        manifest = run.site.notice(ref)
+        manifest = run.site.inbox.notice(ref)
         assert manifest is not None
-        assert run.site.fetch(ref, manifest, answers=(answers,), max_weights_bytes=0) is not None
+        assert run.site.inbox.fetch(ref, manifest, answers=(answers,), max_weights_bytes=0) is not None
     consent = MessageRef("consent", "octa-2")
-    answered = run.site.message(offer)
+    answered = run.site.ledger.message(offer)
     assert answered is not None
-    run.site.sign(consent, {names.CONSENT: b"{}"}, in_reply_to=answered.digest)
-    run.site.publish()
+    run.site.outbox.sign(consent, {names.CONSENT: b"{}"}, in_reply_to=answered.digest)
+    run.site.outbox.publish()
     run.folder_sync.attend(consent)
     assert run.folder_sync._work()
-    assert run.aggregator.message(late) is not None and run.aggregator.message(consent) is not None
+    assert run.aggregator.ledger.message(late) is not None and run.aggregator.ledger.message(consent) is not None

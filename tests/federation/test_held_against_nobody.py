@@ -34,12 +34,12 @@ def test_an_unsigned_manifest_of_two_looks_expels_nobody(run: Played, content: b
     for _ in range(3):
         run.folder_sync._heard_at = float("-inf")
         run.folder_sync._work()
-        assert not run.aggregator.is_settled(ref)
+        assert not run.aggregator.ledger.is_settled(ref)
     assert "nor held against anybody" in (run.folder_sync._home / "trouble.txt").read_text()
     (run.drop / ref.manifest).unlink()
     run.sign_and_publish("update", 1, run.from_site(1, trains=True))
     assert run.folder_sync._work()
-    assert run.aggregator.message(ref) is not None
+    assert run.aggregator.ledger.message(ref) is not None
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -72,7 +72,7 @@ def test_nothing_but_what_the_site_signed_for_a_place_settles_it(
     for _ in range(3):
         run.folder_sync._heard_at = float("-inf")
         run.folder_sync._work()
-    assert not run.aggregator.is_settled(ref)
+    assert not run.aggregator.ledger.is_settled(ref)
 
 
 def test_a_forged_message_hides_no_other(run: Played) -> None:
@@ -88,11 +88,11 @@ def test_a_forged_message_hides_no_other(run: Played) -> None:
     for _ in range(2):
         run.folder_sync._heard_at = float("-inf")
         run.folder_sync._work()
-    assert run.aggregator.message(MessageRef("withdrawal", RUN)) is not None
+    assert run.aggregator.ledger.message(MessageRef("withdrawal", RUN)) is not None
 
 
 def _daemon_of_site(run: Played) -> Daemon:
-    work = run.site.mirror.parent
+    work = run.site.ledger.root.parent
     return Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())
 
 
@@ -117,7 +117,7 @@ def test_a_verdict_that_is_gone_for_a_while_keeps_no_site_from_what_follows(run:
     site, verdict = _daemon_of_site(run), run.drop / ref.manifest
     with without_training(Clock()):
         turn = Turn.IDLE
-        while site._channel.message(MessageRef("round", RUN, 1)) is None:
+        while site._channel.ledger.message(MessageRef("round", RUN, 1)) is None:
             turn = site._take_turn(turn, must_succeed=True)
             assert turn is not Turn.IDLE
         content = verdict.read_bytes()
@@ -126,7 +126,7 @@ def test_a_verdict_that_is_gone_for_a_while_keeps_no_site_from_what_follows(run:
             site.step()
         verdict.write_bytes(content)
         site.step()
-    assert site._channel.message(ref) is not None
+    assert site._channel.ledger.message(ref) is not None
     assert not (run.drop / MessageRef("update", RUN, 1).manifest).exists()
 
 
@@ -137,11 +137,11 @@ def test_what_a_site_has_signed_to_its_own_harm_is_refused_for_good_and_so_is_wh
     run.sign_and_publish("update", 1, dict(large))
     run.folder_sync._awaited = MessageRef("update", RUN, 1)
     assert run.folder_sync._work()
-    assert "at most" in (run.aggregator.refusal(MessageRef("update", RUN, 1)) or "")
+    assert "at most" in (run.aggregator.ledger.refusal(MessageRef("update", RUN, 1)) or "")
     run.send("round", 2, run.to_site(2), "consent")
     run.sign_and_publish("update", 2, run.from_site(2, trains=True))
     run.folder_sync._awaited = MessageRef("update", RUN, 2)
     assert run.folder_sync._work()
     assert "breaks the chain: number 2 before it was refused" in (
-        run.aggregator.refusal(MessageRef("update", RUN, 2)) or ""
+        run.aggregator.ledger.refusal(MessageRef("update", RUN, 2)) or ""
     )

@@ -254,7 +254,7 @@ def test_a_model_that_cannot_be_scored_is_omitted_with_the_reason_and_the_daemon
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
     verdict = MessageRef("verdict", RUN, 1)
-    wait_until(lambda: run.aggregator.message(verdict) is not None or not thread.is_alive())
+    wait_until(lambda: run.aggregator.ledger.message(verdict) is not None or not thread.is_alive())
     assert thread.is_alive()
     run.stop.set()
     thread.join(WAIT_S)

@@ -79,7 +79,7 @@ def test_the_aggregator_follows_each_new_key_and_the_folder_shows_it(
     again = hospital.site
     again._open_channel()  # as a new process
     assert again.channel is not None
-    assert again.channel.peer.newest_key == keys[3]
+    assert again.channel.ledger.peer.newest_key == keys[3]
 
 
 class Killed(BaseException):
@@ -194,9 +194,9 @@ def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
     offer = MessageRef("offer", "three")
     hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
     real = json.loads((hospital.drop / MessageRef("consent", "two").manifest).read_bytes())["body"]
-    head = hospital.channel.peer_head
+    head = hospital.channel.ledger.peer_head
     forged = real | {"run": "three", "seq": head.seq + 1, "previous": head.digest}
-    asked = hospital.channel.message(offer)
+    asked = hospital.channel.ledger.message(offer)
     assert asked is not None
     content = stolen.sign(forged | {"in_reply_to": asked.digest})
     ref = MessageRef("consent", "three")
@@ -204,7 +204,7 @@ def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
     shutil.copy(hospital.drop / MessageRef("consent", "two").path / names.CONSENT, hospital.drop / ref.path)
     assert not heard(hospital, "three")
     assert "is signed by another key of north than its message 3: it is not taken, nor held" in caplog.text
-    assert not hospital.channel.is_settled(ref)
+    assert not hospital.channel.ledger.is_settled(ref)
     findings = verify(LocalFolder(hospital.drop)).findings
     assert "is signed by another key of north than its message 3" in {finding.what for finding in findings}
     shutil.rmtree(hospital.drop / ref.path)
@@ -220,7 +220,7 @@ def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplo
         site="north",
         number=2,
         key=thief.public,
-        after=hospital.channel.peer_head,
+        after=hospital.channel.ledger.peer_head,
         created="2026-11-21T09:30:00Z",
     )
     LocalFolder(hospital.drop).create("keys/0002.json", stolen.sign(body.model_dump()))
@@ -238,14 +238,14 @@ def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplo
 def test_a_false_record_is_found_and_followed_by_nobody(
     hospital: Hospital, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
-    before = hospital.channel.peer
+    before = hospital.channel.ledger.peer
     LocalFolder(hospital.drop).create("keys/0002.json", content)
     assert [finding.file for finding in verify(LocalFolder(hospital.drop)).findings] == ["keys/0002.json"]
     (hospital.drop / names.STATUS).write_bytes(SigningKey(b"\x08" * 32).sign({"kind": "status"}))
     for _ in range(3):
         with pytest.raises(RejectedError):
-            hospital.channel.open_status((hospital.drop / names.STATUS).read_bytes())
-    assert hospital.channel.peer == before
+            hospital.channel.inbox.open_status((hospital.drop / names.STATUS).read_bytes())
+    assert hospital.channel.ledger.peer == before
     assert caplog.text.count("it is not followed") == 1
 
 
@@ -326,7 +326,7 @@ def test_a_daemon_killed_while_a_lost_disks_answers_come_back_goes_on_with_them(
         write_file(path, content, **options)
 
     with monkeypatch.context() as patched:
-        for module in ("site_client.daemon", "shared.exchange.channel"):
+        for module in ("site_client.daemon", "shared.exchange.outbox", "shared.exchange.mirror"):
             patched.setattr(f"{module}.write_file", dies)
         with pytest.raises(Killed):
             hospital.live()

@@ -272,9 +272,9 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     # Then it knows, and has nothing more to say.
     ref = MessageRef("withdrawal", RUN)
     assert hospital.receive(ref)
-    message, offer = hospital.channel.message(ref), hospital.channel.message(MessageRef("offer", RUN))
+    message, offer = hospital.channel.ledger.message(ref), hospital.channel.ledger.message(MessageRef("offer", RUN))
     assert message is not None and offer is not None and message.manifest.in_reply_to == offer.digest
-    content = hospital.channel.path(ref, names.WITHDRAWAL).read_bytes()
+    content = hospital.channel.ledger.path(ref, names.WITHDRAWAL).read_bytes()
     assert open_record(content, Withdrawal, ref.path) == Withdrawal(run=RUN, reason="the ethics board objects")
     assert not (hospital.work / "final").exists()
 
@@ -290,13 +290,13 @@ def test_a_withdrawal_that_the_final_model_has_not_read_comes_too_late_for_every
     hospital.live()
     hospital.send_final(run)
     hospital.live()
-    assert ending_at_site(hospital.daemon._channel, RUN) == "finished"
+    assert ending_at_site(hospital.daemon._ledger, RUN) == "finished"
     assert (hospital.work / "final" / RUN).exists()  # its model is the site's
     assert "was over before the aggregator read that this site withdraws" in site(hospital, "status").output
     hospital.site._heard_at = float("-inf")
     hospital.site._work()
-    assert hospital.channel.message(MessageRef("withdrawal", RUN)) is not None
-    assert ending_at_aggregator(hospital.channel, RUN) == "finished"
+    assert hospital.channel.ledger.message(MessageRef("withdrawal", RUN)) is not None
+    assert ending_at_aggregator(hospital.channel.ledger, RUN) == "finished"
     assert Reading(LocalFolder(hospital.drop)).ending(RUN) == "finished"
     assert verify(LocalFolder(hospital.drop)).findings == []
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
@@ -322,7 +322,7 @@ def test_to_withdraw_twice_is_to_withdraw_once(hospital: Hospital) -> None:
         assert f"{RUN}: a person here has withdrawn already, for this reason: moving house;" in result.output
     hospital.live()
     assert hospital.receive(MessageRef("withdrawal", RUN))
-    assert withdrawal_of(hospital.channel, RUN) == "moving house"
+    assert withdrawal_of(hospital.channel.ledger, RUN) == "moving house"
 
 
 def test_who_lost_the_disk_has_still_withdrawn(hospital: Hospital) -> None:
@@ -357,7 +357,7 @@ def test_what_was_signed_before_comes_before_the_withdrawal(hospital: Hospital) 
     assert hospital.receive(MessageRef("update", RUN, 1))
     hospital.site._heard_at = float("-inf")
     hospital.site._work()
-    assert withdrawal_of(hospital.channel, RUN) == "it gave no reason"
+    assert withdrawal_of(hospital.channel.ledger, RUN) == "it gave no reason"
     assert verify(LocalFolder(hospital.drop)).findings == []
 
 
@@ -393,7 +393,7 @@ def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital
     hospital.live()
     ref = MessageRef("consent", RUN)
     assert hospital.receive(ref)
-    consent = open_record(hospital.channel.path(ref, names.CONSENT).read_bytes(), Consent, ref.path)
+    consent = open_record(hospital.channel.ledger.path(ref, names.CONSENT).read_bytes(), Consent, ref.path)
     assert not consent.agrees and consent.reason == "a person at the hospital declined: too early for us"
     assert not hospital.is_signed(MessageRef("withdrawal", RUN))
     for command in (("withdraw", "--yes"), ("approve",), ("decline",)):

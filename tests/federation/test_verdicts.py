@@ -246,10 +246,10 @@ def test_the_best_aggregate_is_chosen_not_the_last(tmp_path: Path) -> None:
             site.answer(round_no, files)
             site.verdict(round_no)
         assert aggregator.wait(WAIT_S) == 0
-        newest = site.channel.message(MessageRef("update", RUN, 3))
+        newest = site.channel.ledger.message(MessageRef("update", RUN, 3))
         assert newest is not None
         site.receive(final := MessageRef("final", RUN), newest.digest)
-        assert site.channel.path(final, names.FINAL_MODEL).read_bytes() == models[1].read_bytes()
+        assert site.channel.ledger.path(final, names.FINAL_MODEL).read_bytes() == models[1].read_bytes()
 
 
 @pytest.mark.parametrize("agrees", [True, False])

@@ -3,7 +3,7 @@
     state.py       what one folder and its two ends hold, what the aggregator holds; all hashable
     exchanges.py   the daemons' reading interfaces over such a state
     hospital.py    what a site may do next, by ``site_client.rounds``
-    folder_sync.py what the folder-sync worker of a folder may do next, by ``aggregator.inbox``
+    folder_sync.py what the folder-sync worker of a folder may do next, by ``aggregator.look``
     director.py    what the aggregator may do next, by ``aggregator.rounds``; and what the PI and the clock may
     reduced.py     the same with fewer states, which allows all that the daemons can do, and more
     __main__.py    all models one after the other, for the record

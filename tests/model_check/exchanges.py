@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from unittest.mock import patch
 
-from aggregator import store as aggregator_store
 from shared.errors import DoubtfulError, RejectedError
-from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.messages import Head
-from shared.exchange.signing import canonical
-from shared.exchange.trust import check_order, open_record
-from site_client import store as site_store
+from shared.exchange.records.values import AnyPayload, Payload
+from shared.exchange.trust import check_order
 from tests.model_check.state import RUN, Desk, Hospital, Sent, Told
 
 CARD = "card"
@@ -96,9 +91,11 @@ class Known:
         """As for any."""
         return ref in self._by_ref or ref in self._refused
 
-    def content(self, ref: MessageRef, name: str) -> bytes:
+    def record(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload:
         """As for any."""
-        return _content(name, self._by_ref[ref].says)
+        record = _record(kind, self._by_ref[ref].says)
+        assert isinstance(record, kind)
+        return record
 
     def own_messages(self) -> tuple[Signed, ...]:
         """As for any."""
@@ -114,12 +111,11 @@ class Known:
 
 
 @cache
-def _content(name: str, says: str) -> bytes:
-    if name == names.WITHDRAWAL:
-        return canonical(Withdrawal(run=RUN, reason="").model_dump())
+def _record(kind: type[Payload], says: str) -> Payload:
+    if kind is Withdrawal:
+        return Withdrawal(run=RUN, reason="")
     agrees = says != "no"
-    images = {"train": "12"} if agrees else {}
-    return canonical(Consent(run=RUN, agrees=agrees, reason="", images=images).model_dump())
+    return Consent(run=RUN, agrees=agrees, reason="", images={"train": "12"} if agrees else {})
 
 
 def known_at_desk(desk: Desk, sent: tuple[Sent, ...]) -> Known:
@@ -141,14 +137,6 @@ def known_at_hospital(hospital: Hospital, desk: Desk) -> Known:
 @cache
 def _known_at_hospital(sent: tuple[Sent, ...], told: tuple[Told, ...], read: int) -> Known:
     return Known(sent_messages(sent, told), told_messages(told)[:read])
-
-
-@contextmanager
-def records_read_once() -> Iterator[None]:
-    """Have a record that was read not be parsed again: here a few of them are read millions of times."""
-    quick = cache(open_record)
-    with patch.object(aggregator_store, "open_record", quick), patch.object(site_store, "open_record", quick):
-        yield
 
 
 class Noticed(Known):

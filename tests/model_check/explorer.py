@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.model_check import director, reduced, whole
-from tests.model_check.exchanges import records_read_once
 from tests.model_check.numbered import Model, Numbers, WrongStateError
 from tests.model_check.rules import Rules
 from tests.model_check.state import SITES, Director, Folder, Hospital, State
@@ -84,10 +83,9 @@ class Exploration:
     def run(self) -> Explored:
         """Explore until nothing new is found, or something that must not be."""
         began = time.monotonic()
-        with records_read_once():
-            wrong = self._explored() or self._hopeless()
-            if wrong is not None:
-                self.found.counterexample = Counterexample(wrong[0], self._trace(*wrong[1:]))
+        wrong = self._explored() or self._hopeless()
+        if wrong is not None:
+            self.found.counterexample = Counterexample(wrong[0], self._trace(*wrong[1:]))
         self.found.seconds = time.monotonic() - began
         return self.found
 

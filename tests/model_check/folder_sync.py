@@ -1,4 +1,4 @@
-"""What a folder-sync worker may do next: publish what is signed, or look into its folder by ``aggregator.inbox``."""
+"""What a folder-sync worker may do next: publish what is signed, or look into its folder by ``aggregator.look``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain, combinations, product
 from typing import NamedTuple
 
 from aggregator.facts import awaited
-from aggregator.inbox import look
+from aggregator.look import look
 from shared.errors import ActionRequiredError
 from shared.exchange.names import MessageRef
 from tests.model_check.exchanges import Noticed
@@ -109,6 +109,7 @@ def looked(folder: Folder, how: Look) -> Looked:
     is_whole, in_trouble = False, False
     try:
         seen = look(
+            noticed,
             noticed,
             awaited(noticed, RUN, newest),
             searches=how.searches,

@@ -82,8 +82,8 @@ def all_files(federation: Federation) -> dict[Path, bytes]:
 
 def answer_without_table(south: ScriptedSite, round_no: int) -> None:
     """What no program of ours can sign: a well-signed answer that lacks a required file."""
-    ref, sent = MessageRef("update", RUN, round_no), south.channel.message(MessageRef("round", RUN, round_no))
-    head = south.channel.own_head
+    ref, sent = MessageRef("update", RUN, round_no), south.channel.ledger.message(MessageRef("round", RUN, round_no))
+    head = south.channel.ledger.own_head
     assert sent is not None
     manifest = Manifest(
         kind="update",

@@ -62,7 +62,7 @@ def over(server: FaultyServer, home: Path, me: str) -> Channel:
 
 def offered_before(aggregator: Channel) -> None:
     """The aggregator has the run's configuration: without it nobody can tell what is to be encrypted."""
-    write_file(aggregator.path(OFFER, names.RUN_CONFIGURATION), OFFERED)
+    write_file(aggregator.ledger.path(OFFER, names.RUN_CONFIGURATION), OFFERED)
 
 
 def set_times(folder: LocalFolder, second: int) -> None:
@@ -73,8 +73,8 @@ def set_times(folder: LocalFolder, second: int) -> None:
 def test_newness_by_modification_second(ends: tuple[Channel, Channel], drop: LocalFolder) -> None:
     """A file was new if its modification second was later than the last one's; here content decides, and no date."""
     aggregator, north = ends
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     payload = drop.root / OFFER.path / names.TENSORS
     whole = payload.read_bytes()
     payload.write_bytes(bytes(len(whole)))
@@ -84,8 +84,8 @@ def test_newness_by_modification_second(ends: tuple[Channel, Channel], drop: Loc
     set_times(drop, 1_700_000_000)
     assert receive(north, OFFER) is not None  # mended within the same second
     for run, second in (("same-second", 1_700_000_000), ("long-ago", 0)):
-        aggregator.sign(MessageRef("offer", run), FILES, in_reply_to=None)
-        aggregator.publish()
+        aggregator.outbox.sign(MessageRef("offer", run), FILES, in_reply_to=None)
+        aggregator.outbox.publish()
         set_times(drop, second)
         assert receive(north, MessageRef("offer", run)) is not None
 
@@ -93,17 +93,17 @@ def test_newness_by_modification_second(ends: tuple[Channel, Channel], drop: Loc
 def test_the_last_of_several_matching_names(ends: tuple[Channel, Channel], drop: LocalFolder) -> None:
     """Of several matching names the last in the listing was taken; here one name is right, all others are nothing."""
     aggregator, north = ends
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     for name in (*FILES, MANIFEST):
         stem, suffix = name.split(".")
         for other in (f"{stem} (conflicted copy).{suffix}", f"{name}.1", f"{name}.new", f"z-{name}"):
             (drop.root / OFFER.path / other).write_bytes(b"other")
     shutil.copytree(drop.root / OFFER.path, drop.root / f"{OFFER.path} (2)")
     message = receive(north, OFFER)
-    assert message == aggregator.message(OFFER)
-    assert {path.name for path in (north.mirror / OFFER.path).iterdir()} == {*FILES, MANIFEST}
-    assert all(north.path(OFFER, name).read_bytes() == content for name, content in FILES.items())
+    assert message == aggregator.ledger.message(OFFER)
+    assert {path.name for path in (north.ledger.root / OFFER.path).iterdir()} == {*FILES, MANIFEST}
+    assert all(north.ledger.path(OFFER, name).read_bytes() == content for name, content in FILES.items())
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_substring_matching_that_takes_files_of_another_run(
     """An id anywhere in a name was a match, so octa-1 got what was octa-10's; here run and round must be equal."""
     aggregator, north = ends
     offered_before(aggregator)
-    aggregator.sign(theirs, FILES if theirs.kind == "offer" else round_files(theirs.round_no), in_reply_to=None)
-    aggregator.publish()
-    assert north.notice(ours) is None
+    aggregator.outbox.sign(theirs, FILES if theirs.kind == "offer" else round_files(theirs.round_no), in_reply_to=None)
+    aggregator.outbox.publish()
+    assert north.inbox.notice(ours) is None
     shutil.copytree(drop.root / theirs.path, drop.root / ours.path)  # nor does it pass under our name
     assert receive(north, ours) is None
     with pytest.raises(
@@ -135,17 +135,17 @@ def test_substring_matching_that_takes_files_of_another_run(
 def test_truncated_downloads_taken_as_whole(faulty: FaultyServer, tmp_path: Path, says_length: bool) -> None:
     """What had come when the connection broke was used; here a file counts when it has its size and its hash."""
     aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
-    manifest = north.notice(OFFER)
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
+    manifest = north.inbox.notice(OFFER)
     assert manifest is not None
     faulty.fail("GET", cuts_answer(3, says_length=says_length))
     with pytest.raises(TransientError):
-        north.fetch(OFFER, manifest, answers=(None,), max_weights_bytes=100)
-    assert north.message(OFFER) is None
-    assert not any(north.path(OFFER, name).exists() for name in FILES)
+        north.inbox.fetch(OFFER, manifest, answers=(None,), max_weights_bytes=100)
+    assert north.ledger.message(OFFER) is None
+    assert not any(north.ledger.path(OFFER, name).exists() for name in FILES)
     assert receive(north, OFFER) is not None
-    assert all(north.path(OFFER, name).read_bytes() == content for name, content in FILES.items())
+    assert all(north.ledger.path(OFFER, name).read_bytes() == content for name, content in FILES.items())
 
 
 FAILED_UPLOADS: dict[str, list[Fault]] = {
@@ -165,17 +165,17 @@ def test_upload_results_ignored(faulty: FaultyServer, tmp_path: Path, faults: li
     """An upload was done whatever the server said; here nothing is published before the server has confirmed it all."""
     aggregator, ref = over(faulty, tmp_path, AGGREGATOR), MessageRef("round", "r", 1)
     offered_before(aggregator)
-    aggregator.sign(ref, round_files(1), in_reply_to=None)
+    aggregator.outbox.sign(ref, round_files(1), in_reply_to=None)
     faulty.fail("PUT", *faults)
     with pytest.raises(DropfedError):
-        aggregator.publish()
-    assert aggregator.has_unpublished
-    assert aggregator.published_head == Head()
+        aggregator.outbox.publish()
+    assert aggregator.outbox.has_unpublished
+    assert aggregator.outbox.published_head == Head()
     assert ref.manifest not in faulty.files
-    aggregator.publish()
-    assert not aggregator.has_unpublished
+    aggregator.outbox.publish()
+    assert not aggregator.outbox.has_unpublished
     for name in (*round_files(1), MANIFEST):
-        assert faulty.files[f"{ref.path}/{name}"] == aggregator.path(ref, name).read_bytes()
+        assert faulty.files[f"{ref.ledger.path}/{name}"] == aggregator.ledger.path(ref, name).read_bytes()
 
 
 def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Path) -> None:
@@ -183,20 +183,20 @@ def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Pat
     aggregator, north = over(faulty, tmp_path, AGGREGATOR), over(faulty, tmp_path, "north")
     ref = MessageRef("round", "r", 1)
     offered_before(aggregator)
-    aggregator.sign(ref, round_files(1), in_reply_to=None)
+    aggregator.outbox.sign(ref, round_files(1), in_reply_to=None)
     faulty.fail("PUT", keeps(1), says(503))
     with pytest.raises(TransientError):
-        aggregator.publish()
+        aggregator.outbox.publish()
     assert f"{ref.path}/{names.ROUND_CONFIGURATION}" in faulty.files
-    assert north.notice(ref) is None
-    aggregator.publish()
+    assert north.inbox.notice(ref) is None
+    aggregator.outbox.publish()
     sent = [request.removeprefix(f"PUT {ref.path}/") for request in faulty.requests if request.startswith("PUT ")]
     assert [name for name in sent if name != names.ROUND_CONFIGURATION] == [
         names.GLOBAL_MODEL,
         names.GLOBAL_MODEL,
         f"{MANIFEST}.new",
     ]
-    assert north.notice(ref) is not None
+    assert north.inbox.notice(ref) is not None
 
 
 def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, played: Played) -> None:
@@ -204,8 +204,8 @@ def test_file_names_without_the_round(faulty: FaultyServer, tmp_path: Path, play
     aggregator = over(faulty, tmp_path, AGGREGATOR)
     offered_before(aggregator)
     for round_no in (1, 2, 3):
-        aggregator.sign(MessageRef("round", "r", round_no), round_files(round_no), in_reply_to=None)
-        aggregator.publish()
+        aggregator.outbox.sign(MessageRef("round", "r", round_no), round_files(round_no), in_reply_to=None)
+        aggregator.outbox.publish()
     written = [request for request in faulty.requests if request.startswith("PUT ")]
     assert len(set(written)) == len(written) == 9
     for round_no in (1, 2, 3):

@@ -51,9 +51,9 @@ def round_of(play: Played, round_no: int) -> dict[str, bytes | Path]:
 
 def publish(play: Played, ref: MessageRef, files: dict[str, bytes | Path], answered: MessageRef | None) -> None:
     """The aggregator goes on, and the site is not there to see it."""
-    message = play.aggregator.message(answered) if answered else None
-    play.aggregator.sign(ref, files, in_reply_to=message.digest if message else None)
-    play.aggregator.publish()
+    message = play.aggregator.ledger.message(answered) if answered else None
+    play.aggregator.outbox.sign(ref, files, in_reply_to=message.digest if message else None)
+    play.aggregator.outbox.publish()
 
 
 def publish_late(play: Played, round_no: int) -> None:

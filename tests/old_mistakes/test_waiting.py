@@ -152,8 +152,8 @@ def test_a_login_only_at_the_start(faulty: FaultyServer, tmp_path: Path, monkeyp
     faulty.fail("PUT", *[says(401)] * 3)
     faulty.fail("MOVE", *[says(401)] * 2)
     aggregator = channel(tmp_path, AGGREGATOR, folder)
-    aggregator.sign(OFFER, FILES, in_reply_to=None)
-    aggregator.publish()
+    aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
     assert clock.waits == [60.0] * 5
     assert all(faulty.files[f"{OFFER.path}/{name}"] == content for name, content in FILES.items())
     assert OFFER.manifest in faulty.files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,22 +16,20 @@ from shared.audit.replay.steps import Step
 from shared.doors.numbers import finite
 from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
-from shared.exchange.encoding import decode
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Reliability
 from shared.exchange.records.run import BelowLast
-from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import Verdict
-from shared.exchange.records.wire import PLAIN
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import SOUND, UNANSWERED, check_answer, decide, passes, together
+from shared.learning.answers import SOUND, UNANSWERED, passes
 from shared.learning.methods.contract import MODEL, Groups, Method
+from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_files import Scored
 from shared.learning.tolerance import HeldOutSet, load_checked
 from shared.plurals import pluralize
-from shared.trouble import held_against
 
 SCORES_AGREE = 0.001
 """By how much a score may differ that was measured on another platform."""
@@ -63,7 +61,7 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
         asked, answered, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
         if asked in reading.messages:
             found.asked[site] = reading.messages[asked]
-        verdict = reading.record_or_none(settled, names.VERDICT, Verdict)
+        verdict = reading.record_or_none(settled, Verdict)
         if verdict is None:
             continue
         found.verdicts[site] = verdict
@@ -101,6 +99,7 @@ class Replayer:
         self._network = network
         self._heldout = heldout
         self._aggregation = Aggregation(models, method, groups)
+        self._engine = RoundEngine(models, method, self._aggregation)
         self._state_is_known = True
 
     def steps(self, found: Round) -> Iterator[Step]:
@@ -162,33 +161,28 @@ class Replayer:
         """
         number, run, message, told = found.number, self._run, found.answers[site], found.verdicts[site]
         trains = number <= run.rounds
-        shown_as = f"{message.ref.path}/{names.SITE_MODEL}"
         if self._run.wire.difference and trains and not self._models.aggregate_for(number - 1, site).exists():
             found.gone.setdefault(site, f"it is the difference to aggregate {number - 1}, which is not here")
         if trains and not self._aggregation.can_compare(number, site):
             found.gone.setdefault(site, f"what it received in round {number} is not here")
         if site in found.gone:
             yield Step(number, f"answer of {site}", "not replayable", f"because {found.gone[site]}")
-            answers[site] = self._answer(site, paths, told.theta)
+            answers[site] = self._answer(site, self._by_group(paths), told.theta)
             return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
-        files = dict(paths)
-        try:
-            with held_against(message.ref.path):
-                form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
-                theta, spent = check_answer(message, paths.__getitem__, run, self._sharing, self._method, form=form)
-                if trains:
-                    files[names.SITE_MODEL] = self._plain(site, number, paths[names.SITE_MODEL], shown_as)
-                    load_checked(self._network, self._sharing.shared, files[names.SITE_MODEL], shown_as)
-                    self._aggregation.require_plausible(message.ref, site, self._answer(site, files, None).files)
-        except RejectedError as error:
-            yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", str(error))
-            return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
-        theta_text, spent_text = (None if value is None else decimal_text(value) for value in (theta, spent))
-        answers[site] = self._answer(site, files, theta_text)
-        score = told.score if trains else None
+        form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
+        scored = self._engine.check(message, site, paths.__getitem__, score=self._look_into, form=form)
+        if scored.reason:
+            yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", scored.reason)
+            return scored
+        files = self._engine.files(site, number, paths.__getitem__)
+        answers[site] = self._answer(site, files, scored.theta)
         if trains:
-            yield from self._score(site, found, files[names.SITE_MODEL], shown_as)
-        return Scored(score=score, theta=theta_text, epsilon=spent_text, reason="")
+            yield from self._score(site, found, files[MODEL], f"{message.ref.path}/{names.SITE_MODEL}")
+        return scored.model_copy(update={"score": told.score if trains else None})
+
+    def _look_into(self, model: Path, shown_as: str) -> None:
+        """Demand a model of the run; what it scores is measured where the held-out images are, and compared there."""
+        load_checked(self._network, self._sharing.shared, model, shown_as)
 
     def _score(self, site: str, found: Round, model: Path, shown_as: str) -> Iterator[Step]:
         """Measure a score again, if the held-out images are here."""
@@ -235,23 +229,12 @@ class Replayer:
         yield Step(found.number, what, "same" if agree else "differs", f"{told[0]}{platform}")
         return limit
 
-    def _plain(self, site: str, number: int, model: Path, shown_as: str) -> Path:
-        """A site's model in the plain form.
+    def _by_group(self, paths: Mapping[str, Path]) -> dict[str, Path]:
+        """What there is of an answer's tensor files."""
+        named = {group: names.state_file(group) for group in (*self._sharing.measured, *self._sharing.trained)}
+        return {group: paths[name] for group, name in {MODEL: names.SITE_MODEL, **named}.items() if name in paths}
 
-        Raises:
-            RejectedError: it does not hold the run's tensors in the run's form.
-        """
-        if self._run.wire == PLAIN:
-            return model
-        target, before = self._models.answer_path(number, site), self._models.aggregate_for(number - 1, site)
-        decode(model, target, self._sharing.shared, self._run.wire, before, shown_as=shown_as)
-        return target
-
-    def _answer(self, site: str, paths: Mapping[str, Path], theta: str | None) -> Answer:
-        groups = (*self._sharing.measured, *self._sharing.trained)
-        files = {group: paths[name] for group in groups if (name := names.state_file(group)) in paths}
-        if names.SITE_MODEL in paths:
-            files[MODEL] = paths[names.SITE_MODEL]
+    def _answer(self, site: str, files: Mapping[str, Path], theta: str | None) -> Answer:
         consent = self._consent(site)
         images = consent.training_images if consent and consent.agrees else 0
         return Answer(files, images, None if theta is None else finite(theta))
@@ -265,8 +248,7 @@ class Replayer:
         lacking = {site for site in scored if site in found.gone}
         if why := found.gone[min(lacking)] if lacking else self._why_not(found, accepted, answers):
             return scored, why
-        answer, aggregation = answers.__getitem__, self._aggregation
-        return together(run, number, scored, limit=limit, answer=answer, aggregation=aggregation), None
+        return self._engine.together(number, scored, limit=limit, answer=answers.__getitem__), None
 
     def _verdicts(
         self,
@@ -293,8 +275,7 @@ class Replayer:
             yield Step(number, "weights", "not replayable", f"because {why}")
             return
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
-        answer, aggregation = answers.__getitem__, self._aggregation
-        decided = decide(run, number, scored, limit=limit, answer=answer, withdrawn=left, aggregation=aggregation)
+        decided = self._engine.decide(number, scored, limit=limit, answer=answers.__getitem__, withdrawn=left)
         left_out = [site for site, verdict in decided.items() if _is_left_out(found.verdicts[site], verdict)]
         if untried is not None and left_out:
             yield Step(number, "weights", "not replayable", f"because {untried}")
@@ -338,11 +319,8 @@ class Replayer:
 
     def _aggregate(self, found: Round, answers: Mapping[str, Answer]) -> Iterator[Step]:
         number, what = found.number, f"aggregate {found.number}"
-        weights = {
-            site: finite(verdict.weight) for site, verdict in found.verdicts.items() if verdict.weight is not None
-        }
-        weights = {site: weight for site, weight in weights.items() if weight > 0}
-        if (why := self._why_not(found, weights, answers)) is not None:
+        given = given_weights(found.verdicts)
+        if (why := self._why_not(found, given, answers)) is not None:
             taken = "; it is taken as it was sent" if self._models.adopt(number) else ", nor was it sent on"
             self._state_is_known = not self._groups.at_aggregator
             yield Step(number, what, "not replayable", f"because {why}{taken}")
@@ -351,13 +329,8 @@ class Replayer:
         tried = 0
         for tried in self._numbers_agreed(number):
             self._models.agreed_so_far = tried
-            try:
-                if weights:
-                    self._aggregation.aggregate(number, {site: answers[site] for site in weights}, weights)
-                else:
-                    self._aggregation.leave(number)
-            except OverflowError:
-                self._aggregation.leave(number)
+            with suppress(OverflowError):
+                self._engine.combine(number, found.verdicts, answers.__getitem__)
             if all(self._models.are_what_was_sent(reading, number + 1) for reading in next_round):
                 break
         else:
@@ -368,7 +341,7 @@ class Replayer:
             return
         self._models.note(number)
         digest = self._models.digests[number, next(iter(self._readings))]
-        shares = ", ".join(f"{site} {weight:.4f}" for site, weight in sorted(weights.items())) or "as it was before"
+        shares = ", ".join(f"{site} {weight:.4f}" for site, weight in sorted(given.items())) or "as it was before"
         if not next_round:
             detail = f"because no round has brought it to a site; what comes out is {digest}"
             yield Step(number, what, "not replayable", detail)
@@ -407,7 +380,7 @@ class Replayer:
         return None
 
     def _consent(self, site: str) -> Consent | None:
-        return self._readings[site].record_or_none(MessageRef("consent", self._run.run), names.CONSENT, Consent)
+        return self._readings[site].record_or_none(MessageRef("consent", self._run.run), Consent)
 
     @property
     def _depends_on_agreed(self) -> bool:

@@ -191,7 +191,7 @@ class _Replay:
         cards = {
             site: card
             for site, reading in self._readings.items()
-            if (card := reading.record_or_none(final, names.CARD, FinalCard)) is not None
+            if (card := reading.record_or_none(final, FinalCard)) is not None
         }
         if not cards:
             yield Step(0, "final model", "not replayable", "because the run has not ended in any of these folders")

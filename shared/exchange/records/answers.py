@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from shared.exchange.names import Name
-from shared.exchange.records.values import CountText, Record, Sentence, fewest, most
+from shared.exchange.names import ABORT, CONSENT, RELIABILITY, WITHDRAWAL, Name
+from shared.exchange.records.values import CountText, Payload, Record, Sentence, fewest, most
 
 
-class Consent(Record):
+class Consent(Payload):
     """A site's yes or no to an offer; image counts per split where it says yes."""
+
+    FILE: ClassVar[str] = CONSENT
 
     run: Name
     agrees: bool
@@ -31,15 +33,19 @@ class Consent(Record):
         return most(self.images["train"])
 
 
-class Withdrawal(Record):
+class Withdrawal(Payload):
     """``withdrawal.json``: from here on a site answers no round of a run it had agreed to."""
+
+    FILE: ClassVar[str] = WITHDRAWAL
 
     run: Name
     reason: Sentence
 
 
-class Abort(Record):
+class Abort(Payload):
     """``abort.json``: the run is over, and no final model comes here."""
+
+    FILE: ClassVar[str] = ABORT
 
     run: Name
     reason: Sentence
@@ -85,7 +91,7 @@ class Quantiles(Record):
         return self
 
 
-class Reliability(Record):
+class Reliability(Payload):
     """``reliability.yaml``: how well a site's uncertainty tells its wrong predictions from its right ones.
 
     Measured with the received model, before it is trained (Wang et al. 2023, Algorithm 1).
@@ -98,6 +104,8 @@ class Reliability(Record):
         auroc: of the uncertainty for "wrong"; None where it is undefined or withheld.
         quantiles: of the uncertainty; None where withheld.
     """
+
+    FILE: ClassVar[str] = RELIABILITY
 
     theta: Annotated[RoundedShare, Field(gt=0)]
     status: Literal["measured", "all right", "all wrong", "no separation"]

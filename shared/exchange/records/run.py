@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -15,8 +15,8 @@ from pydantic import (
 )
 
 from shared.exchange.forms import text_like
-from shared.exchange.names import MAX_ROUND, Name
-from shared.exchange.records.values import Count, Record
+from shared.exchange.names import MAX_ROUND, ROUND_CONFIGURATION, RUN_CONFIGURATION, Name
+from shared.exchange.records.values import Count, Payload, Record
 from shared.exchange.records.wire import PLAIN, Encrypt, Wire
 from shared.exchange.retention import KEEP_PATTERN
 from shared.plurals import pluralize
@@ -144,8 +144,10 @@ Tolerance = Annotated[
 Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
 
 
-class RunConfiguration(Record):
+class RunConfiguration(Payload):
     """Everything that decides a run's result, apart from the data. ``RUN.yaml`` and ``run.yaml`` alike."""
+
+    FILE: ClassVar[str] = RUN_CONFIGURATION
 
     run: Name
     task: Name
@@ -205,10 +207,12 @@ class RunConfiguration(Record):
         return {name: fields[name] for name in fields if name != "tolerance_score" or self.tolerance_score is not None}
 
 
-class RoundConfiguration(Record):
+class RoundConfiguration(Payload):
     """``config.yaml``: what one site does in one round. ``epochs`` 0: validate only, send no model. ``seed``, in
     [0, 2^63), decides what is random in its training.
     """
+
+    FILE: ClassVar[str] = ROUND_CONFIGURATION
 
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
     epochs: Annotated[int, Field(ge=0, le=1000)]

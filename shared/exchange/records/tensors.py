@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS, count_of
 from shared.exchange.forms import text_like
-from shared.exchange.names import Kind
-from shared.exchange.records.values import Record, TensorName
+from shared.exchange.names import TENSORS, Kind
+from shared.exchange.records.values import Payload, Record, TensorName
 
 MOST_IN_ALL = 1 << 32
 """Numbers in all tensors of a run."""
@@ -39,7 +39,7 @@ Groups = dict[Annotated[str, text_like(r"[a-z][a-z0-9_]{0,31}", "a lower-case wo
 """Tensors by group and name. A group travels as ``state-GROUP.safetensors``."""
 
 
-class Sharing(Record):
+class Sharing(Payload):
     """``tensors.yaml``: what of a model travels and what stays, and what a method has travel besides.
 
     Args:
@@ -53,6 +53,8 @@ class Sharing(Record):
         trained: leave with every answer to a round that trains.
         with_final: come with the chosen model.
     """
+
+    FILE: ClassVar[str] = TENSORS
 
     tensors: dict[TensorName, TensorShape]
     buffers: list[TensorName] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -98,6 +98,19 @@ class Record(BaseModel):
     """Base: unknown keys refused, types never coerced, values never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Payload(Record):
+    """Base of the records that are files of messages.
+
+    Attributes:
+        FILE: the name of the file in its message.
+    """
+
+    FILE: ClassVar[str]
+
+
+AnyPayload = TypeVar("AnyPayload", bound=Payload)
 
 
 def now_text() -> str:

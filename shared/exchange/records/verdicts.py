@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from shared.exchange.names import MAX_ROUND, Name
-from shared.exchange.records.values import DecimalText, Record, RoundText, Sentence, ShareText
+from shared.exchange.names import CARD, MAX_ROUND, VERDICT, Name
+from shared.exchange.records.values import DecimalText, Payload, RoundText, Sentence, ShareText
 
 
-class Verdict(Record):
+class Verdict(Payload):
     """What became of one site's answer in one round.
 
     ``score`` and ``tolerance``, which it must exceed, are in [0, 1], None where models are not scored; ``theta`` in
@@ -18,6 +18,8 @@ class Verdict(Record):
     aggregate; ``epsilon`` is what the site says that it has spent of its images' privacy in the run so far, where the
     run is private.
     """
+
+    FILE: ClassVar[str] = VERDICT
 
     run: Name
     round: Annotated[int, Field(ge=1, le=MAX_ROUND)]
@@ -31,13 +33,15 @@ class Verdict(Record):
     reason: Sentence
 
 
-class FinalCard(Record):
+class FinalCard(Payload):
     """``card.json``: which aggregate was chosen and why.
 
     ``validation``: mean over sites, in [0, 1], by aggregate. ``took_part``: the sites whose weight is above 0, by round
     that was opened. ``epsilon``: by site, the most that it said it had spent of its images' privacy; empty where the
     run is not private.
     """
+
+    FILE: ClassVar[str] = CARD
 
     run: Name
     task: Name

@@ -114,7 +114,7 @@ class AggregatorOnDisk:
     def settles(self, site: str) -> None:
         """See how far a folder has what was signed, as a folder-sync worker does first that was begun anew."""
         channel = self.folder_syncs[site].channel
-        if channel is not None and channel.has_unpublished:
+        if channel is not None and channel.outbox.has_unpublished:
             self.folder_syncs[site]._work()
 
     def looks(self, site: str, *, newest: int, more: bool, searches: bool) -> None:
@@ -127,7 +127,7 @@ class AggregatorOnDisk:
         """
         folder_sync = self.folder_syncs[site]
         assert folder_sync.channel is not None
-        folder_sync.attend(awaited(folder_sync.channel, RUN, newest))
+        folder_sync.attend(awaited(folder_sync.channel.ledger, RUN, newest))
         folder_sync._heard_at = float("-inf" if more else "inf")
         asked = folder_sync._asked_looks
         assert asked > folder_sync.looked or not searches
@@ -139,7 +139,7 @@ class AggregatorOnDisk:
         """Have the next failure of each message count as its first."""
         channel = self.folder_syncs[site].channel
         assert channel is not None
-        channel._failed.clear()
+        channel.inbox._failed.clear()
 
     def cannot_reach(self, site: str) -> None:
         """Try to look into a folder that does not answer, and be told to end while waiting for it."""

@@ -145,11 +145,11 @@ def _compare_exchange(aggregator: AggregatorOnDisk, name: str, folder: Folder, r
     taken = desk.accepted + desk.refused
     told, sent = told_messages(desk.told), sent_messages(site.sent, desk.told)
     _same_messages(channel, told, sent[: desk.accepted])
-    refused = [message.ref for message in sent if channel.refusal(message.ref) is not None]
+    refused = [message.ref for message in sent if channel.ledger.refusal(message.ref) is not None]
     _same("refused", refused, [message.ref for message in sent[desk.accepted : taken]])
     if desk.told:
         expected = rules.ending_at_aggregator(known_at_desk(desk, site.sent[:taken]))
-        _same(f"the end by the aggregator for {name}", ending_of(channel, RUN), expected)
+        _same(f"the end by the aggregator for {name}", ending_of(channel.ledger, RUN), expected)
 
 
 def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> None:
@@ -158,17 +158,17 @@ def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> 
     channel = site.channel
     told, sent = told_messages(desk.told), sent_messages(at_site.sent, desk.told)
     _same_messages(channel, sent, told[: at_site.read])
-    _same(f"{name} knows", (channel.mirror / names.FEDERATION).exists(), at_site.knows)
+    _same(f"{name} knows", (channel.ledger.root / names.FEDERATION).exists(), at_site.knows)
     _same(f"{name} has looked", site.turn is Turn.LOOKED, at_site.looked)
     _same(f"{name} does next", site.decided, hospital.decided(folder, rules))
     if at_site.read:
         expected = rules.ending_at_site(known_at_hospital(at_site, desk))
-        _same(f"the end by {name}", facts_of_site.ending_of(channel, RUN), expected)
+        _same(f"the end by {name}", facts_of_site.ending_of(channel.ledger, RUN), expected)
 
 
 def _same_messages(channel: Channel, own: tuple[Signed, ...], peers: tuple[Signed, ...]) -> None:
     """Compare what one end has signed and accepted with the model: places, order, and what each message answers."""
-    there = [*channel.own_messages(), *sorted(channel.peer_messages(), key=lambda message: message.manifest.seq)]
+    there = [*channel.ledger.own_messages(), *channel.ledger.peer_messages()]
     of_digest: dict[str | None, str] = {message.digest: _label(message) for message in there}
     found = [(_label(message), message.ref, _answered(message, of_digest)) for message in there]
     wanted = [

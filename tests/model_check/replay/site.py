@@ -49,9 +49,9 @@ class SiteOnDisk:
     @property
     def lacks_weights(self) -> bool:
         """Whether the newest message is a round whose model was not fetched, for its verdict was there."""
-        last = self.channel.last_from_peer()
+        last = self.channel.ledger.last_from_peer()
         is_round = last is not None and last.ref.kind == "round"
-        return is_round and last is not None and not self.channel.path(last.ref, names.GLOBAL_MODEL).exists()
+        return is_round and last is not None and not self.channel.ledger.path(last.ref, names.GLOBAL_MODEL).exists()
 
     def acts(self) -> None:
         """Do what the daemon would do now."""
@@ -78,7 +78,7 @@ class SiteOnDisk:
 
     def signs_poison(self) -> None:
         """Do what the daemon would do now, but what is signed for it answers nothing: nobody may accept that."""
-        sign = self.channel.sign
+        sign = self.channel.outbox.sign
 
         def wrongly(ref: MessageRef, files: Mapping[str, bytes | Path], **rest: Any) -> object:
             return sign(ref, files, **rest | {"in_reply_to": None})

@@ -8,7 +8,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from tests.model_check import director, hospital
-from tests.model_check.exchanges import records_read_once
 from tests.model_check.explorer import beginning, steps
 from tests.model_check.replay.compare import compare, compare_end
 from tests.model_check.replay.play import OnDisk
@@ -63,7 +62,7 @@ class Walk:
         Raises:
             AssertionError: the daemons did otherwise than the model.
         """
-        with without_training(self._clock), records_read_once():
+        with without_training(self._clock):
             while not self.has_ended and len(self.told) < LONGEST:
                 name, after = self._next()
                 self.told.append(name)

@@ -15,7 +15,7 @@ from site_client import store
 from site_client.facts import may_answer
 
 
-class Inbox:
+class Arrivals:
     """The aggregator's end of our folder.
 
     Args:
@@ -24,7 +24,7 @@ class Inbox:
 
     def __init__(self, folder: Folder, channel: Channel, on_receiving: Callable[[MessageRef], None]) -> None:
         self._folder = folder
-        self._channel = channel
+        self._ledger, self._inbox, self._outbox = channel.ledger, channel.inbox, channel.outbox
         self._on_receiving = on_receiving
 
     def runs(self) -> list[str]:
@@ -34,7 +34,7 @@ class Inbox:
     def offers(self) -> list[MessageRef]:
         """Where the offers lie that we have not received."""
         offers = [MessageRef("offer", run) for run in self.runs()]
-        return [offer for offer in offers if self._channel.message(offer) is None]
+        return [offer for offer in offers if self._ledger.message(offer) is None]
 
     def rounds_of(self, run: str) -> list[MessageRef]:
         """Where the rounds lie that the aggregator sent us, or is sending, in order."""
@@ -55,10 +55,10 @@ class Inbox:
         """
         doubtful = None
         for ref in refs:
-            if (manifest := self._channel.notice(ref)) is not None:
+            if (manifest := self._inbox.notice(ref)) is not None:
                 self._on_receiving(ref)
                 try:
-                    fetched = self._channel.fetch(
+                    fetched = self._inbox.fetch(
                         ref,
                         manifest,
                         answers=self._answers(ref),
@@ -69,7 +69,7 @@ class Inbox:
                     doubtful = doubtful or error
                     continue
                 if fetched is not None:
-                    self._channel.prune(ref.run)
+                    self._outbox.prune(ref.run)
                     return ref
         if doubtful is not None:
             raise doubtful
@@ -83,8 +83,8 @@ class Inbox:
 
     def _answers(self, ref: MessageRef) -> frozenset[str | None]:
         """Which of our messages the aggregator's message at ``ref`` may answer."""
-        card = digest_of((self._channel.mirror / names.SITE_CARD).read_bytes())
-        return may_answer(self._channel, ref, card)
+        card = digest_of((self._ledger.root / names.SITE_CARD).read_bytes())
+        return may_answer(self._ledger, ref, card)
 
     def _needs_weights(self, ref: MessageRef) -> bool:
         """Whether we shall compute with what a message brings.
@@ -94,14 +94,14 @@ class Inbox:
         """
         if ref.kind != "round":
             return True
-        has_left = self._channel.message(MessageRef("withdrawal", ref.run)) is not None
+        has_left = self._ledger.message(MessageRef("withdrawal", ref.run)) is not None
         verdict = MessageRef("verdict", ref.run, ref.round_no)
-        manifest = self._channel.notice(verdict)
-        is_past = manifest is not None and self._channel.is_signed(verdict, manifest)
+        manifest = self._inbox.notice(verdict)
+        is_past = manifest is not None and self._inbox.is_signed(verdict, manifest)
         return not (has_left or is_past)
 
     def _max_weights_bytes(self, ref: MessageRef) -> int:
         if ref.kind == "offer":
             return MAX_START_BYTES
-        configuration, sharing = store.offer(self._channel, ref.run)
+        configuration, sharing = store.offer(self._ledger, ref.run)
         return max_weights_bytes(sharing, ref.kind, configuration.wire)

@@ -13,8 +13,8 @@ from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange
 
 
-class Folder(Exchange, Protocol):
-    """What is known of a site's folder, and what is noticed in it; a ``Channel`` is one."""
+class Notices(Protocol):
+    """What is noticed in a site's folder; an ``Inbox`` is one."""
 
     def notice(self, ref: MessageRef) -> bytes | None:
         """The manifest's bytes if the site has published a message at ``ref``."""
@@ -40,7 +40,8 @@ class Seen:
 
 
 def look(
-    folder: Folder,
+    ledger: Exchange,
+    inbox: Notices,
     awaited: MessageRef | None,
     *,
     searches: bool,
@@ -51,6 +52,7 @@ def look(
     """Look for what is awaited; where the site has sent something else, take all that in the site's own order.
 
     Args:
+        ledger: what is known of the site's folder.
         searches: look for a withdrawal too, whatever the heartbeat says.
         noticed: withdrawals that looks have shown. This one adds what it finds; none is whole until they are settled,
             for a server may show a file now and not a moment later.
@@ -61,22 +63,22 @@ def look(
         ActionRequiredError: what is there does not hold, and may not be the site's doing; or a withdrawal was there,
             and is not any more.
     """
-    if awaited is not None and folder.is_settled(awaited):
+    if awaited is not None and ledger.is_settled(awaited):
         awaited = None  # the daemon has not looked yet
-    manifest = folder.notice(awaited) if awaited else None
-    if awaited and manifest and not folder.skips_messages(awaited, manifest):
+    manifest = inbox.notice(awaited) if awaited else None
+    if awaited and manifest and not inbox.skips_messages(awaited, manifest):
         with suppress(DoubtfulError):  # the site may have left its answer elsewhere, as a withdrawal
             return Seen(fetch(awaited, manifest), is_whole=False)  # there may be more
     # A site's messages are put into its folder in their order. So where its last one of the run is not, its withdrawal,
     # this request has shown that it had not left.
-    last = expected(folder)[-1:] if searches else []
-    left = [ref for ref in last if _is_there(folder, ref, noticed)]
+    last = expected(ledger)[-1:] if searches else []
+    left = [ref for ref in last if _is_there(inbox, ref, noticed)]
     if manifest is None and not left and not may_have_sent_more():
-        _require_there(folder, noticed)
-        return Seen(happened=False, is_whole=all(map(folder.is_settled, noticed)))
+        _require_there(ledger, inbox, noticed)
+        return Seen(happened=False, is_whole=all(map(ledger.is_settled, noticed)))
     happened, doubtful = False, None
-    for ref in expected(folder):
-        if (manifest := folder.notice(ref)) is None:
+    for ref in expected(ledger):
+        if (manifest := inbox.notice(ref)) is None:
             continue
         try:
             happened |= fetch(ref, manifest)
@@ -84,36 +86,36 @@ def look(
             doubtful = doubtful or error
             continue
         finally:
-            _remember(folder, ref, manifest, noticed)
-        if not folder.is_settled(ref):
+            _remember(inbox, ref, manifest, noticed)
+        if not ledger.is_settled(ref):
             return Seen(happened, is_whole=False)  # what follows it is looked at once this has come whole
     if doubtful is not None and not happened:
         raise ActionRequiredError(f"{doubtful}: {doubtful.remedy}")
     if not happened:
-        _require_there(folder, noticed)
-    return Seen(happened, is_whole=all(map(folder.is_settled, {*left, *noticed})))
+        _require_there(ledger, inbox, noticed)
+    return Seen(happened, is_whole=all(map(ledger.is_settled, {*left, *noticed})))
 
 
-def _require_there(folder: Folder, noticed: set[MessageRef]) -> None:
+def _require_there(ledger: Exchange, inbox: Notices, noticed: set[MessageRef]) -> None:
     """Have trouble told where a withdrawal was taken away before it was read: else a stop would wait for it in silence.
 
     Raises:
         ActionRequiredError: it is not there.
     """
     for ref in noticed:
-        if not folder.is_settled(ref) and folder.notice(ref) is None:
+        if not ledger.is_settled(ref) and inbox.notice(ref) is None:
             raise ActionRequiredError(
                 f"{ref.manifest} was in the folder, signed, and is not any more: have the site put it there again"
             )
 
 
-def _is_there(folder: Folder, ref: MessageRef, noticed: set[MessageRef]) -> bool:
-    manifest = folder.notice(ref)
+def _is_there(inbox: Notices, ref: MessageRef, noticed: set[MessageRef]) -> bool:
+    manifest = inbox.notice(ref)
     if manifest is not None:
-        _remember(folder, ref, manifest, noticed)
+        _remember(inbox, ref, manifest, noticed)
     return manifest is not None
 
 
-def _remember(folder: Folder, ref: MessageRef, manifest: bytes, noticed: set[MessageRef]) -> None:
-    if ref.kind == "withdrawal" and folder.is_signed(ref, manifest):
+def _remember(inbox: Notices, ref: MessageRef, manifest: bytes, noticed: set[MessageRef]) -> None:
+    if ref.kind == "withdrawal" and inbox.is_signed(ref, manifest):
         noticed.add(ref)

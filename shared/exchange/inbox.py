@@ -1,0 +1,218 @@
+"""The other side's way to us: a message is noticed, fetched and verified, and only then lies in the mirror."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from shared.errors import DoubtfulError, NotFoundError, RejectedError, TransientError
+from shared.exchange.encryption import content_bytes
+from shared.exchange.handovers import learn
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
+from shared.exchange.records.messages import Status
+from shared.exchange.trust import Message, check_encrypted, check_file
+from shared.folder.contract import Folder
+
+logger = logging.getLogger(__name__)
+
+
+def noticed(folder: Folder, ref: MessageRef) -> bytes | None:
+    """The manifest's bytes if a message is published at ``ref``; one small request."""
+    try:
+        return folder.read(ref.manifest, max_bytes=MAX_RECORD_BYTES)
+    except NotFoundError:
+        return None
+
+
+class Inbox:
+    """Notices, fetches and verifies; whoever has a message refused puts it into quarantine (``Mirror.refuse``)."""
+
+    def __init__(self, mirror: Mirror, folder: Folder) -> None:
+        self._mirror = mirror
+        self._folder = folder
+        self._failed: set[str] = set()  # paths, of messages and of hand-overs, at which something failed before
+
+    def notice(self, ref: MessageRef) -> bytes | None:
+        """The manifest's bytes if the other side has published a message at ``ref``; one small request."""
+        return noticed(self._folder, ref)
+
+    def fetch(
+        self,
+        ref: MessageRef,
+        manifest: bytes,
+        *,
+        answers: Collection[str | None],
+        max_weights_bytes: int,
+        without_weights: bool = False,
+    ) -> Message | None:
+        """Verify a noticed manifest, bring its payloads into the mirror, verify them, and accept the message.
+
+        Args:
+            answers: digests of our messages one of which it must answer; None stands for none.
+            max_weights_bytes: all tensor files together may be no larger; everything else is at most
+                ``MAX_RECORD_BYTES``.
+            without_weights: nobody here needs the tensor files: they are not brought, and need not be there any more.
+
+        Returns:
+            The message, or None when something failed that a second look may cure (a torn read).
+
+        Raises:
+            RejectedError: the sender has signed what no such message may be; it will never be accepted.
+            DoubtfulError: manifest or payloads failed twice, which may not be the sender's doing.
+            TransientError: they did, but the folder lists the file otherwise.
+        """
+        mirror = self._mirror
+        if (accepted := mirror.message(ref)) is not None:
+            return accepted
+        # 1. The manifest passes the only door before a byte of a payload is asked for. What is wrong once may be a torn
+        #    read; what is wrong twice is reported.
+        try:
+            message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
+            if ref.kind != "offer":
+                check_encrypted(message, mirror.require_configuration(ref.run).encrypt)
+        except DoubtfulError:
+            if not self._learn_keys() and self._fails_again(ref.path):
+                self._require_listed(ref.manifest, len(manifest))
+                raise
+            return None
+        # 2. Sizes are checked by the signed manifest before the payload is fetched, so that none can fill the disk.
+        room = max_weights_bytes
+        for name, entry in sorted(message.manifest.files.items()):
+            if without_weights and is_weights(name):
+                continue
+            path = f"{ref.path}/{name}"
+            most = room if is_weights(name) else MAX_RECORD_BYTES
+            if content_bytes(entry) > most:
+                raise RejectedError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
+            room -= content_bytes(entry) if is_weights(name) else 0
+            # 3. Each payload arrives under a temporary name and takes its own once size, hash and form are right.
+            try:
+                self._check_brought(message, name, self._bring(message, name))
+            except DoubtfulError:
+                if self._fails_again(ref.path):
+                    raise
+                return None
+            except NotFoundError:
+                if self._fails_again(ref.path):
+                    self._require_listed(path, None)
+                    raise DoubtfulError(path, "is named by its manifest but is not there") from None
+                return None
+        if ref.kind == "offer" and (run := mirror.configuration(ref.run)) is not None:  # else its reader refuses it
+            check_encrypted(message, run.encrypt)
+        # 4. The manifest is written last: from here on the message is accepted, whatever crashes.
+        mirror.add(message, manifest)
+        logger.info("%s: received %s", mirror.own.site, ref.path)
+        return message
+
+    def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
+        """Whether the other side has signed a noticed manifest for this place."""
+        return self._number_of(ref, manifest) is not None
+
+    def skips_messages(self, ref: MessageRef, manifest: bytes) -> bool:
+        """Whether a noticed manifest is well signed but others of its sender come before it."""
+        number = self._number_of(ref, manifest)
+        return number is not None and number > self._mirror.peer_head.seq + 1
+
+    def _number_of(self, ref: MessageRef, manifest: bytes) -> int | None:
+        """The number of a noticed manifest among its sender's; None of one that is not well signed."""
+        try:
+            return self._mirror.peer.open_out_of_order(manifest, ref).manifest.seq
+        except RejectedError:
+            return None
+
+    def open_status(self, content: bytes) -> Status:
+        """The heartbeat of the site that is the other side.
+
+        Raises:
+            RejectedError: signature or names do not hold.
+        """
+        try:
+            return self._mirror.peer.open_status(content)
+        except RejectedError:
+            if not self._learn_keys():
+                raise
+            return self._mirror.peer.open_status(content)
+
+    def _learn_keys(self) -> bool:
+        """As the aggregator: look for further keys of the site; return whether there is one."""
+        if self._mirror.own.sender != AGGREGATOR:
+            return False
+        before = self._mirror.peer
+        try:
+            self._mirror.peer = learn(before, self._folder, self._mirror.root, accepted=self._mirror.peer_head)
+        except RejectedError as error:
+            if not self._fails_again(error.file):
+                logger.warning("%s: %s; it is not followed", self._mirror.own.site, error)
+        return self._mirror.peer != before
+
+    def adopt(self, refs: Iterable[MessageRef]) -> None:
+        """Take back what we signed and published at ``refs`` but no longer have: a lost mirror never forks the chain.
+
+        Raises:
+            RejectedError: what lies there is not ours, or not whole.
+        """
+        found = []
+        for ref in refs:
+            manifest = self.notice(ref) if self._mirror.message(ref) is None else None
+            if manifest is not None:
+                found.append((self._mirror.own.open_out_of_order(manifest, ref), manifest))
+        for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
+            for name in message.manifest.files:
+                try:
+                    sha256 = self._bring(message, name)
+                except NotFoundError:
+                    if is_weights(name):  # removed by the run's rule
+                        continue
+                    raise
+                self._check_brought(message, name, sha256)
+            self._mirror.add(message, manifest)
+            logger.warning("%s: took %s back from the folder", self._mirror.own.site, message.ref.path)
+
+    def _fails_again(self, path: str) -> bool:
+        """A first failure may be a torn read; a second one is told, whatever came.
+
+        Whoever writes in the folder could else have a message fail otherwise each time, and be waited for for ever.
+        """
+        failed_before = path in self._failed
+        self._failed.add(path)
+        return failed_before
+
+    def _require_listed(self, path: str, size: int | None) -> None:
+        """Check that the listing confirms this size (None: no such file); if not, a proxy is altering the file.
+
+        Raises:
+            TransientError: it lists it otherwise.
+        """
+        folder, _, name = path.rpartition("/")
+        try:
+            if {entry.name: entry.size for entry in self._folder.list(folder)}.get(name) == size:
+                return
+        except NotFoundError:
+            pass  # though a manifest was read there
+        raise TransientError(f"{path} does not come as the folder lists it: something on the way changes it.")
+
+    def _bring(self, message: Message, name: str) -> str:
+        """Bring a payload here as it is in the folder; return its SHA-256.
+
+        Raises:
+            DoubtfulError: it has another size than its manifest says.
+            NotFoundError: it is not there.
+        """
+        path, size = f"{message.ref.path}/{name}", message.manifest.files[name].size
+        try:
+            return self._folder.download(path, self._mirror.as_in_folder(message, name), size=size)
+        except RejectedError as error:
+            raise DoubtfulError(error.file, error.reason) from None
+
+    def _check_brought(self, message: Message, name: str, sha256: str) -> None:
+        """Compare a payload with its manifest and, if it is encrypted, put what it says into the mirror.
+
+        Raises:
+            DoubtfulError: it is another.
+            RejectedError: it does not decrypt.
+        """
+        entry = message.manifest.files[name]
+        check_file(message, name, entry.size, sha256)
+        if entry.encrypted is not None:
+            self._mirror.ciphertexts.decrypt(message, name, self._mirror.path(message.ref, name))

@@ -1,0 +1,102 @@
+"""One read model of a drop folder or of a mirror of one: the messages that hold, and the records in them.
+
+The daemons' is a ``Mirror``: what they signed and what they accepted. The audit's is a ``Reading`` of a folder in which
+anybody may have written. Each tells a record by its type and its message's ref.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+
+from shared.errors import NotFoundError, RejectedError
+from shared.exchange.names import MessageRef
+from shared.exchange.records.messages import Head
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import AnyPayload
+from shared.exchange.records.verdicts import FinalCard
+from shared.exchange.retention import may_be_removed
+from shared.exchange.trust import Message
+from shared.trouble import held_against
+
+
+class Ledger(ABC):
+    """What holds in one folder, as far as it is known here. Nothing is written through it.
+
+    Attributes:
+        messages: every message that holds, by where it lies.
+    """
+
+    def __init__(self) -> None:
+        self.messages: dict[MessageRef, Message] = {}
+        self._chosen: dict[str, int] = {}
+
+    def message(self, ref: MessageRef) -> Message | None:
+        """The message at ``ref``, if it holds."""
+        return self.messages.get(ref)
+
+    def sent_by(self, sender: str) -> list[Message]:
+        """A sender's messages, in their order."""
+        known = list(self.messages.values())  # a copy: at the aggregator, two threads share a ledger
+        found = [message for message in known if message.manifest.sender == sender]
+        return sorted(found, key=lambda message: message.manifest.seq)
+
+    def head_of(self, sender: str) -> Head:
+        """A sender's last message."""
+        sent = self.sent_by(sender)
+        return sent[-1].head if sent else Head()
+
+    @abstractmethod
+    def content(self, ref: MessageRef, name: str) -> bytes:
+        """What a small file of a message says.
+
+        Raises:
+            NotFoundError, RejectedError, ActionRequiredError: it is not there, or another than its manifest says.
+        """
+
+    @abstractmethod
+    def parsed(self, content: bytes, kind: type[AnyPayload], path: str) -> AnyPayload:
+        """A record by what its file says.
+
+        Raises:
+            RejectedError: it is not well-formed.
+        """
+
+    def record(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload:
+        """A record of a message.
+
+        Raises:
+            RejectedError: it is not well-formed.
+            NotFoundError, RejectedError, ActionRequiredError: as for ``content``.
+        """
+        return self.parsed(self.content(ref, kind.FILE), kind, f"{ref.path}/{kind.FILE}")
+
+    def record_or_none(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload | None:
+        """A record of a message; None where there is none that holds."""
+        try:
+            with held_against(f"{ref.path}/{kind.FILE}"):
+                return self.record(ref, kind)
+        except (NotFoundError, RejectedError):
+            return None
+
+    @abstractmethod
+    def configuration(self, run: str) -> RunConfiguration | None:
+        """A run's configuration, as signed with the offer; None where it does not hold."""
+
+    def may_be_pruned(self, ref: MessageRef, *, settled: Collection[int]) -> bool:
+        """Whether the tensor files of a message may go, by the rule of its run as signed with the offer.
+
+        Nothing may go on the word of an offer or a final card that does not hold.
+
+        Args:
+            settled: the rounds of the run that have a verdict in this folder.
+        """
+        run, final = self.configuration(ref.run), MessageRef("final", ref.run)
+        if run is None or MessageRef("offer", ref.run) not in self.messages:
+            return False
+        if ref.run not in self._chosen and final in self.messages:
+            if (card := self.record_or_none(final, FinalCard)) is None:
+                return False
+            self._chosen[ref.run] = card.chosen_round
+        chosen = self._chosen.get(ref.run)
+        return may_be_removed(run.keep, ref, settled=settled, chosen=chosen, difference=run.wire.difference)

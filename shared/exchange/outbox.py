@@ -1,0 +1,227 @@
+"""Our way into a folder: what we sign goes into the mirror first, and from there into the folder, in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from shared.errors import ActionRequiredError, NotFoundError
+from shared.exchange.encryption import Ciphertext
+from shared.exchange.handovers import followed, learn, publish
+from shared.exchange.inbox import noticed
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import KINDS, MANIFEST, MessageRef, is_weights, may_hold
+from shared.exchange.records.messages import Head, Manifest
+from shared.exchange.records.values import now_text
+from shared.exchange.records.wire import PLAIN, FileEntry, Wire, encrypts
+from shared.exchange.signing import SigningKey, digest_of
+from shared.exchange.trust import Message
+from shared.exchange.weights import entry_of
+from shared.folder.contract import SMALL_BYTES, Folder
+from shared.folder.durable import link_file, write_file
+from shared.sizes import size_text
+
+logger = logging.getLogger(__name__)
+
+ROOM_FOR_MESSAGES = 4  # people are warned when the folder has room for fewer of the present size
+
+
+class Outbox:
+    """Signs, publishes and prunes.
+
+    Args:
+        key: ours.
+    """
+
+    def __init__(self, mirror: Mirror, folder: Folder, key: SigningKey) -> None:
+        self._mirror = mirror
+        self._folder = folder
+        self._key = key
+        self._published: int | None = None  # seq of our last message known to be in the folder
+        self._is_nearly_full = False
+
+    def sign(
+        self,
+        ref: MessageRef,
+        files: Mapping[str, bytes | Path],
+        *,
+        in_reply_to: str | None,
+        known: Mapping[str, FileEntry] = MappingProxyType({}),
+        encrypted: Mapping[str, Ciphertext] = MappingProxyType({}),
+        wire: Wire = PLAIN,
+    ) -> Message:
+        """Write a message into the mirror, manifest last. A message that is signed stays as it is.
+
+        What the run wants encrypted is.
+
+        Args:
+            files: content by name; a ``Path`` on the same disk is linked, not copied.
+            known: size and hash by name, of files that need not be hashed again.
+            encrypted: by name, what need not be encrypted again, if it is to be encrypted at all.
+            wire: the form that the run wants its rounds' weights in, and in which they are given here.
+
+        Raises:
+            ConfigurationError, ActionRequiredError: it is to be encrypted, and we have not the keys (``require_keys``);
+                or nobody can tell, for the run's offer is not in the mirror as it was accepted.
+        """
+        # 1. What is signed once is never signed otherwise: after a crash the very same bytes go out.
+        if (signed := self._mirror.message(ref)) is not None:
+            return signed
+        # 2. The payloads first: a message without a manifest is work in progress, and may be written again.
+        required = KINDS[ref.kind].files
+        if not required <= set(files) or not all(may_hold(ref.kind, name) for name in files):
+            raise ValueError(f"{sorted(files)} is not what belongs into {ref.path}")
+        for name, content in files.items():
+            _place_file(self._mirror.path(ref, name), content)
+        is_offer = ref.kind == "offer"
+        configuration = self._mirror.configuration(ref.run) if is_offer else self._mirror.require_configuration(ref.run)
+        # 3. Each is encrypted where the run's offer says so, and named by size and hash as it will lie in the folder.
+        entries: dict[str, FileEntry] = {}
+        for name in sorted(files):
+            path = self._mirror.path(ref, name)
+            if configuration is not None and encrypts(configuration.encrypt, name):
+                entries[name] = self._mirror.ciphertexts.encrypt(ref, name, path, encrypted.get(name))
+            else:
+                entries[name] = known.get(name) or entry_of(path)
+        # 4. The manifest continues our chain by exactly one, and says what it answers.
+        manifest = Manifest(
+            kind=ref.kind,
+            federation=self._mirror.own.federation,
+            site=self._mirror.own.site,
+            sender=self._mirror.own.sender,
+            run=ref.run,
+            round=ref.round_no,
+            seq=self._mirror.own_head.seq + 1,
+            previous=self._mirror.own_head.digest,
+            in_reply_to=in_reply_to,
+            created=now_text(),
+            files={name: entry.model_copy(update={"wire": wire.of(ref.kind, name)}) for name, entry in entries.items()},
+        )
+        # 5. It is signed and written last.
+        content = self._key.sign(manifest.model_dump())
+        self._mirror.add(message := Message(ref, manifest, digest_of(content)), content)
+        return message
+
+    @property
+    def has_unpublished(self) -> bool:
+        """Whether a signed message is not known to be in the folder yet."""
+        return self._published is None or self._published < self._mirror.own_head.seq
+
+    @property
+    def published_head(self) -> Head:
+        """Our last message known to be in the folder."""
+        known = [message for message in self._mirror.own_messages() if message.manifest.seq <= (self._published or 0)]
+        return known[-1].head if known else Head()
+
+    def publish(self) -> None:
+        """Bring every signed message into the folder, in order, payloads first and the manifest last.
+
+        Raises:
+            ActionRequiredError: there is no room for the next message; nothing of it was sent.
+        """
+        own = self._mirror.own_messages()
+        was_cut = is_first = self._published is None
+        if self._published is None:
+            self._published = self._last_in_folder(own)
+        for message in own:
+            if message.manifest.seq > self._published:
+                there = self._sizes_in_folder(message.ref) if was_cut else {}
+                was_cut = False
+                self._send(message, there)
+                self._published = message.manifest.seq
+                logger.info("%s: published %s", self._mirror.own.site, message.ref.path)
+            elif not is_first:
+                continue
+            self._mirror.ciphertexts.forget(message.ref)
+
+    def _send(self, message: Message, there: Mapping[str, int | None]) -> None:
+        """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted."""
+        due = {
+            name: entry
+            for name, entry in sorted(message.manifest.files.items())
+            if not is_weights(name) or there.get(name) != entry.size
+        }
+        self._require_room(message.ref, sum(entry.size for entry in due.values()))
+        for name, entry in due.items():
+            path = f"{message.ref.path}/{name}"
+            self._folder.upload(path, self._mirror.as_in_folder(message, name), sha256=entry.sha256)
+        self._folder.create(message.ref.manifest, self._mirror.path(message.ref, MANIFEST).read_bytes())
+
+    def _require_room(self, ref: MessageRef, size: int) -> None:
+        """Never begin what cannot be ended; say in time when the folder is getting full."""
+        if size <= SMALL_BYTES:
+            return
+        room = self._folder.room()
+        if room is None:
+            return
+        where = f"{self._mirror.own.site}: the folder has room for {size_text(room)}"
+        if room < size:
+            raise ActionRequiredError(
+                f"{where}, {ref.path} needs {size_text(size)}: free some, or have the quota raised"
+            )
+        if room < ROOM_FOR_MESSAGES * size and not self._is_nearly_full:
+            logger.warning("%s, enough for %d of the size of the present message", where, room // size)
+        self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
+
+    def prune(self, run: str) -> None:
+        """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror."""
+        mirror = self._mirror
+        known = [message for message in list(mirror.messages.values()) if message.ref.run == run]
+        settled = {
+            message.ref.round_no for message in known if message.ref.kind == "verdict" and self._is_in_folder(message)
+        }
+        try:
+            due = [message for message in known if mirror.may_be_pruned(message.ref, settled=settled)]
+        except ActionRequiredError:  # the final card is not as it was left: whoever reads it says so
+            return
+        for message in due:
+            for name in sorted(filter(is_weights, message.manifest.files)):
+                self._remove(message, name)
+
+    def _is_in_folder(self, message: Message) -> bool:
+        return message.manifest.sender != self._mirror.own.sender or message.manifest.seq <= (self._published or 0)
+
+    def _remove(self, message: Message, name: str) -> None:
+        path = self._mirror.path(message.ref, name)
+        if path.exists():
+            if message.manifest.sender == self._mirror.own.sender:
+                self._folder.remove(f"{message.ref.path}/{name}")
+            path.unlink()
+            logger.info("%s: removed %s/%s, as the run's rule says", self._mirror.own.site, message.ref.path, name)
+
+    # --- a site's later keys -------------------------------------------------------------------------------
+
+    def publish_keys(self) -> None:
+        """As the site: put our hand-overs into the folder, and learn those of it that a lost mirror does not have.
+
+        Raises:
+            RejectedError: what is there is no hand-over by our key.
+            ActionRequiredError: our key was handed over to one that we do not have.
+        """
+        mirror = self._mirror
+        publish(self._folder, mirror.root)
+        known = followed(mirror.own, mirror.root)
+        mirror.own = learn(known, self._folder, mirror.root, accepted=mirror.own_head)
+        mirror.require_newest_key()
+
+    def _sizes_in_folder(self, ref: MessageRef) -> dict[str, int | None]:
+        try:
+            return {entry.name: entry.size for entry in self._folder.list(ref.path)}
+        except NotFoundError:
+            return {}
+
+    def _last_in_folder(self, own: list[Message]) -> int:
+        """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
+        for message in reversed(own):
+            if noticed(self._folder, message.ref) is not None:
+                return message.manifest.seq
+        return 0
+
+
+def _place_file(path: Path, content: bytes | Path) -> None:
+    if isinstance(content, bytes):
+        write_file(path, content)
+    elif content != path:
+        link_file(content, path, durable=False)  # the manifest follows

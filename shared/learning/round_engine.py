@@ -1,0 +1,158 @@
+"""A round as the aggregator decides it, once: check → decide and weigh → combine.
+
+The daemon plays it as the answers come. The audit's replay plays it again from the folders. The simulator plays it for
+sites that it plays as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from shared.doors.numbers import finite
+from shared.errors import RejectedError
+from shared.exchange import names
+from shared.exchange.encoding import decode
+from shared.exchange.records.answers import Reliability
+from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.wire import PLAIN, FileEntry
+from shared.exchange.trust import Message
+from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.answers import check_answer, decide, together
+from shared.learning.methods.contract import MODEL, Method
+from shared.learning.run_files import RunFiles, Scored
+from shared.trouble import held_against
+
+
+class RoundEngine:
+    """Plays the rounds of one run, in their order.
+
+    Args:
+        store: the run's files.
+    """
+
+    def __init__(self, store: RunFiles, method: Method, aggregation: Aggregation) -> None:
+        self._store = store
+        self._run = store.configuration()
+        self._sharing = store.sharing()
+        self._method = method
+        self._aggregation = aggregation
+
+    def check(
+        self,
+        message: Message,
+        site: str,
+        file: Callable[[str], Path],
+        *,
+        score: Callable[[Path, str], float | None],
+        form: type[Reliability] = Reliability,
+    ) -> Scored:
+        """Check one answer by itself.
+
+        Args:
+            file: where a file of the answer lies, by name.
+            score: what its model scores, in [0, 1], by its path and the one to show; raises ``RejectedError`` of one
+                that is not a model of the run.
+            form: of ``reliability.yaml``.
+
+        Returns:
+            What came out, or the reason why it cannot count.
+        """
+        ref, trains = message.ref, message.ref.round_no <= self._run.rounds
+        scored = None
+        try:
+            with held_against(ref.path):
+                # 1. It holds what its round and the method have it hold; its table, θ and ε are well-formed.
+                theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
+                if trains:
+                    # 2. Its model holds the run's tensors, and is scored.
+                    files = self.files(site, ref.round_no, file)
+                    scored = score(files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
+                    # 3. What came beside the model can follow from how far training has moved that.
+                    self._aggregation.require_plausible(ref, site, files)
+        except RejectedError as error:
+            return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
+        return Scored(score=_text(scored), theta=_text(theta), epsilon=_text(spent), reason="")
+
+    def files(self, site: str, round_no: int, file: Callable[[str], Path]) -> dict[str, Path]:
+        """A site's tensor files of a round in the plain form, by group; arguments as for ``check``.
+
+        Raises:
+            RejectedError: its model does not hold the run's tensors in the run's form.
+        """
+        trains = round_no <= self._run.rounds
+        files = {MODEL: self._plain(site, round_no, file(names.SITE_MODEL))} if trains else {}
+        return files | {group: file(names.state_file(group)) for group in self._sharing.groups("update", trains=trains)}
+
+    def _plain(self, site: str, round_no: int, model: Path) -> Path:
+        if self._run.wire == PLAIN:
+            return model
+        plain, before = self._store.answer_path(round_no, site), self._store.aggregate_for(round_no - 1, site)
+        if not plain.exists():
+            shown_as = f"{names.MessageRef('update', self._run.run, round_no).path}/{names.SITE_MODEL}"
+            decode(model, plain, self._sharing.shared, self._run.wire, before, shown_as=shown_as)
+        return plain
+
+    def together(
+        self,
+        round_no: int,
+        scored: Mapping[str, Scored | None],
+        *,
+        limit: float | None,
+        answer: Callable[[str], Answer],
+    ) -> dict[str, Scored | None]:
+        """What the checks gave, and why those do not count that cannot be worked on with the others."""
+        return together(self._run, round_no, scored, limit=limit, answer=answer, aggregation=self._aggregation)
+
+    def decide(
+        self,
+        round_no: int,
+        scored: Mapping[str, Scored | None],
+        *,
+        limit: float | None,
+        answer: Callable[[str], Answer],
+        withdrawn: Collection[str] = (),
+    ) -> dict[str, Verdict]:
+        """The verdict on each site that the round asked, with its weight.
+
+        Args:
+            scored: what ``check``, then ``together``, gave; None where no answer came.
+            limit: what a score must exceed.
+            answer: of a site whose answer passed the checks.
+            withdrawn: the sites that have left the run.
+        """
+        return decide(
+            self._run, round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, aggregation=self._aggregation
+        )
+
+    def combine(
+        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+    ) -> dict[Path, FileEntry]:
+        """Make the next global model of the answers that have a weight; without one the round ends as it began.
+
+        Returns:
+            What a manifest says of each model that was made.
+
+        Raises:
+            OverflowError: something of it would not be finite; the round has ended as it began.
+        """
+        given = given_weights(verdicts)
+        if not given:
+            self._aggregation.leave(round_no)
+            return {}
+        try:
+            return self._aggregation.aggregate(round_no, {site: answer(site) for site in given}, given)
+        except OverflowError:
+            self._aggregation.leave(round_no)
+            raise
+
+
+def given_weights(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
+    """The weights above 0 of a round, by site; in (0, 1]."""
+    given = {site: finite(verdict.weight) for site, verdict in verdicts.items() if verdict.weight is not None}
+    return {site: weight for site, weight in given.items() if weight > 0}
+
+
+def _text(number: float | None) -> str | None:
+    return None if number is None else decimal_text(number)
