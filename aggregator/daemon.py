@@ -16,8 +16,8 @@ from pathlib import Path
 
 from aggregator import rounds
 from aggregator.facts import awaited, run_facts, site_facts
+from aggregator.folder_sync import FolderSync
 from aggregator.results import best_so_far, choose_final, run_outcome, run_standstills
-from aggregator.site import Site
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
 from shared.errors import DropfedError
@@ -66,7 +66,7 @@ class Daemon:
     def __init__(
         self,
         store: RunStore,
-        sites: Sequence[Site],
+        sites: Sequence[FolderSync],
         *,
         heldout: HeldOutSet,
         method: Method,
@@ -217,10 +217,10 @@ class Daemon:
         looked = [self._looks_at_stop.has_come(site) or site.is_in_trouble for site in self._sites.values()]
         return all(looked)
 
-    def _exchange(self, site: Site) -> Mirror | None:
+    def _exchange(self, site: FolderSync) -> Mirror | None:
         return None if site.channel is None or self._leaves_out(site) else site.channel.ledger
 
-    def _leaves_out(self, site: Site) -> bool:
+    def _leaves_out(self, site: FolderSync) -> bool:
         """Whether the run is encrypted and a site that was enrolled only since the launch has no key for it."""
         reason = site.cannot_have(self._run)
         if reason is not None and site.name not in self._left_out:
@@ -468,7 +468,7 @@ class _Looks:
         """Have only looks count that are asked for from now on."""
         self._asked.clear()
 
-    def has_come(self, site: Site) -> bool:
+    def has_come(self, site: FolderSync) -> bool:
         """Whether the look into a site's folder has come that is asked for when this is called first."""
         if site.name not in self._asked:
             self._asked[site.name] = site.request_look()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from aggregator.configuration import AggregatorConfiguration, open_folder
 from aggregator.daemon import Daemon
+from aggregator.folder_sync import FolderSync
 from aggregator.preparation import ended_already, prepare, remarks
 from aggregator.setup import KEY_FILE, encryption_key
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore
 from aggregator.tracking import tracker
 from shared.escaping import quoted
@@ -70,11 +71,11 @@ def _open_sites(
     *,
     stop: threading.Event,
     news: threading.Event,
-) -> list[Site]:
+) -> list[FolderSync]:
     """The run's sites, by their names."""
     key, own_encryption_key, copies = SigningKey.at(work / KEY_FILE), encryption_key(work), Copies()
     return [
-        Site(
+        FolderSync(
             work / "sites" / name,
             open_folder(work, configuration.sites[name], meter=Meter(work / "sites" / name / TRANSFER), copies=copies),
             invite=read_invite(work, name),

@@ -69,7 +69,7 @@ FIGURES = (
             "shared/learning/aggregation.py",
             "aggregator/daemon.py",
             "aggregator/preparation.py",
-            "aggregator/site.py",
+            "aggregator/folder_sync.py",
             "site_client/daemon.py",
             "site_client/heartbeat.py",
             "deploy/local/webdav_server.py",

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from aggregator.daemon import Daemon
+from aggregator.folder_sync import FolderSync
 from aggregator.setup import encryption_key, initialise
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.errors import DropfedError
 from shared.exchange import names
@@ -72,7 +73,7 @@ class Played:
         key = SigningKey.at(work / "signing.key")
         self._configuration = run_configuration(run=RUN, sites=["north"], quorum=1)
         self.stop = threading.Event()
-        site = Site(
+        site = FolderSync(
             work / "sites" / "north",
             folder,
             invite=read_invite(work, "north"),

@@ -15,8 +15,9 @@ from torch import nn
 from aggregator import rounds
 from aggregator.daemon import Daemon
 from aggregator.facts import awaited
+from aggregator.folder_sync import FolderSync
 from aggregator.setup import KEY_FILE, initialise
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -85,7 +86,7 @@ class Staged:
         stop, self._run = threading.Event(), self.store.configuration()
         key = SigningKey.at(self.work / KEY_FILE)
         self.folder_syncs = {
-            site: Site(
+            site: FolderSync(
                 self.work / "sites" / site,
                 LocalFolder(self.drops[site]),
                 invite=read_invite(self.work, site),

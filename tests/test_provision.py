@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator
 from aggregator.configuration import open_folder, read_configuration
+from aggregator.folder_sync import FolderSync
 from aggregator.owncloud import OwnCloud as Client
 from aggregator.owncloud import RefusedError, bytes_of, path_among_files, server_of
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
@@ -90,7 +91,7 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
     own, configuration = open_site_folder(home, read_site(home)), read_configuration(work)
     own.create(names.SITE_CARD, (home / "mirror" / names.SITE_CARD).read_bytes())
     key = SigningKey.at(work / "signing.key")
-    end = Site(
+    end = FolderSync(
         work / "sites" / "north",
         open_folder(work, configuration.sites["north"]),
         invite=read_invite(work, "north"),

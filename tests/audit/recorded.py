@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from aggregator.site import README_TEXT
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import AGGREGATOR, Kind, MessageRef
 from shared.exchange.reading import dump_yaml
+from shared.exchange.readme import README_TEXT
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Federation, Manifest, SiteCard
 from shared.exchange.records.run import BelowLast, RunConfiguration

@@ -14,8 +14,9 @@ import torch
 import yaml
 
 from aggregator.facts import ending_of
+from aggregator.folder_sync import FolderSync
 from aggregator.setup import encryption_key, initialise
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -116,7 +117,7 @@ class Hospital:
         place(self.work, no_secret(7, "north"))
         self.live()
         key = SigningKey.at(aggregator / "signing.key")
-        self.site = Site(
+        self.site = FolderSync(
             aggregator / "sites" / "north",
             LocalFolder(self.drop),
             invite=read_invite(aggregator, "north"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from aggregator.site import Site, read_invite
+from aggregator.folder_sync import FolderSync
+from aggregator.site import read_invite
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
@@ -24,7 +25,7 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
     run = run_configuration(sites=["north"], quorum=1)
     with Federation(tmp_path, run) as federation:
         daemon = federation.start_site("north")
-        aggregator = Site(
+        aggregator = FolderSync(
             federation.aggregator / "sites" / "north",
             LocalFolder(federation.folder("north")),
             invite=read_invite(federation.aggregator, "north"),

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.folder_sync import FolderSync
 from aggregator.overview import overview, overview_text
 from aggregator.rounds import SignRound
 from aggregator.setup import initialise
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore, withdrawal_of
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
@@ -36,8 +37,8 @@ from tests.federation.test_last_resort import wait_until
 from tests.played import RUN, TENSORS, Played, daemon_of
 
 
-def folder_sync(work: Path, folder: Folder) -> Site:
-    return Site(
+def folder_sync(work: Path, folder: Folder) -> FolderSync:
+    return FolderSync(
         work / "sites" / "north",
         folder,
         invite=read_invite(work, "north"),
@@ -149,7 +150,7 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: py
     site = folder_sync(work, LocalFolder(drop))
     trouble = work / "sites" / "north" / "trouble.txt"
     shutil.copyfile(tmp_path / "impostor" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
-    caplog.set_level(logging.INFO, "aggregator.site")
+    caplog.set_level(logging.INFO, "aggregator.folder_sync")
     for _ in range(3):
         assert not site._work()
     assert "does not prove knowledge of the invite's secret" in trouble.read_text()
@@ -333,7 +334,7 @@ def test_a_false_heartbeat_is_told_once_and_stops_nothing(run: Played, caplog: p
     assert caplog.text.count("it is not believed") == 1
     assert kept.read_bytes() == good
     assert not (kept.parent / "trouble.txt").exists() and not folder_sync.is_in_trouble
-    caplog.set_level(logging.INFO, "aggregator.site")
+    caplog.set_level(logging.INFO, "aggregator.folder_sync")
     for _ in range(2):
         status.write_bytes(good)
         assert not work_after_a_while(run)

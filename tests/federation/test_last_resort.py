@@ -15,8 +15,9 @@ import pytest
 
 import shared.folder.stopping
 from aggregator.daemon import Daemon as Aggregator
+from aggregator.folder_sync import FolderSync
 from aggregator.setup import initialise
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
@@ -85,7 +86,7 @@ def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, capl
     folder = Broken(drop)
     folder.create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
     folder.at = names.SITE_CARD
-    site = Site(
+    site = FolderSync(
         work / "sites" / "north",
         folder,
         invite=read_invite(work, "north"),
@@ -141,7 +142,7 @@ def test_a_folder_sync_worker_outlives_a_full_disk_on_which_it_cannot_even_note_
     drop, work, stop = tmp_path / "drop", tmp_path / "aggregator", threading.Event()
     drop.mkdir()
     LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
-    site = Site(
+    site = FolderSync(
         work / "sites" / "north",
         LocalFolder(drop),
         invite=read_invite(work, "north"),

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from aggregator.daemon import _Waiting
+from aggregator.folder_sync import FolderSync
 from aggregator.rounds import CloseRound, decide
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -99,7 +100,7 @@ def run_site(played: Played, home: Path, hour: Hour) -> None:
 def run_folder_sync(played: Played, home: Path, hour: Hour) -> None:
     """The aggregator's folder-sync worker, which waits for a consent."""
     work = home / "aggregator"
-    folder_sync = Site(
+    folder_sync = FolderSync(
         work / "sites" / "north",
         Watched(played.drop, hour),
         invite=read_invite(work, "north"),

@@ -15,8 +15,9 @@ from typing import Any
 from aggregator import rounds
 from aggregator.daemon import Daemon
 from aggregator.facts import awaited
+from aggregator.folder_sync import FolderSync
 from aggregator.setup import KEY_FILE, initialise
-from aggregator.site import Site, read_invite
+from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.errors import Stopped
 from shared.exchange import names
@@ -68,8 +69,8 @@ class AggregatorOnDisk:
         )
         self.due: list[rounds.Action] = []
 
-    def _folder_sync(self, site: str) -> Site:
-        return Site(
+    def _folder_sync(self, site: str) -> FolderSync:
+        return FolderSync(
             self._work / "sites" / site,
             self.lines[site],
             invite=read_invite(self._work, site),

@@ -1,0 +1,385 @@
+"""A site's folder-sync worker: it enrols the site, and is the only one that talks to its folder."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aggregator.facts import ending_of
+from aggregator.look import look
+from aggregator.site import PUBLISHED, enrolled_in, peer_of
+from aggregator.store import withdrawal_of
+from shared.errors import (
+    ActionRequiredError,
+    ConfigurationError,
+    DoubtfulError,
+    DropfedError,
+    NotFoundError,
+    RejectedError,
+    Stopped,
+)
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.encoding import max_weights_bytes
+from shared.exchange.encryption import EncryptionKey
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.readme import README_TEXT
+from shared.exchange.records.messages import Federation, Invite
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import now_text
+from shared.exchange.records.wire import FileEntry
+from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.trust import open_site_card
+from shared.folder.contract import Entry, Folder
+from shared.folder.durable import disk_trouble, write_file
+from shared.folder.forbearing import ForbearingFolder
+from shared.folder.listed import HAS_TAG, ListedFolder
+from shared.folder.retrying import RetryingFolder
+from shared.polling import Polling
+from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_EVERY_S = 5.0  # between two looks for a change of the site's status.json, at least
+HEARTBEAT_INTERVALS = 10  # and as many of the present pauses between two looks for a message
+
+
+class FolderSync:
+    """Moves what is signed for one site into its folder, and what the site has sent from there.
+
+    Args:
+        home: ``sites/SITE`` in the work directory.
+        on_news: called from the folder-sync worker whenever something arrived or was sent.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        folder: Folder,
+        *,
+        invite: Invite,
+        key: SigningKey,
+        encryption_key: EncryptionKey | None = None,
+        stop: threading.Event,
+        longest_interval_s: float,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.name = invite.site
+        self.channel: Channel | None = None
+        self.looked = 0
+        """The newest of the looks asked for that has come; a look that is cut off has not."""
+        self.is_in_trouble = False
+        """Whether something stands in the way of looking into the folder now."""
+        self._home = home
+        retrying = RetryingFolder(ForbearingFolder(folder), name=invite.site, stop=stop, on_trouble=self._note_trouble)
+        self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
+        self._invite = invite
+        self._key = key
+        self._encryption_key = encryption_key
+        self._stop = stop
+        self._longest_interval_s = longest_interval_s
+        self._polling = Polling(longest_interval_s)
+        self._on_news = on_news
+        self._awaited: MessageRef | None = None
+        self._asked_looks = 0
+        self._noticed: set[MessageRef] = set()
+        self._heard_at = float("-inf")
+        self._heard: Entry | None = None  # as it was listed when it was read
+        self._false_heartbeats = 0  # one after the other
+        self._is_newest = False  # this work directory, as far as the site's heartbeat tells
+        self._has_noted = False  # what is published
+        self._has_pruned = False
+        self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"folder-sync-{self.name}", daemon=True)
+        self._open_channel()
+
+    def start(self) -> None:
+        """Start the folder-sync worker. What stood in the way of the last process need not stand in the way now."""
+        self._note_trouble(None)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the folder-sync worker to end after the stop event was set."""
+        self._wake.set()
+        self._thread.join()
+
+    def interrupt(self) -> None:
+        """Have a request that the folder-sync worker waits for end at once."""
+        self._folder.interrupt()
+
+    def attend(self, awaited: MessageRef | None) -> None:
+        """Tell the folder-sync worker what to wait for first of all, and that something may have been signed."""
+        if awaited != self._awaited or (self.channel and self.channel.outbox.has_unpublished):
+            self._awaited = awaited
+            self._wake.set()
+
+    def cannot_have(self, run: RunConfiguration) -> str | None:
+        """Why a run cannot be sent to this site, or None: it is encrypted, and the keys for that are not there."""
+        if run.encrypt == "none" or self.channel is None:
+            return None
+        try:
+            self.channel.ledger.require_keys(run.run)
+        except ConfigurationError as error:
+            return str(error)
+        return None
+
+    @property
+    def has_unread_withdrawal(self) -> bool:
+        """Whether looks have shown a withdrawal that the site has signed, and that could not be taken yet."""
+        channel = self.channel
+        return channel is not None and not all(map(channel.ledger.is_settled, list(self._noticed)))
+
+    @property
+    def has_to_prune(self) -> bool:
+        """Whether files may lie in the folder that the run's rule no longer keeps.
+
+        Not of a folder that is in trouble: it may be gone for good, and nobody waits for it.
+        """
+        return self.channel is not None and not (self._has_pruned or self.is_in_trouble)
+
+    def look_soon(self) -> None:
+        """Have the folder-sync worker look into the folder without waiting for its next turn."""
+        self._wake.set()
+
+    def request_look(self) -> int:
+        """Have the folder-sync worker look, from now on, for anything that the site may have sent, its withdrawal above
+        all.
+
+        Returns:
+            The look's number: it has come once ``looked`` is no less.
+        """
+        self._asked_looks += 1
+        self.look_soon()
+        return self._asked_looks
+
+    # --- the folder-sync worker's thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._polling.restart()
+        try:
+            while not self._stop.is_set():
+                if self._work():
+                    self._polling.restart()
+                    self._on_news()
+                elif self._wake.wait(self._polling.interval_s()):
+                    self._polling.restart()
+                    self._wake.clear()
+        except Stopped:
+            pass
+
+    def _work(self) -> bool:
+        """Do what can be done now; return whether anything happened. One site's trouble is told and waited out."""
+        try:
+            happened = self._step()
+        except Stopped:
+            raise
+        except Exception as error:  # the last resort: whatever it is, it is this site's trouble, and no other's
+            trouble = self._as_trouble(error)
+            self._trouble.begins(trouble)
+            self._note_trouble(trouble)
+            self._stop.wait(self._trouble.backoff_s(self._longest_interval_s))
+            return False
+        if self._trouble.ends():
+            self._note_trouble(None)
+        return happened
+
+    def _as_trouble(self, error: Exception) -> DropfedError:
+        if isinstance(error, OSError):
+            return disk_trouble(error, self._home)
+        return error if isinstance(error, DropfedError) else UnexpectedError(error)
+
+    def _step(self) -> bool:
+        asked = self._asked_looks  # a look that is asked for from here on has not begun
+        self._folder.look_anew(whatever_the_tag_says=asked > self.looked)
+        if self.channel is None:
+            happened = self._enrol()
+            self.looked = asked
+            return happened
+        if self.channel.outbox.has_unpublished:
+            if not self._is_newest:
+                self._require_newest(self.channel)
+            self._has_noted = self._has_pruned = False
+            self.channel.outbox.publish()
+            self._note_published(self.channel)
+            return True
+        if not self._has_noted:
+            self._note_published(self.channel)
+        if not self._has_pruned:
+            for message in self.channel.ledger.own_messages()[-1:]:
+                self.channel.outbox.prune(message.ref.run)
+            self._has_pruned = True
+            self._on_news()
+        channel, searches = self.channel, asked > self.looked
+        seen = look(
+            channel.ledger,
+            channel.inbox,
+            self._awaited,
+            searches=searches,
+            noticed=self._noticed,
+            may_have_sent_more=lambda: self._may_have_sent_more(channel),
+            fetch=lambda ref, manifest: self._fetch(channel, ref, manifest),
+        )
+        if searches and seen.is_whole:
+            self.looked = asked
+            return True  # the daemon waits for it
+        return seen.happened
+
+    def _require_newest(self, channel: Channel) -> None:
+        """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
+
+        Raises:
+            ActionRequiredError: the site has accepted a message of ours that is not here.
+        """
+        try:
+            accepted = channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
+        except (NotFoundError, RejectedError):
+            return
+        head = accepted.aggregator_head
+        if head.seq and head not in [message.head for message in channel.ledger.own_messages()]:
+            raise ActionRequiredError(
+                f"{self.name} has our message number {head.seq}, which is not in {self._home}: this work directory is "
+                "an old copy, from which nothing is sent; put back the newest, and launch from that"
+            )
+        self._is_newest = True
+
+    def _note_published(self, channel: Channel) -> None:
+        """Keep how far the folder has what we signed where ``status`` finds it."""
+        write_file(self._home / PUBLISHED, canonical(channel.outbox.published_head.model_dump()))
+        self._has_noted = True
+
+    def _fetch(self, channel: Channel, ref: MessageRef, manifest: bytes) -> bool:
+        answered = channel.ledger.message(ref.answers) if ref.answers else None
+        try:
+            message = channel.inbox.fetch(
+                ref,
+                manifest,
+                answers=(answered.digest,) if answered else (),
+                max_weights_bytes=_max_weights_bytes(channel.ledger, ref),
+            )
+        except DoubtfulError:
+            raise
+        except RejectedError as error:
+            channel.ledger.refuse(ref, error, manifest)
+        else:
+            if message is None:
+                return False
+        if ref.kind == "withdrawal":
+            late = " when that was over" if ending_of(channel.ledger, ref.run) != "withdrawn" else ""
+            why = withdrawal_of(channel.ledger, ref.run)
+            logger.warning("%s withdraws from run %s%s: %s", self.name, ref.run, late, why)
+        return True
+
+    # --- the site's heartbeat ------------------------------------------------------------------------------
+
+    def _may_have_sent_more(self, channel: Channel) -> bool:
+        """Whether it is time to look for anything that is not awaited.
+
+        The heartbeat says how much the site had sent. Without one that holds, or while it stands still (a site that is
+        switched off right after it sent something does not say so any more), looking is the only way to know.
+        """
+        now = time.monotonic()
+        if now - self._heard_at < max(HEARTBEAT_EVERY_S, HEARTBEAT_INTERVALS * self._polling.interval_s()):
+            return False
+        self._heard_at = now
+        heard = self._folder.find(names.STATUS)
+        if heard is not None and _shows_no_change(self._heard, heard):
+            return True
+        self._heard = heard
+        try:
+            content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
+            status = channel.inbox.open_status(content)
+        except NotFoundError:
+            return True
+        except RejectedError as error:
+            self._false_heartbeats += 1
+            if self._false_heartbeats == 2:  # the first may have been read while it was being written
+                logger.warning("%s: %s; it is not believed, and the work goes on without it", self.name, error)
+            return True
+        if self._false_heartbeats >= 2:
+            logger.info("%s: the heartbeat holds again", self.name)
+        self._false_heartbeats = 0
+        path = self._home / names.STATUS
+        if path.exists() and path.read_bytes() == content:
+            return True
+        write_file(path, content)
+        return status.own_head.seq > channel.ledger.peer_head.seq
+
+    # --- enrolment -----------------------------------------------------------------------------------------
+
+    def _enrol(self) -> bool:
+        """Accept the site's card, then say in the folder who takes part under which keys."""
+        try:
+            card_bytes = self._folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
+        except NotFoundError:
+            return False
+        card = open_site_card(
+            card_bytes,
+            federation=self._invite.federation,
+            site=self.name,
+            secret=self._invite.enrolment_secret,
+        )
+        readme, own = README_TEXT, self._encryption_key
+        federation = Federation(
+            federation=self._invite.federation,
+            site=self.name,
+            aggregator_key=self._key.public,
+            aggregator_encryption_key=own.public if own and card.encryption_key else None,
+            site_key=card.key,
+            created=now_text(),
+            files={names.README: FileEntry(size=len(readme), sha256=digest_of(readme))},
+        )
+        path = self._home / "mirror" / names.FEDERATION
+        if not path.exists():
+            write_file(path, self._key.sign(federation.model_dump()))
+        self._folder.create(names.README, readme)
+        self._folder.create(names.FEDERATION, path.read_bytes())
+        write_file(path.with_name(names.README), readme)
+        write_file(path.with_name(names.SITE_CARD), card_bytes)
+        logger.info("%s is enrolled", self.name)
+        self._open_channel()
+        return True
+
+    @property
+    def card_digest(self) -> str:
+        """SHA-256 of the site's card, which an offer answers."""
+        return digest_of((self._home / "mirror" / names.SITE_CARD).read_bytes())
+
+    def _open_channel(self) -> None:
+        """Begin the exchange; nothing yet with a site that is not enrolled."""
+        if (federation := enrolled_in(self._home, self._key.public)) is not None:
+            self.channel = Channel(
+                self._home,
+                self._folder,
+                me=AGGREGATOR,
+                key=self._key,
+                peer=peer_of(federation),
+                encryption_key=self._encryption_key,
+            )
+
+    def _note_trouble(self, error: DropfedError | None) -> None:
+        """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
+        self.is_in_trouble = error is not None
+        path = self._home / "trouble.txt"
+        with tolerate_unwritable(path):
+            if error is None:
+                path.unlink(missing_ok=True)
+            elif not path.exists() or path.read_bytes() != str(error).encode():
+                write_file(path, str(error).encode())
+
+
+def _shows_no_change(before: Entry | None, now: Entry) -> bool:
+    return before is not None and now.mark is not None and (before.size, before.mark) == (now.size, now.mark)
+
+
+def _max_weights_bytes(ledger: Mirror, ref: MessageRef) -> int:
+    """The most bytes of tensor files that a site's message at ``ref`` may bring."""
+    if ref.kind != "update":
+        return 0
+    offer = MessageRef("offer", ref.run)
+    return max_weights_bytes(ledger.record(offer, Sharing), "update", ledger.record(offer, RunConfiguration).wire)
