@@ -34,7 +34,9 @@ import aggregator.launch
 import aggregator.preparation
 import shared.learning.aggregation
 import shared.learning.run_checks
+import site_client.consents
 import site_client.daemon
+import site_client.round_work
 import site_client.train
 from benchmarks.exchange_federation import Home
 from shared.exchange import names
@@ -187,7 +189,8 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
 def play_sites(home: Home) -> None:
     """Run every site's daemon, each in a process forked from this one, until told to end."""
     vars(site_client.train).update(Trainer=Echo)
-    vars(site_client.daemon).update(commit=images, committed=lambda *_: {}, release=lambda *_: None)
+    vars(site_client.consents).update(commit=images, release=lambda *_: None)
+    vars(site_client.round_work).update(committed=lambda *_: {}, release=lambda *_: None)
     forking = multiprocessing.get_context("fork")
     processes = [forking.Process(target=_play, args=(home, path.name)) for path in sorted(home.sites.iterdir())]
     for process in processes:

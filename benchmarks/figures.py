@@ -71,6 +71,7 @@ FIGURES = (
             "aggregator/preparation.py",
             "aggregator/folder_sync.py",
             "site_client/daemon.py",
+            "site_client/round_work.py",
             "site_client/heartbeat.py",
             "deploy/local/webdav_server.py",
             "deploy/local/atomic_files.py",

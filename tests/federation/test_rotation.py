@@ -326,7 +326,7 @@ def test_a_daemon_killed_while_a_lost_disks_answers_come_back_goes_on_with_them(
         write_file(path, content, **options)
 
     with monkeypatch.context() as patched:
-        for module in ("site_client.daemon", "shared.exchange.outbox", "shared.exchange.mirror"):
+        for module in ("site_client.enrolment", "shared.exchange.outbox", "shared.exchange.mirror"):
             patched.setattr(f"{module}.write_file", dies)
         with pytest.raises(Killed):
             hospital.live()

@@ -75,8 +75,8 @@ class Clinic(Hospital):
         self.may_train = True
         monkeypatch.setattr("site_client.heartbeat.EVERY_S", 0.0)
         monkeypatch.setattr("site_client.heartbeat.NOTED_EVERY_S", 0.0)
-        monkeypatch.setattr("site_client.daemon.seconds_until", lambda *_: 0.0 if self.may_train else 1.0)
-        monkeypatch.setattr("site_client.daemon.REST_S", 0.1)
+        monkeypatch.setattr("site_client.round_work.seconds_until", lambda *_: 0.0 if self.may_train else 1.0)
+        monkeypatch.setattr("site_client.round_work.REST_S", 0.1)
 
     def ask(self, privacy: dict[str, float] | None = None, **settings: object) -> None:
         """Have the site agree to a run, ask it for a round, and change its settings."""

@@ -468,7 +468,7 @@ def test_a_yes_that_was_cut_off_before_it_was_signed_is_given_at_the_next_start(
 ) -> None:
     run = asked(**PRIVATE)
     hospital.offer(run)
-    for seam in ("site_client.commitment.keep", "site_client.daemon.split_counts"):
+    for seam in ("site_client.commitment.keep", "site_client.consents.split_counts"):
         with monkeypatch.context() as patched:
             patched.setattr(seam, _lose_power)
             with pytest.raises(DiskLostError):

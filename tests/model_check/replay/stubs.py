@@ -72,13 +72,13 @@ class _Trainer:
 def without_training(clock: Clock) -> Iterator[None]:
     """Have sites train by a stub, on images that nobody reads, and the aggregator's daemon live by a clock."""
     stubs: dict[str, Callable[..., object]] = {
-        "trainer_at": lambda work, site, run, listed: _Trainer(run, listed),
-        "commit": lambda work, channel, site, trainer, required: trainer.open_dataset({}),
-        "committed": lambda work, channel, site, run: {},
-        "unkept_final": lambda work, channel, left_alone: None,
+        "round_work.trainer_at": lambda work, site, run, listed: _Trainer(run, listed),
+        "consents.commit": lambda work, channel, site, trainer, required: trainer.open_dataset({}),
+        "round_work.committed": lambda work, channel, site, run: {},
+        "round_work.unkept_final": lambda work, channel, left_alone: None,
     }
     with ExitStack() as block:
         for name, stub in stubs.items():
-            block.enter_context(patch(f"site_client.daemon.{name}", stub))
+            block.enter_context(patch(f"site_client.{name}", stub))
         block.enter_context(patch("aggregator.daemon.time", clock))
         yield

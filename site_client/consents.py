@@ -1,0 +1,98 @@
+"""Consent: what this hospital answers to an offer, and its withdrawal from a run that it agreed to."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from shared.errors import (
+    ConfigurationError,
+    RejectedError,
+)
+from shared.escaping import quoted
+from shared.exchange import names
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import MessageRef
+from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.values import sentence
+from shared.exchange.signing import canonical
+from shared.exchange.weights import check_tensors
+from site_client import store
+from site_client.commitment import commit, release
+from site_client.configuration import SiteConfiguration
+from site_client.disclosure import split_counts
+from site_client.policy import judge
+from site_client.round_work import RoundWork
+from site_client.train import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class Consents:
+    """Weighs offers by the hospital's policy and its people's decisions.
+
+    Attributes:
+        waits_for_people: whether an offer waits for a person's yes or no.
+    """
+
+    def __init__(self, work: Path, configuration: SiteConfiguration, ledger: Mirror, own: RoundWork) -> None:
+        self.waits_for_people = False
+        self._work = work
+        self._configuration = configuration
+        self._ledger = ledger
+        self._own = own
+
+    def answer(self, run: str) -> bool:
+        configuration, _ = store.offer(self._ledger, run)
+        decided = store.decision(self._work, run)
+        judgement = judge(self._configuration.policy, configuration, decided.answer == "yes" if decided else None)
+        images = {}
+        if judgement.answer == "ask":
+            if not self.waits_for_people:
+                command = f"dropfed-site approve {run} --work {quoted(self._work)}"
+                logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
+            self.waits_for_people = True
+            return False
+        self.waits_for_people = False
+        agrees, reason = judgement.answer == "yes", judgement.reason
+        if decided is not None and decided.reason:
+            reason = sentence(f"{reason}: {decided.reason}")
+        if not agrees:
+            logger.warning("run %s: declined by the `policy` section of site.yaml: %s", run, reason)
+        if agrees:
+            trainer = self._own.trainer(run)
+            try:
+                required = trainer.check_offer()
+                if configuration.encrypt != "none":
+                    self._ledger.require_keys(run)
+                self._check_start(trainer)
+                dataset = commit(self._work, self._ledger, self._configuration, trainer, required)
+            except (ConfigurationError, RejectedError) as error:
+                agrees, reason = False, sentence("; ".join(str(error).splitlines()))
+            else:
+                self._own.remember(run, dataset)
+                images = split_counts(dataset, self._configuration.policy)
+        answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
+        self._own.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
+        logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
+        return True
+
+    def _check_start(self, trainer: Trainer) -> None:
+        """Demand that the offer brings exactly what its list says we begin with.
+
+        Raises:
+            RejectedError: saying what is different.
+        """
+        run, beginning = trainer.run.run, trainer.sharing.beginning
+        start, shown_as = store.start(self._ledger, run), f"{MessageRef('offer', run).path}/{names.START}"
+        if (start is not None) != bool(beginning.tensors):
+            raise RejectedError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")
+        if start is not None:
+            check_tensors(start, beginning, shown_as)
+
+    def withdraw(self, run: str) -> None:
+        decided = store.decision(self._work, run)
+        withdrawal = Withdrawal(run=run, reason=sentence(decided.reason) if decided else "")
+        self._own.sign(MessageRef("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
+        release(self._work, self._ledger, run)
+        logger.warning("run %s: withdrawn; what was signed before still stands", run)

@@ -1,0 +1,114 @@
+"""Enrolment: our card goes into the folder, and the aggregator's list of keys comes from there."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from shared.errors import (
+    ActionRequiredError,
+    AlreadyExistsError,
+    NotFoundError,
+    RejectedError,
+)
+from shared.escaping import quoted
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
+from shared.exchange.trust import open_federation, open_site_card
+from shared.folder.durable import write_file
+from shared.folder.listed import ListedFolder
+from site_client import store
+from site_client.arrivals import Arrivals
+from site_client.commitment import release
+from site_client.configuration import FILE, SiteConfiguration, other_site
+from site_client.facts import ending_of
+from site_client.rotation import first_key
+
+logger = logging.getLogger(__name__)
+
+TAKING_BACK = "taking-back"
+"""Name of the file that is in the work directory while the answers of a lost disk come back from the folder."""
+
+
+class Enrolment:
+    """One hospital's enrolment in its folder.
+
+    Attributes:
+        has_published: whether our card is known to be in the folder.
+    """
+
+    def __init__(
+        self, work: Path, configuration: SiteConfiguration, folder: ListedFolder, channel: Channel, arrivals: Arrivals
+    ) -> None:
+        self.has_published = False
+        self._work = work
+        self._configuration = configuration
+        self._folder = folder
+        self._ledger, self._inbox, self._outbox = channel.ledger, channel.inbox, channel.outbox
+        self._arrivals = arrivals
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the aggregator has accepted our card."""
+        return (self._ledger.root / names.FEDERATION).exists()
+
+    def publish_card(self) -> None:
+        """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held.
+
+        While ``TAKING_BACK`` is there not every answer may be: a daemon that was killed meanwhile goes on with it.
+        """
+        path, taking_back = self._ledger.root / names.SITE_CARD, self._work / TAKING_BACK
+        if path.exists():
+            try:
+                self._folder.create(names.SITE_CARD, path.read_bytes())
+            except AlreadyExistsError as error:
+                raise ActionRequiredError(
+                    f"{error} `dropfed-site check --work {quoted(self._work)}` compares the two."
+                ) from None
+        else:
+            content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+            us = self._configuration
+            try:
+                open_site_card(content, federation=us.federation, site=us.site, secret=None)
+            except RejectedError as error:
+                raise other_site(f"{names.SITE_CARD} in the folder", error.reason, us) from None
+            store.note_restored(self._work)
+            write_file(taking_back, b"")
+            write_file(path, content)
+        self._outbox.publish_keys()
+        if not self.is_accepted:
+            self.read_federation()  # with keys that open what a lost disk held
+        if taking_back.exists() or self._ledger.own_head.seq == 0:
+            for run in self._arrivals.runs():
+                updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
+                self._inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
+        taking_back.unlink(missing_ok=True)
+        for run in store.runs_with_noise(self._work):
+            if ending_of(self._ledger, run) is not None:
+                release(self._work, self._ledger, run)
+        if (last := self._ledger.last_from_peer()) is not None:
+            self._outbox.prune(last.ref.run)
+        self.has_published = True
+
+    def read_federation(self) -> bool:
+        """Accept the aggregator's list of keys, if it is this folder's and names ours; return whether it is there."""
+        self._folder.look_anew()
+        try:
+            content = self._folder.read(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)
+        except NotFoundError:
+            return False
+        federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
+        us = (self._configuration.federation, self._configuration.site)
+        if (federation.federation, federation.site) != us:
+            raise ActionRequiredError(
+                f"{names.FEDERATION} was written for {federation.federation}/{federation.site}: this is another site's "
+                f"folder, or somebody put its file here; correct site or url in {FILE}, or tell the aggregator's people"
+            )
+        if federation.site_key != first_key(self._work):
+            raise ActionRequiredError(
+                f"{names.FEDERATION} names another key for this site: ask the aggregator for an invite"
+            )
+        write_file(self._ledger.root / names.FEDERATION, content)
+        logger.info("enrolled in %s", federation.federation)
+        return True

@@ -1,0 +1,289 @@
+"""A round's work at the hospital, from the signed round that came to the signed update that leaves."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+
+from shared import service
+from shared.errors import (
+    ActionRequiredError,
+    DropfedError,
+    RejectedError,
+    Stopped,
+)
+from shared.exchange import names
+from shared.exchange.channel import Channel
+from shared.exchange.encoding import decode, encode
+from shared.exchange.names import MessageRef
+from shared.exchange.records.run import RoundConfiguration
+from shared.exchange.records.wire import PLAIN, FileEntry, Wire
+from shared.exchange.trust import check_form
+from shared.exchange.weights import check_tensors
+from shared.learning.data.sets import Members
+from shared.learning.schedules import round_configuration
+from shared.learning.tasks.contract import Dataset
+from shared.plurals import pluralize
+from site_client import store
+from site_client.commitment import committed, release
+from site_client.configuration import SiteConfiguration
+from site_client.disclosure import split_counts
+from site_client.facts import may_leave
+from site_client.final import keep_final, unkept_final
+from site_client.heartbeat import Heartbeat
+from site_client.limits import seconds_until
+from site_client.received import received_state
+from site_client.torchrun import IsTime, work_together
+from site_client.train import Files, OnProgress, Trainer, Worked, trainer_at
+
+logger = logging.getLogger(__name__)
+
+REST_S = 30.0  # between two looks at the clock outside the hours for training
+
+
+class RoundWork:
+    """Answers rounds and keeps final models; a crash repeats the work from what is signed, and ends at the same bytes.
+
+    Args:
+        stop: set from outside to stop cleanly.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        configuration: SiteConfiguration,
+        channel: Channel,
+        heartbeat: Heartbeat,
+        stop: threading.Event,
+    ) -> None:
+        self._work = work
+        self._configuration = configuration
+        self._channel = channel
+        self._ledger = channel.ledger
+        self._heartbeat = heartbeat
+        self._stop = stop
+        self._left_alone: set[str] = set()
+        self._dataset: tuple[str, Dataset] | None = None
+
+    # --- what a run's work is done with ----------------------------------------------------------------------
+
+    def images(self, run: str) -> Dataset:
+        """The hospital's images in the sets of a run that it agreed to, read once per run."""
+        if self._dataset is None or self._dataset[0] != run:
+            trainer = self.trainer(run)
+            self._dataset = (run, trainer.open_dataset(self._members(trainer)))
+        return self._dataset[1]
+
+    def _members(self, trainer: Trainer) -> Members:
+        return committed(self._work, self._ledger, self._configuration, trainer.run)
+
+    def remember(self, run: str, dataset: Dataset) -> None:
+        """Keep the images of a run, which were read just now."""
+        self._dataset = (run, dataset)
+
+    def forget(self) -> None:
+        """Have the images read anew."""
+        self._dataset = None
+
+    def trainer(self, run: str) -> Trainer:
+        """What trains in a run that was offered.
+
+        Raises:
+            RejectedError, ActionRequiredError: the offer does not hold.
+        """
+        configuration, sharing = store.offer(self._ledger, run)
+        return trainer_at(self._work, self._configuration, configuration, sharing)
+
+    def sign(
+        self,
+        ref: MessageRef,
+        files: Mapping[str, bytes | Path],
+        *,
+        known: Mapping[str, FileEntry] = MappingProxyType({}),
+        wire: Wire = PLAIN,
+    ) -> None:
+        """Sign a message that answers the one that its kind answers; arguments as for ``Outbox.sign``."""
+        answered = self._ledger.message(ref.answers) if ref.answers else None
+        in_reply_to = answered.digest if answered else None
+        self._channel.outbox.sign(ref, files, in_reply_to=in_reply_to, known=known, wire=wire)
+
+    # --- whether it is wanted now ----------------------------------------------------------------------------
+
+    def wants_to_leave(self, run: str) -> bool:
+        """Whether a person decided to withdraw from a run."""
+        decided = store.decision(self._work, run)
+        return decided is not None and decided.answer == "withdraw"
+
+    def seconds_until_training(self) -> float:
+        """Until the hours in which this site may train; 0 in them."""
+        return seconds_until(self._configuration.limits.training_hours, datetime.now())
+
+    def go_on_or_stop(self, run: str | None) -> None:
+        """Ask whether the work is still wanted.
+
+        Args:
+            run: what it is for, if leaving that run ends it.
+
+        Raises:
+            Stopped: it is not.
+        """
+        if self._stop.is_set():
+            raise Stopped("asked to stop")
+        if store.is_paused(self._work):
+            raise Stopped("put off while the site is paused")
+        if run is not None and self.wants_to_leave(run) and may_leave(self._ledger, run):
+            raise Stopped("broken off, for the site withdraws")
+
+    # --- rounds ----------------------------------------------------------------------------------------------
+
+    def answer_or_leave(self, ref: MessageRef) -> None:
+        """A person who pauses the site or withdraws does not have to wait for the end of the training."""
+        try:
+            self._answer_round(ref)
+        except Stopped as reason:
+            if self._stop.is_set():
+                raise
+            logger.info("%s: %s", store.round_name_of(self._ledger, ref), reason)
+
+    def _answer_round(self, ref: MessageRef) -> None:
+        """Train from the signed input alone, so that a crash repeats the work and ends at the same bytes."""
+        ledger = self._ledger
+        # 1. The round asks for exactly what the offer said that we agreed to.
+        configuration = ledger.record(ref, RoundConfiguration)
+        trainer = self.trainer(ref.run)
+        if configuration != round_configuration(trainer.run, ref.round_no, self._configuration.site):
+            raise RejectedError(f"{ref.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
+        # 2. The global model is checked, and brought into the plain form.
+        received = self._received(ref, trainer)
+        self._heartbeat.beat("training", self._channel, ref)
+
+        def is_time(percent: int) -> bool:
+            return self._is_time(ref, percent)
+
+        # 3. What is written goes where the signed update will lie, or stays here with its personal parts.
+        update = MessageRef("update", ref.run, ref.round_no)
+        model, wire = ledger.path(update, names.SITE_MODEL), trainer.run.wire
+        files = Files(
+            received=received,
+            state=received_state(ledger, ref, trainer.sharing),
+            start=store.start(ledger, ref.run),
+            personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
+            accepted=store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no),
+            trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
+            sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},
+            kept=store.personal_path(self._work, ref.run, ref.round_no),
+        )
+        # 4. The received model is measured, and trained on our images.
+        began = time.monotonic()
+        worked = self._work_through(trainer, configuration, files, is_time)
+        what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
+        logger.info("%s: %s in %.0f s", store.round_name_of(ledger, ref), what, time.monotonic() - began)
+        # 5. The tables and the tensors that leave, in the run's form, are signed; from here on they are sent.
+        answer: dict[str, bytes | Path] = dict(worked.tables)
+        known = {}
+        for group, entry in worked.sent.items():
+            name = names.state_file(group)
+            answer[name], known[name] = files.sent[group], entry
+        if (trained := worked.trained) is not None:
+            answer[names.SITE_MODEL] = model
+            if wire != PLAIN:
+                trained = encode(files.trained, model, trainer.sharing.shared, wire, received)
+            known[names.SITE_MODEL] = trained
+        self.go_on_or_stop(ref.run)
+        self.sign(update, answer, known=known, wire=wire)
+        shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
+
+    def _work_through(
+        self, trainer: Trainer, configuration: RoundConfiguration, files: Files, is_time: IsTime
+    ) -> Worked:
+        """Work a round through, by torchrun's processes or here. A private run's noise is one process's to draw."""
+        run, site = trainer.run, self._configuration
+        if site.launcher == "torchrun" and run.privacy is None:
+            self._dataset = None  # each process reads the images itself
+            members = self._members(trainer)
+            return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
+        dataset = self.images(run.run)
+        self._require_agreed_count(trainer, dataset)
+        trained_before = store.rounds_trained(self._ledger, run.run, before=configuration.round)
+
+        on_progress = self._resting_until(is_time)
+        return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
+
+    def _is_time(self, ref: MessageRef, percent: int) -> bool:
+        """Tell how far the work is; return whether to go on or to rest.
+
+        Raises:
+            Stopped: it is not wanted any more.
+        """
+        self.go_on_or_stop(ref.run if ref.kind == "round" else None)
+        rests = self.seconds_until_training() > 0
+        self._heartbeat.beat("outside hours" if rests else "training", self._channel, ref, percent=percent)
+        return not rests
+
+    def _resting_until(self, is_time: IsTime) -> OnProgress:
+        def on_progress(percent: int) -> None:
+            while not is_time(percent):  # what is trained so far is not thrown away
+                service.wait(self._stop, REST_S)
+
+        return on_progress
+
+    def _require_agreed_count(self, trainer: Trainer, dataset: Dataset) -> None:
+        """Demand for a private run, whose cost is reckoned from it, as many training images as we agreed with.
+
+        Raises:
+            ActionRequiredError: there are others now.
+        """
+        consent = store.consent(self._ledger, trainer.run.run)
+        found = split_counts(dataset, self._configuration.policy)["train"]
+        if trainer.run.privacy is not None and consent is not None and consent.images["train"] != found:
+            raise ActionRequiredError(
+                f"run {trainer.run.run} is private, and was agreed to with {consent.images['train']} training images; "
+                f"now there are {found}: put them back as they were, or withdraw from the run"
+            )
+
+    def _received(self, ref: MessageRef, trainer: Trainer) -> Path:
+        """A round's global model in the plain form.
+
+        Raises:
+            RejectedError: it does not hold the run's tensors in the run's form.
+        """
+        path, shown_as = self._ledger.path(ref, names.GLOBAL_MODEL), f"{ref.path}/{names.GLOBAL_MODEL}"
+        if not path.exists():
+            raise RejectedError(shown_as, "was not fetched, for there was a verdict on the round, now gone")
+        if (message := self._ledger.message(ref)) is not None:
+            check_form(message, trainer.run.wire)
+        wire = trainer.run.wire.of(ref.kind, names.GLOBAL_MODEL)
+        if wire == PLAIN:
+            check_tensors(path, trainer.sharing.shared, shown_as)
+            return path
+        plain = self._work / store.SCRATCH / "received.safetensors"
+        decode(path, plain, trainer.sharing.shared, wire, shown_as=shown_as)
+        return plain
+
+    # --- the final model -------------------------------------------------------------------------------------
+
+    def unkept_final(self) -> str | None:
+        """A run whose final model came and is not kept yet, or None."""
+        return unkept_final(self._work, self._ledger, self._left_alone)
+
+    def keep_final(self, run: str) -> None:
+        """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
+        release(self._work, self._ledger, run)
+        ref = MessageRef("final", run)
+        on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
+        try:
+            trainer = self.trainer(run)
+            dataset = self.images(run)
+            last = round_configuration(trainer.run, trainer.run.rounds, self._configuration.site)
+            keep_final(self._work, self._ledger, trainer, dataset, last, on_progress=on_progress)
+        except Stopped:
+            raise
+        except DropfedError as error:
+            logger.error("run %s: its final model is not made ready for use here: %s", run, error)
+            self._left_alone.add(run)
