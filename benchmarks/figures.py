@@ -39,8 +39,8 @@ _DECISIONS = (
     "tests/model_check",
 )
 _LEARNING = ("shared/learning", "studies/simulation.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
-_DEMO = ("shared/learning", "deploy/local", "configs", "aggregator/new_run.py", "benchmarks/demo.py")
-_STUDY = ("shared/learning", "studies", "studies/cell.py", "benchmarks/studies.py")
+_DEMO = ("shared/learning", "studies", "deploy/local", "configs", "aggregator/new_run.py", "benchmarks/demo.py")
+_STUDY = ("shared/learning", "studies", "benchmarks/studies.py")
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def main() -> None:
         sites = lay_out(Path(source).resolve(), root / "data")
         study = {"study": which, "data": {site: f"data/{site}" for site in sites}, "seeds": SEEDS, **settings}
         (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-        command = [sys.executable, "-m", "aggregator.cli", "study", str(root / "study.yaml")]
+        command = [sys.executable, "-m", "studies.cli", "run", str(root / "study.yaml")]
         subprocess.run(command, check=True)
         home, name = root / "study", f"study-{which}"
         tables = {

@@ -1,4 +1,4 @@
-"""What the three commands have in common: errors become sentences and exit codes, never tracebacks."""
+"""What the four programs have in common: errors become sentences and exit codes, never tracebacks."""
 
 from __future__ import annotations
 

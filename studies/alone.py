@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.report.before_after import Alone
+from shared.commands import say
 from shared.errors import ActionRequiredError, DropfedError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RunConfiguration
@@ -98,7 +99,7 @@ def main(home: str, site: str, *data: str) -> int:
         folders = (each.split("=", 1) for each in data)
         _train(Path(home), site, {name: Path(folder) for name, folder in folders})
     except DropfedError as error:
-        print(error, file=sys.stderr)
+        say(str(error), err=True)
         return 1
     return 0
 

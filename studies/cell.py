@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from shared.commands import say
 from shared.errors import DropfedError
 from shared.exchange.reading import parse_json
 from shared.exchange.records.run import RunConfiguration
@@ -201,7 +202,7 @@ def main(folder: str) -> int:
         with work_lock(Path(folder), "another process plays this cell; wait for it, or stop it first"):
             play(Path(folder))
     except DropfedError as error:
-        print(error, file=sys.stderr)
+        say(str(error), err=True)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""``dropfed-aggregator study``: a study from its file to its tables, told as it goes on."""
+"""``dropfed-study run``: a study from its file to its tables, told as it goes on."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
-from shared.exchange.reading import check_record
+from shared.exchange.reading import check_record, parse_yaml
+from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.wire import PLAIN, Wire
@@ -283,7 +283,7 @@ def answer_of(
         sent[MODEL] = _as_received(files.trained, listed.shared, run.wire, files.received)
         site.kept += [files.kept] if files.kept.exists() else []
         site.trained += 1
-    theta = yaml.safe_load(tables[RELIABILITY])["theta"] if RELIABILITY in tables else None
+    theta = parse_yaml(tables[RELIABILITY], Reliability, RELIABILITY).theta if RELIABILITY in tables else None
     return Answer(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
 
 

@@ -124,7 +124,7 @@ def play(name: str, study: dict[str, Any], root: Path) -> str | None:
     path = root / f"{name}.yaml"
     write_data(study, root)
     path.write_text(yaml.safe_dump(study, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    command = [sys.executable, "-m", "aggregator.cli", "study", str(path), "--at-a-time", "1"]
+    command = [sys.executable, "-m", "studies.cli", "run", str(path), "--at-a-time", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"exit {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1]}"

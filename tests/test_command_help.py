@@ -118,7 +118,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_the_security_page_names_code_and_tests_that_are_there() -> None:
     text = (PAGE.parent / "security.md").read_text()
-    named = re.findall(r"`((?:shared|aggregator|site_client|deploy|tests)/[\w/.]*)(?:::(\w+))?`", text)
+    named = re.findall(r"`((?:shared|aggregator|site_client|studies|deploy|tests)/[\w/.]*)(?:::(\w+))?`", text)
     assert len(named) > 50
     for path, test in named:
         assert (ROOT / path).exists(), path

@@ -77,7 +77,7 @@ def written(root, name="small", **changes):
 
 
 def command(path, *options):
-    return [sys.executable, "-m", "aggregator.cli", "study", str(path), "--at-a-time", "2", *options]
+    return [sys.executable, "-m", "studies.cli", "run", str(path), "--at-a-time", "2", *options]
 
 
 def cells_of(path):

@@ -14,6 +14,7 @@ PROGRAMS: Mapping[str, str] = {
     "dropfed-site": "site_client.cli",
     "dropfed-aggregator": "aggregator.cli",
     "dropfed-audit": "shared.audit.cli",
+    "dropfed-study": "studies.cli",
 }
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 COLUMNS = 120

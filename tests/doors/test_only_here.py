@@ -11,7 +11,7 @@ import pytest
 from shared.doors import Refusal, door
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("aggregator", "shared", "site_client")
+PRODUCT = ("aggregator", "shared", "site_client", "studies")
 DOORS = ROOT / "shared" / "doors"
 PARSERS = {
     "json.load",
@@ -41,11 +41,13 @@ OF_THIS_MACHINE = {
     "shared/learning/data/tables.py": {"csv.DictReader"},  # a hospital's own labels,
     "shared/learning/data/time_series.py": {"csv.reader"},  # and recordings
     "shared/learning/models/encoders.py": {"pickle"},  # of published weights, whose hash is known, what is wrong
-    "studies/results.py": {"json.loads"},  # what a study on this machine wrote
-    "studies/voting.py": {"csv.DictReader"},
     "site_client/division.py": {"model_validate_json"},  # what this site has divided and spent
     "site_client/torchrun.py": {"model_validate_json", "validate_json"},  # what processes that train together told
     "site_client/worker.py": {"model_validate_json"},
+    "studies/alone.py": {"json.loads"},  # what a study on this machine wrote
+    "studies/federation.py": {"yaml"},
+    "studies/results.py": {"json.loads"},
+    "studies/voting.py": {"csv.DictReader"},
 }
 """Files that nobody else writes, by the module that reads them."""
 

@@ -36,7 +36,7 @@ def kinds(of: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
     """All that is loaded, but for what one process of a daemon writes for another."""
     for kind in of.__subclasses__():
         product, _, rest = kind.__module__.partition(".")
-        if product in ("aggregator", "shared", "site_client") and rest != "torchrun":
+        if product in ("aggregator", "shared", "site_client", "studies") and rest != "torchrun":
             yield kind
         yield from kinds(kind)
 
