@@ -20,9 +20,10 @@ from aggregator.store import RunStore
 from shared import commands
 from shared.errors import ActionRequiredError, ConfigurationError, TransientError
 from shared.exchange import names
-from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.signing import SigningKey, canonical
@@ -219,36 +220,36 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
         assert re.fullmatch(problem, " ".join(result.output.split()).replace("- ", "-"))
     assert re.search(problem, page_state(work)["problem"])
     with pytest.raises(ActionRequiredError, match=problem):
-        daemon_of(run, store).run() if ref.kind != "update" else best_so_far(store, {"north": run.aggregator}, "loss")
+        daemon_of(run, store).run() if ref.kind != "update" else best_so_far(store, {"north": run.aggregator.ledger}, "loss")
 
 
 @pytest.mark.parametrize(
     ("ref", "name", "read"),
     [
-        (MessageRef("consent", RUN), names.CONSENT, lambda channel, work: site_store.consent(channel, RUN)),
+        (MessageRef("consent", RUN), names.CONSENT, lambda ledger, work: site_store.consent(ledger, RUN)),
         (
             MessageRef("round", RUN, 1),
             names.ROUND_CONFIGURATION,
-            lambda channel, work: site_store.round_configuration(channel, MessageRef("round", RUN, 1)),
+            lambda ledger, work: ledger.record(MessageRef("round", RUN, 1), RoundConfiguration),
         ),
         (
             MessageRef("verdict", RUN, 1),
             names.VERDICT,
-            lambda channel, work: site_store.newest_accepted(work, channel, RUN, before=2),
+            lambda ledger, work: site_store.newest_accepted(work, ledger, RUN, before=2),
         ),
     ],
 )
 def test_nor_does_a_site_take_its_damaged_copies_as_what_was_said(
-    ref: MessageRef, name: str, read: Callable[[Channel, Path], object], run: Played
+    ref: MessageRef, name: str, read: Callable[[Mirror, Path], object], run: Played
 ) -> None:
     run.offer_and_consent()
     run.round(1, trains=True)
     work = run.drop.parent / "north"
-    read(run.site, work)
+    read(run.site.ledger, work)
     path = work / "mirror" / ref.path / name
     path.write_bytes(b"xx")
     with pytest.raises(ActionRequiredError, match=f"{path}.* from the folder or a backup"):
-        read(run.site, work)
+        read(run.site.ledger, work)
 
 
 def test_a_run_that_is_not_here_is_told_with_those_that_are(run: Played, store: RunStore) -> None:

@@ -83,7 +83,7 @@ class SiteOnDisk:
         def wrongly(ref: MessageRef, files: Mapping[str, bytes | Path], **rest: Any) -> object:
             return sign(ref, files, **rest | {"in_reply_to": None})
 
-        with patch.object(self.channel, "sign", wrongly):
+        with patch.object(self.channel.outbox, "sign", wrongly):
             self.acts()
 
     def rotates(self) -> None:
