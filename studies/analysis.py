@@ -1,29 +1,28 @@
 """What a study's results say: means with their spread, tests between arms, noise, out-of-distribution images, cost.
 
-A value is of one arm, seed, turn of the cross-validation and pair of sites: whose model, whose images. ``internal`` is
-a model on images of its own site (of pooled sites: of any), ``external`` on another's.
+``results`` is a study's table (``studies/table.py``). A value is of one arm, seed, turn of the cross-validation and
+pair of sites: whose model, whose images. ``internal`` is a model on images of its own site (of pooled sites: of any),
+``external`` on another's.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from aggregator.report.tables import Cell, Missing, Partly, Spread, Table
-from shared.learning.metrics import mean_and_std, mean_over_sites
+from shared.learning.metrics import mean_over_sites
 from shared.plurals import pluralize
 from studies.configuration import POOLED, Energy
 
-Row = Mapping[str, Any]
-Key = tuple[Any, ...]
-Floats = NDArray[np.float64]
+REPEAT = ["seed", "outer", "inner"]
+"""The columns by which one training of an arm is told from the next."""
+KINDS = ["internal", "external"]
 
 ETAS = (1.0, 1.5, 2.0, math.e)
 """How far larger sites count more in a mean over sites: not at all with 1, by their images with e (FedEE)."""
@@ -31,51 +30,32 @@ _FEWEST_TESTED = 3
 """Of two values' differences a t-test tells nothing that one would act on."""
 _NO_SPREAD = 1e-9
 """Values that lie no farther apart than this are the same but for rounding: no t-test tells anything of them."""
-
-
 _ONE_MODEL = Missing("one model")
 
 
-def kind_of(row: Row) -> str:
-    """``internal`` or ``external``."""
-    return "internal" if row["model_of"] in (row["tested_on"], POOLED) else "external"
-
-
-def values(rows: Iterable[Row], score: str, *, split: str = "test") -> dict[tuple[str, str], dict[Key, float]]:
-    """By arm and kind: the scores by seed, turn and pair of sites; what is undefined is left out."""
-    found: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
-    for row in rows:
-        value = row["scores"].get(score)
-        if row["split"] == split and value is not None:
-            place = (row["seed"], row["outer"], row["inner"], row["model_of"], row["tested_on"])
-            found[row["arm"], kind_of(row)][place] = value
-    return dict(found)
-
-
-def untrained(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
+def untrained(results: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """By arm: in how many cells a model was chosen that no round had trained, and how many cells there are."""
-    cells: dict[str, dict[str, bool]] = defaultdict(dict)
-    for row in rows:
-        of_arm = cells[row["arm"]]
-        of_arm[row["configuration"]] = of_arm.get(row["configuration"], False) or row["chosen_round"] == 0
-    return {arm: (sum(of_arm.values()), len(of_arm)) for arm, of_arm in cells.items()}
-
-
-def labels(rows: Iterable[Row]) -> dict[str, str]:
-    """By arm, what tables call it: where untrained models are among its own, its name says so."""
+    first_chosen = results.groupby(["arm", "configuration"], sort=False)["chosen_round"].min()
     return {
-        arm: f"{arm} (untrained model in {none} of {pluralize(cells, 'cell')})" if none else arm
-        for arm, (none, cells) in untrained(rows).items()
+        str(arm): (int((of_arm == 0).sum()), len(of_arm)) for arm, of_arm in first_chosen.groupby("arm", sort=False)
     }
 
 
-def chosen_rounds(rows: Sequence[Row]) -> Table:
+def labels(results: pd.DataFrame) -> dict[str, str]:
+    """By arm, what tables call it: where untrained models are among its own, its name says so."""
+    return {
+        arm: f"{arm} (untrained model in {none} of {pluralize(cells, 'cell')})" if none else arm
+        for arm, (none, cells) in untrained(results).items()
+    }
+
+
+def chosen_rounds(results: pd.DataFrame) -> Table:
     """After which round the model was taken that is tested."""
     body: list[list[Cell]] = []
-    for arm, (none, cells) in untrained(rows).items():
-        of_arm = [row for row in rows if row["arm"] == arm]
-        rounds = ", ".join(map(str, sorted({row["rounds"] for row in of_arm})))
-        body.append([arm, range_of(row["chosen_round"] for row in of_arm), rounds, cells, none])
+    for arm, (none, cells) in untrained(results).items():
+        of_arm = results[results["arm"] == arm]
+        rounds = ", ".join(map(str, sorted(of_arm["rounds"].unique())))
+        body.append([arm, range_of(of_arm["chosen_round"]), rounds, cells, none])
     caption = (
         "After which round the tested model was chosen, by its score on validation images; 0 is the model that the run "
         "began with, which no round has trained."
@@ -83,51 +63,46 @@ def chosen_rounds(rows: Sequence[Row]) -> Table:
     return Table("chosen", caption, ("arm", "chosen round", "of", "cells", "cells with an untrained model"), body)
 
 
-def tested_images(rows: Iterable[Row]) -> str:
+def tested_images(results: pd.DataFrame) -> str:
     """How many test images each site has: where folds and seeds differ, the fewest and the most."""
-    found: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
-        if row["split"] == "test":
-            found[row["tested_on"]].add(row["images"])
-    return ", ".join(f"{site} {range_of(found[site])}" for site in sorted(found))
+    by_site = results[results["split"] == "test"].groupby("tested_on")["images"]
+    return ", ".join(f"{site} {range_of(images)}" for site, images in by_site)
 
 
-def range_of(numbers: Iterable[int]) -> str:
+def range_of(numbers: pd.Series[int]) -> str:
     """As in "3", or "2 to 9"."""
-    found = set(numbers)
-    return f"{min(found):,}" if len(found) == 1 else f"{min(found):,} to {max(found):,}"
+    fewest, most = numbers.min(), numbers.max()
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
-def spread_over_repeats(found: Mapping[Key, float]) -> Spread | float | None:
-    """The mean over pairs of sites, then its mean and standard deviation over seeds and turns; one has no spread."""
-    by_repeat: dict[Key, list[float]] = defaultdict(list)
-    for place, value in found.items():
-        by_repeat[place[:3]].append(value)
-    means = [math.fsum(of_repeat) / len(of_repeat) for of_repeat in by_repeat.values()]
-    if not means:
-        return None
-    return means[0] if len(means) == 1 else Spread(*_mean_and_sample_std(means))
+def spread(found: Sequence[float] | pd.Series[float]) -> Spread | float | None:
+    """The mean and standard deviation (n - 1 below) of what is defined; one value has no deviation."""
+    known = pd.Series(found, dtype=float).dropna()
+    if len(known) > 1:
+        return Spread(float(known.mean()), float(known.std()))
+    return float(known.iloc[0]) if len(known) else None
 
 
-def _over_repeats(found: Mapping[Key, float], asked: int) -> Spread | Partly | float | None:
+def spread_over_repeats(rows: pd.DataFrame, score: str) -> Spread | float | None:
+    """The mean over pairs of sites, then its mean and standard deviation over seeds and turns."""
+    return spread(_known(rows, score).groupby(REPEAT, dropna=False)["value"].mean())
+
+
+def _over_repeats(rows: pd.DataFrame, score: str) -> Spread | Partly | float | None:
     """The same, and where fewer values are defined than were asked for, how many."""
-    over_repeats = spread_over_repeats(found)
-    if over_repeats is None or len(found) == asked:
-        return over_repeats
-    return Partly(over_repeats, len(found), asked)
+    over_repeats, known = spread_over_repeats(rows, score), len(_known(rows, score))
+    return over_repeats if over_repeats is None or known == len(rows) else Partly(over_repeats, known, len(rows))
 
 
-def comparison(rows: Sequence[Row], scores: Sequence[str], what: str = "images") -> Table:
+def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images") -> Table:
     """Every arm's scores on the sites' test images.
 
     Args:
         what: the images are called, as in all tables.
     """
-    by_score = {score: values(rows, score) for score in scores}
-    asked = Counter((row["arm"], kind_of(row)) for row in rows if row["split"] == "test")
-    body = [
-        [*pair, *(_over_repeats(by_score[score].get(pair, {}), asked[pair]) for score in scores)]
-        for pair in _in_order(rows)
+    body: list[list[Cell]] = [
+        [arm, kind, *(_over_repeats(rows, score) for score in scores)]
+        for (arm, kind), rows in _tested(results).groupby(["arm", "kind"], observed=True)
     ]
     caption = f"Scores on test {what}: mean over sites, ± standard deviation of that mean over seeds and folds."
     if any(isinstance(cell, Partly) for line in body for cell in line):
@@ -140,15 +115,15 @@ def heading(score: str) -> str:
     return score.removesuffix("_mean")
 
 
-def by_site(rows: Sequence[Row], score: str, what: str = "images") -> Table:
+def by_site(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     """One score of every arm, by the site whose images they are."""
-    sites = sorted({row["tested_on"] for row in rows if row["split"] == "test"})
-    found = values(rows, score)
+    tested = _tested(results)
+    sites = sorted(tested["tested_on"].unique())
     body = [
-        [arm, kind, *(spread_over_repeats(_of_site(found.get((arm, kind), {}), site)) for site in sites)]
-        for arm, kind in _in_order(rows)
+        [arm, kind, *(spread_over_repeats(rows[rows["tested_on"] == site], score) for site in sites)]
+        for (arm, kind), rows in tested.groupby(["arm", "kind"], observed=True)
     ]
-    caption = f"{heading(score)} by the site whose test {what} they are, so many: {tested_images(rows)}."
+    caption = f"{heading(score)} by the site whose test {what} they are, so many: {tested_images(results)}."
     return Table("by-site", caption, ("arm", "tested on", *sites), body)
 
 
@@ -171,17 +146,21 @@ class Tested:
     unpaired: float | None
 
 
-def tests(rows: Sequence[Row], score: str, kind: str = "internal") -> list[Tested]:
+def tests(results: pd.DataFrame, score: str, kind: str = "internal") -> list[Tested]:
     """Every pair of arms, compared on the values of one seed, turn and tested site: of several models their mean."""
     from scipy import stats  # noqa: PLC0415  (takes half a second)
 
-    found = {arm: _by_tested(places) for (arm, of_kind), places in values(rows, score).items() if of_kind == kind}
+    tested = _tested(results)
+    places = _known(tested[tested["kind"] == kind], score).groupby(
+        ["arm", *REPEAT, "tested_on"], dropna=False, observed=True
+    )
+    by_arm = places["value"].mean().unstack("arm")
     compared = []
-    for first, second in combinations(found, 2):
-        both = sorted(found[first].keys() & found[second].keys(), key=str)
-        if not both:
+    for first, second in combinations(by_arm.columns, 2):
+        both = by_arm[[first, second]].dropna()
+        if both.empty:
             continue
-        one, two = (np.array([found[arm][place] for place in both]) for arm in (first, second))
+        one, two = both[first].to_numpy(), both[second].to_numpy()
         paired = unpaired = None
         if len(both) >= _FEWEST_TESTED:
             if np.ptp(one - two) > _NO_SPREAD:
@@ -218,36 +197,27 @@ def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal
     return Table("tests" if kind == "internal" else f"tests-{kind}", caption, header, body)
 
 
-def noise(rows: Sequence[Row], score: str, what: str = "images") -> Table:
+def noise(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     """One score by the variance of the noise on the test images; 0 is none."""
-    variances = sorted({float(row["split"].removeprefix("noise-")) for row in rows if _is_noise(row)})
-    by_variance = {0.0: values(rows, score)} | {
-        variance: values(rows, score, split=f"noise-{variance:g}") for variance in variances
-    }
-    arms = [arm for arm, kind in _in_order(rows) if kind == "internal"]
+    noisy = results["split"][results["split"].str.startswith("noise-")].unique()
+    splits = {"0": "test"} | {split.removeprefix("noise-"): split for split in sorted(noisy, key=_variance)}
+    rows = _ordered(results)
     body = [
-        [arm, *(spread_over_repeats(found.get((arm, "internal"), {})) for found in by_variance.values())]
-        for arm in arms
+        [arm, *(spread_over_repeats(of_arm[of_arm["split"] == split], score) for split in splits.values())]
+        for arm, of_arm in rows[rows["kind"] == "internal"].groupby("arm", observed=True)
     ]
     caption = f"{heading(score)} on own sites' test {what} with Gaussian noise, by its variance; 0 is none."
-    return Table("noise", caption, ("arm", *(f"{variance:g}" for variance in by_variance)), body)
+    return Table("noise", caption, ("arm", *splits), body)
 
 
-def elsewhere(rows: Sequence[Row], what: str = "images") -> Table:
+def elsewhere(results: pd.DataFrame, what: str = "images") -> Table:
     """Whether models are less sure of other sites' images, and of out-of-distribution ones."""
-    found: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
-    for row in rows:
-        value = row["scores"].get("ood_auroc")
-        if value is not None and (row["split"] == "out_of_distribution" or kind_of(row) == "external"):
-            whose = "out_of_distribution" if row["split"] == "out_of_distribution" else "other sites"
-            place = (row["seed"], row["outer"], row["inner"], row["model_of"], row["tested_on"])
-            found[row["arm"], whose][place] = value
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
     body: list[list[Cell]] = []
-    for arm in arms:
-        of_others, of_ood = (found.get((arm, whose), {}) for whose in ("other sites", "out_of_distribution"))
-        others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others)
-        body.append([arm, others, spread_over_repeats(of_ood)])
+    for arm, rows in _ordered(results).groupby("arm", observed=True):
+        of_others = rows[(rows["split"] == "test") & (rows["kind"] == "external")]
+        others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others, "ood_auroc")
+        of_ood = rows[rows["split"] == "out_of_distribution"]
+        body.append([arm, others, spread_over_repeats(of_ood, "ood_auroc")])
     caption = (
         f"P(one of the {what} from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing. "
         f"One model of all sites would come to 0.5 on other sites' {what}, whatever it says."
@@ -255,48 +225,38 @@ def elsewhere(rows: Sequence[Row], what: str = "images") -> Table:
     return Table("elsewhere", caption, ("arm", "other sites", "out_of_distribution"), body)
 
 
-def _mirrored(found: Mapping[Key, float]) -> bool:
+def _mirrored(rows: pd.DataFrame) -> bool:
     """Whether all is as with one model: what it says of s against n is the reverse of what it says of n against s."""
-    back = [found.get((*repeat, tested_on, model_of)) for *repeat, model_of, tested_on in found]
-    return bool(found) and all(
-        other is not None and abs(value + other - 1) < _NO_SPREAD
-        for value, other in zip(found.values(), back, strict=True)
-    )
+    said = _known(rows, "ood_auroc")[[*REPEAT, "model_of", "tested_on", "value"]]
+    turned = said.rename(columns={"model_of": "tested_on", "tested_on": "model_of"})
+    both = said.merge(turned, on=[*REPEAT, "model_of", "tested_on"], how="left", suffixes=("", "_back"))
+    return not both.empty and bool(((both["value"] + both["value_back"] - 1).abs() < _NO_SPREAD).all())
 
 
-def fairness(rows: Sequence[Row], score: str, what: str = "images") -> Table:
+def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     """The mean over sites with larger sites counting ever more: Σ η^(ln n) λ / Σ η^(ln n) (FedEE)."""
-    arms = [arm for arm, kind in _in_order(rows) if kind == "internal"]
-    body = []
-    for arm in arms:
-        by_repeat: dict[Key, list[tuple[float, int]]] = defaultdict(list)
-        for row in rows:
-            value = row["scores"].get(score)
-            if (row["arm"], row["split"], kind_of(row)) == (arm, "test", "internal") and value is not None:
-                by_repeat[row["seed"], row["outer"], row["inner"]].append((value, row["images"]))
+    tested = _tested(results)
+    body: list[list[Cell]] = []
+    for arm, rows in tested[tested["kind"] == "internal"].groupby("arm", observed=True):
+        repeats = [repeat for _, repeat in _known(rows, score).groupby(REPEAT, dropna=False)]
         means = [
-            [mean_over_sites([v for v, _ in told], [n for _, n in told], eta) for told in by_repeat.values()]
+            [mean_over_sites(repeat["value"].tolist(), repeat["images"].tolist(), eta) for repeat in repeats]
             for eta in ETAS
         ]
-        body.append([arm, *(spread(of_eta) for of_eta in means)])
+        body.append([arm, *map(spread, means)])
     header = ("arm", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
     caption = f"{heading(score)}, mean over sites: alike with η = 1, by their {what} with η = e."
     return Table("fairness", caption, header, body)
 
 
-def cost(rows: Sequence[Row], energy: Energy, what: str = "images") -> Table:
+def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
     """What an arm costs: the model, a round's bytes, time, and an estimate of energy by the formula in the caption."""
-    body = []
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        cells = {row["configuration"]: row for row in rows if row["arm"] == arm}.values()
-        seconds, up, down = (
-            math.fsum(row[name] for row in cells) / len(cells)
-            for name in ("seconds", "bytes_from_site", "bytes_to_site")
-        )
-        first = next(iter(cells))
-        moved = (up + down) * first["answers"]
-        watt_hours = (seconds * energy.watts + moved / 1e6 * energy.joules_per_megabyte) / 3600
-        body.append([arm, first["parameters"], first["flops"] / 1e9, up / 1e6, down / 1e6, seconds, watt_hours])
+    body: list[list[Cell]] = []
+    for arm, cells in results.drop_duplicates("configuration").groupby("arm", sort=False):
+        seconds, up, down = map(float, cells[["seconds", "bytes_from_site", "bytes_to_site"]].mean())
+        answers, parameters, flops = map(int, cells[["answers", "parameters", "flops"]].iloc[0])
+        joules = seconds * energy.watts + (up + down) * answers / 1e6 * energy.joules_per_megabyte
+        body.append([arm, parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, joules / 3600])
     header = (
         "arm",
         "parameters",
@@ -313,39 +273,27 @@ def cost(rows: Sequence[Row], energy: Energy, what: str = "images") -> Table:
     return Table("cost", caption, header, body)
 
 
-# --- small things ----------------------------------------------------------------------------------------------
+# --- rows ------------------------------------------------------------------------------------------------------
 
 
-def _in_order(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    found = dict.fromkeys((row["arm"], kind_of(row)) for row in rows if row["split"] == "test")
-    arms = list(dict.fromkeys(arm for arm, _ in found))
-    return [(arm, kind) for arm in arms for kind in ("internal", "external") if (arm, kind) in found]
+def _ordered(results: pd.DataFrame) -> pd.DataFrame:
+    """All rows with their kind; groups of arms and kinds come in the study's order."""
+    is_own = (results["model_of"] == results["tested_on"]) | (results["model_of"] == POOLED)
+    return results.assign(
+        arm=pd.Categorical(results["arm"], results["arm"].unique()),
+        kind=pd.Categorical(np.where(is_own, *KINDS), KINDS),
+    )
 
 
-def _of_site(found: Mapping[Key, float], site: str) -> dict[Key, float]:
-    return {place: value for place, value in found.items() if place[4] == site}
+def _tested(results: pd.DataFrame) -> pd.DataFrame:
+    """The rows of test images."""
+    return _ordered(results[results["split"] == "test"])
 
 
-def _by_tested(found: Mapping[Key, float]) -> dict[Key, float]:
-    """By seed, turn and tested site: the mean over the models that were tested there."""
-    by_place: dict[Key, list[float]] = defaultdict(list)
-    for place, value in found.items():
-        by_place[*place[:3], place[4]].append(value)
-    return {place: math.fsum(of_place) / len(of_place) for place, of_place in by_place.items()}
+def _known(rows: pd.DataFrame, score: str) -> pd.DataFrame:
+    """The rows in which a score is defined, as their ``value``."""
+    return rows.assign(value=rows.get(score, math.nan)).dropna(subset="value")
 
 
-def _is_noise(row: Row) -> bool:
-    return bool(row["split"].startswith("noise-"))
-
-
-def spread(found: Sequence[float]) -> Spread | float | None:
-    """The mean and standard deviation of some values; one has no deviation."""
-    if not found:
-        return None
-    return found[0] if len(found) == 1 else Spread(*_mean_and_sample_std(found))
-
-
-def _mean_and_sample_std(found: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the standard deviation with n − 1 below."""
-    mean, std = mean_and_std(found)
-    return mean, std * math.sqrt(len(found) / (len(found) - 1))
+def _variance(split: str) -> float:
+    return float(split.removeprefix("noise-"))

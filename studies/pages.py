@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, Words, lines, panel
 from aggregator.report.page import Section, write_sections
@@ -23,8 +23,7 @@ from shared.learning.tasks import SELECTION_SCORES, task_named
 from shared.learning.tasks.signal_classification import SignalClassification
 from shared.plurals import pluralize
 from studies import analysis, voting
-from studies.analysis import Row
-from studies.configuration import POOLED, StudyConfiguration
+from studies.configuration import StudyConfiguration
 from studies.matrix import Cell
 from studies.voting import Voted
 
@@ -59,45 +58,45 @@ _OF_DOUBT = (
 )
 
 
-def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cell], rows: Sequence[Row]) -> Path:
+def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cell], results: pd.DataFrame) -> Path:
     """Write ``report.html``, ``figures/`` and ``tables/`` below ``home``, of the cells that are finished.
 
     Args:
-        rows: of ``results.table_rows``.
+        results: their table.
 
     Returns:
         The page.
     """
-    main, *others = study.scores or _usual_scores(study.task, rows)
+    main, *others = study.scores or _usual_scores(study.task, results)
     what = "excerpts" if isinstance(task_named(study.task), SignalClassification) else "images"
-    labels = analysis.labels(rows)
+    labels = analysis.labels(results)
     warnings = [_UNTRAINED] if any(label != arm for arm, label in labels.items()) else []
-    tested = analysis.tested_images(rows) or "none yet"
-    chosen = analysis.chosen_rounds(rows)
-    rows = [{**row, "arm": labels[row["arm"]]} for row in rows]
+    tested = analysis.tested_images(results) or "none yet"
+    chosen = analysis.chosen_rounds(results)
+    results = results.assign(arm=results["arm"].map(labels))
     voted = [replace(each, arm=labels.get(each.arm, each.arm)) for each in voting.votes(home, cells)]
-    comparing = [analysis.comparison(rows, [main, *others], what), analysis.by_site(rows, main, what)]
+    comparing = [analysis.comparison(results, [main, *others], what), analysis.by_site(results, main, what)]
     points = _points(comparing[0], analysis.heading(main), what)
     sections = [
         Section("comparison", "Scores", warnings, figures=[points], tables=[*comparing, chosen]),
-        _tests(rows, main, _OF_TESTS.format(what=what, tested=tested)),
+        _tests(results, main, _OF_TESTS.format(what=what, tested=tested)),
     ]
     if voted:
         title = "Inner folds together" if study.folds else "With a cut from validation images"
         names = getattr(task_named(study.task).options(study.run.get("task_options", {})), "severities", ())
         tables = [voting.ensemble(voted, names)]
         sections.append(Section("ensemble", title, figures=_histograms(voted, names), tables=tables))
-    sections.append(_uncertainty(rows, what))
+    sections.append(_uncertainty(results, what))
     if study.noise:
-        table = analysis.noise(rows, main, what)
+        table = analysis.noise(results, main, what)
         drawn = [replace(figure, is_tabled=True) for figure in _noise(table, main, what)]
         sections.append(Section("noise", "Noise", figures=drawn, tables=[table]))
     sections += [
-        Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(rows, main, what)]),
-        Section("cost", "Cost", tables=[analysis.cost(rows, study.energy, what)]),
+        Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(results, main, what)]),
+        Section("cost", "Cost", tables=[analysis.cost(results, study.energy, what)]),
     ]
     _remove_earlier(home)
-    finished, planned = len({row["configuration"] for row in rows}), len({cell.digest for cell in cells})
+    finished, planned = results["configuration"].nunique(), len({cell.digest for cell in cells})
     return write_sections(
         home,
         sections,
@@ -123,33 +122,31 @@ def _remove_earlier(home: Path) -> None:
                 path.unlink()
 
 
-def _tests(rows: Sequence[Row], score: str, how: str) -> Section:
+def _tests(results: pd.DataFrame, score: str, how: str) -> Section:
     tables = [
         analysis.table_of_tests(compared, score, kind)
         for kind in ("internal", "external")
-        if (compared := analysis.tests(rows, score, kind)) or kind == "internal"
+        if (compared := analysis.tests(results, score, kind)) or kind == "internal"
     ]
     are_many = any(len(table.rows) > _MOST_TESTS for table in tables)
     shown, folded = ([], tables) if are_many else (tables, [])
     return Section("tests", "Tests between arms", [how], shown, folded)
 
 
-def _usual_scores(task: str, rows: Sequence[Row]) -> list[str]:
+def _usual_scores(task: str, results: pd.DataFrame) -> list[str]:
     """The main score, then those of the usual ones that the task has."""
     main = SELECTION_SCORES.get(task) or task_named(task).selection_score
-    there = {name for row in rows for name in row["scores"]}
-    usual = [name for score in _USUAL for name in (score, f"{score}_mean") if name in there and name != main]
+    usual = [name for score in _USUAL for name in (score, f"{score}_mean") if name in results and name != main]
     return [main, *usual]
 
 
-def _uncertainty(rows: Sequence[Row], what: str) -> Section:
-    there = {name for row in rows for name in row["scores"]}
-    ending = "" if "misdiagnosis_auroc" in there else "_mean"
+def _uncertainty(results: pd.DataFrame, what: str) -> Section:
+    ending = "" if "misdiagnosis_auroc" in results else "_mean"
     named = [f"{name}{ending}" for name in _OF_DOUBT]
-    table = analysis.comparison(rows, named, what)
+    table = analysis.comparison(results, named, what)
     percents = [0, *DROPPED_PERCENTS]
     scores = [f"accuracy{ending}", *(f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS)]
-    found = analysis.comparison(rows, scores, what)
+    found = analysis.comparison(results, scores, what)
     arms = [row for row in found.rows if row[1] == "internal"]
     body: list[list[TableCell]] = [
         [percent, *(_middle(row[2 + index]) for row in arms)] for index, percent in enumerate(percents)
@@ -164,7 +161,7 @@ def _uncertainty(rows: Sequence[Row], what: str) -> Section:
         ylabel="accuracy",
     )
     tables = [Table("uncertainty", table.caption, table.header, table.rows)]
-    unlike = analysis.elsewhere(rows, what)
+    unlike = analysis.elsewhere(results, what)
     if any(cell is not None for row in unlike.rows for cell in row[1:]):
         tables.append(unlike)
     said = "How well each arm's uncertainty finds its own wrong answers, and how many it must refer for 90 and 95 %."
@@ -247,18 +244,14 @@ def _noise(table: Table, score: str, what: str) -> list[Figure]:
 def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
     """How the probability of class 1 is spread in each severity, by arm; models on their own sites' images."""
     edges = np.linspace(0, 1, 11)
-    by_arm: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for each in voted:
-        if each.model_of in (each.tested_on, POOLED):
-            predicted = each.predicted
-            for name, of_image in zip(predicted.severities, predicted.probabilities, strict=True):
-                if name:
-                    by_arm[each.arm][name].append(float(of_image[1]))
+    said = pd.concat([each.predicted.assign(arm=each.arm, kind=each.kind) for each in voted])
+    said = said[(said["kind"] == "internal") & (said["severity"] != "")]
     figures = []
-    for index, (arm, severities) in enumerate(by_arm.items()):
-        ordered = voting.in_order(severities)
+    for index, (arm, of_arm) in enumerate(said.groupby("arm", sort=False)):
+        by_severity = dict(list(of_arm.groupby("severity")["probability_1"]))
         binned = {
-            voting.name_of_severity(each, names): np.histogram(severities[each], bins=edges)[0] for each in ordered
+            voting.name_of_severity(each, names): np.histogram(by_severity[each], bins=edges)[0]
+            for each in voting.in_order(by_severity)
         }
 
         def draw(axes: Axes, binned: dict[str, np.ndarray] = binned) -> None:

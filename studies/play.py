@@ -18,8 +18,9 @@ from shared.plurals import pluralize
 from studies.configuration import StudyConfiguration, read_study
 from studies.matrix import Cell, expand
 from studies.pages import write_study_pages
-from studies.results import CELLS, folder_of, result_of, table_rows, write_table
+from studies.results import CELLS, folder_of, result_of
 from studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
+from studies.table import read_results, write_table
 
 
 def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int | None) -> bool:
@@ -63,9 +64,9 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
             run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
         except KeyboardInterrupt:
             stopped = True
-    rows = list(table_rows(home, cells))
-    say(f"the table: {write_table(home, cells)}")
-    say(f"the page:  {write_study_pages(study, home, cells, rows)}")
+    results = read_results(home, cells)
+    say(f"the table: {write_table(home, results)}")
+    say(f"the page:  {write_study_pages(study, home, cells, results)}")
     for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
         say(escape(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))

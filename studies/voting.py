@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,50 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from aggregator.report.tables import Table
 from shared.learning.metrics import ranking
-from studies.analysis import Floats, Key, spread
+from studies.analysis import spread
 from studies.configuration import POOLED
 from studies.matrix import Cell
 from studies.results import PREDICTIONS, folder_of, result_of
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """What a classification's models say about images, together.
-
-    Args:
-        truth: (N,) classes.
-        probabilities: (N, K).
-        severities: (N,) text, empty where the task has none.
-    """
-
-    images: tuple[str, ...]
-    truth: NDArray[np.int64]
-    probabilities: Floats
-    severities: tuple[str, ...]
-
-
-def read_predictions(path: Path) -> Predicted | None:
-    """A table that a cell wrote; None where there is none."""
+def read_predictions(path: Path) -> pd.DataFrame | None:
+    """A table that a cell wrote: for each image its class, severity and probabilities; None where there is none."""
     if not path.exists():
         return None
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = [name for name in (rows[0] if rows else {}) if name.startswith("probability_")]
-    return Predicted(
-        tuple(row["image"] for row in rows),
-        np.array([int(row["class"]) for row in rows]),
-        np.array([[float(row[name]) for name in columns] for row in rows]),
-        tuple(row["severity"] for row in rows),
-    )
+    texts = {"image": str, "severity": str}
+    return pd.read_csv(path, dtype=texts, keep_default_na=False)
 
 
-def youden_cut(predicted: Predicted) -> float:
+def youden_cut(predicted: pd.DataFrame) -> float:
     """The probability of class 1 from which on sensitivity + specificity is greatest; the highest such, of equals."""
-    found = ranking(predicted.probabilities[:, 1], predicted.truth == 1)
+    found = ranking(predicted["probability_1"].to_numpy(), predicted["class"].to_numpy() == 1)
     if not found.positives[-1] or not found.negatives[-1]:
         return 0.5
     # In whole numbers: equals stay equal, which two rounded shares need not.
@@ -70,15 +46,20 @@ class Voted:
     outer: int | None
     model_of: str
     tested_on: str
-    predicted: Predicted
+    predicted: pd.DataFrame
     cut: float
+
+    @property
+    def kind(self) -> str:
+        """``internal`` or ``external``."""
+        return "internal" if self.model_of in (self.tested_on, POOLED) else "external"
 
 
 def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
     """Every ensemble of two classes whose members are finished, with all that they said about images; without a
     cross-validation each votes alone.
     """
-    groups: dict[Key, list[Cell]] = defaultdict(list)
+    groups: dict[tuple[str, int, int | None], list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.arm, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
     for (arm, seed, outer), members in groups.items():
@@ -90,7 +71,7 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
             folders = [folder_of(home, member) / PREDICTIONS / model_of for member in members]
             together = _together(_all_of([folder / f"{tested_on}.test.csv" for folder in folders]))
             validated = _all_of([folder / f"{model_of}.validation.csv" for folder in folders])
-            if not validated or together is None or together.probabilities.shape[1] != 2:
+            if not validated or together is None or len(together.filter(like="probability_").columns) != 2:
                 continue
             cut = math.fsum(map(youden_cut, validated)) / len(validated)
             yield Voted(arm, seed, outer, model_of, tested_on, together, cut)
@@ -98,15 +79,13 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
 
 def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) -> Table:
     """The scores of soft votes, and the share that is right of each severity."""
-    severities = in_order({name for each in found for name in each.predicted.severities if name})
+    severities = in_order({name for each in found for name in each.predicted["severity"] if name})
     names = ("accuracy", "balanced accuracy", "AUROC", "AUPRC", "F1", "sensitivity", "specificity")
-    scored: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-    for each in found:
-        kind = "internal" if each.model_of in (each.tested_on, POOLED) else "external"
-        scored[each.arm, kind].append(_vote_scores(each, severities))
+    scored = pd.DataFrame([{"arm": each.arm, "kind": each.kind, **_vote_scores(each)} for each in found])
+    scored = scored.reindex(columns=["arm", "kind", *names, *severities])
     body = [
-        [arm, kind, *(spread([one[name] for one in of_arm if name in one]) for name in (*names, *severities))]
-        for (arm, kind), of_arm in scored.items()
+        [arm, kind, *(spread(rows[name]) for name in (*names, *severities))]
+        for (arm, kind), rows in scored.groupby(["arm", "kind"], sort=False)
     ]
     caption = "Cut where sensitivity + specificity is greatest on validation images (Youden): mean ± standard deviation"
     if any(each.outer is not None for each in found):
@@ -119,41 +98,34 @@ def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) ->
     return Table("ensemble", caption, ("arm", "tested on", *names, *heads), body)
 
 
-def _vote_scores(voted: Voted, severities: Sequence[str]) -> dict[str, float]:
-    predicted, truth = voted.predicted, voted.predicted.truth == 1
-    says = predicted.probabilities[:, 1] >= voted.cut
+def _vote_scores(voted: Voted) -> dict[str, float | None]:
+    said, truth = voted.predicted["probability_1"].to_numpy(), voted.predicted["class"].to_numpy() == 1
+    says = said >= voted.cut
     right = says == truth
-    found = {"accuracy": float(right.mean())}
-    curve = ranking(predicted.probabilities[:, 1], truth)
+    found: dict[str, float | None] = {"accuracy": right.mean()}
     if truth.any() and not truth.all():
-        sensitivity, specificity = float(says[truth].mean()), float((~says[~truth]).mean())
+        sensitivity, specificity = says[truth].mean(), (~says[~truth]).mean()
         found |= {"sensitivity": sensitivity, "specificity": specificity}
-        found |= {"balanced accuracy": (sensitivity + specificity) / 2}
-        areas = {"AUROC": curve.auroc(), "AUPRC": curve.average_precision()}
-        found |= {name: area for name, area in areas.items() if area is not None}
+        found["balanced accuracy"] = (sensitivity + specificity) / 2
+        curve = ranking(said, truth)
+        found |= {"AUROC": curve.auroc(), "AUPRC": curve.average_precision()}
     if truth.any() or says.any():
-        found["F1"] = float(2 * (says & truth).sum() / (says.sum() + truth.sum()))
-    for severity in severities:
-        chosen = np.array([name == severity for name in predicted.severities])
-        if chosen.any():
-            found[severity] = float(right[chosen].mean())
-    return found
+        found["F1"] = 2 * (says & truth).sum() / (says.sum() + truth.sum())
+    return found | pd.Series(right).groupby(voted.predicted["severity"].to_numpy()).mean().to_dict()
 
 
-def _all_of(paths: Sequence[Path]) -> list[Predicted]:
+def _all_of(paths: Sequence[Path]) -> list[pd.DataFrame]:
     """The tables of all members; none where somebody removed one, for the others are another ensemble."""
     found = [read_predictions(path) for path in paths]
     there = [each for each in found if each is not None]
     return there if len(there) == len(paths) else []
 
 
-def _together(found: Sequence[Predicted]) -> Predicted | None:
-    """The mean of several models' probabilities of the same images."""
-    if not found or any(each.images != found[0].images for each in found):
+def _together(found: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """The mean of several models' probabilities of class 1 of the same images."""
+    if not found or any(not each["image"].equals(found[0]["image"]) for each in found):
         return None
-    first = found[0]
-    mean = np.mean([each.probabilities for each in found], axis=0)
-    return Predicted(first.images, first.truth, mean, first.severities)
+    return found[0].assign(probability_1=np.mean([each["probability_1"] for each in found], axis=0))
 
 
 def in_order(severities: Iterable[str]) -> list[str]:

@@ -30,9 +30,10 @@ from studies.cell import with_as_many_images
 from studies.configuration import read_study
 from studies.matrix import expand
 from studies.play import _Told, play_study
-from studies.results import result_of, write_table
+from studies.results import result_of
 from studies.running import finished_of
 from studies.simulation import open_sites, run_rounds
+from studies.table import read_results, write_table
 
 SITES = ("north", "south")
 STUDY = {
@@ -339,7 +340,7 @@ def test_an_address_that_is_no_clusters_is_told(data):
 
 def test_without_ray_its_engine_says_what_to_do(data):
     path = written(data, "no-ray", arms={"internal": {"method": "single_site"}}, noise=[])
-    hidden = "import sys; sys.modules['ray'] = None; from aggregator.cli import main; main()"
+    hidden = "import sys; sys.modules['ray'] = None; from studies.cli import main; main()"
     arguments = [*command(path)[3:], "--engine", "ray"]
     found = subprocess.run([sys.executable, "-c", hidden, *arguments], capture_output=True, text=True, check=False)
     assert found.returncode != 0
@@ -386,7 +387,7 @@ def test_rounds_in_which_no_model_counted_are_told(data, tmp_path):
     with _Told(Console(file=text, width=200), 1, 0, 1) as told:
         told.finished(finished_of(cell, home, 3.0))
     assert "3 s, but in 2 of its rounds no site's model counted" in text.getvalue()
-    (found,) = csv.DictReader(write_table(home, [cell]).open())
+    (found,) = csv.DictReader(write_table(home, read_results(home, [cell])).open())
     assert found["rounds_without_a_model"] == "2"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -23,8 +24,8 @@ from studies import analysis, voting
 from studies.configuration import POOLED, Energy, StudyConfiguration
 from studies.matrix import Cell, expand
 from studies.pages import write_study_pages
-from studies.results import folder_of, table_rows, write_table
-from studies.voting import Predicted
+from studies.results import folder_of
+from studies.table import as_table, read_results, write_table
 
 HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
 
@@ -32,7 +33,7 @@ HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
 def row(
     arm: str, model_of: str, tested_on: str, *, split: str = "test", images: int = 10, **given: Any
 ) -> dict[str, Any]:
-    """A row as ``table_rows`` gives it; what is not one of its columns is a score."""
+    """A row as ``as_table`` takes it; what is not one of its columns is a score."""
     fixed = {"seed": 0, "outer": None, "inner": None, "configuration": arm, "loss": 0.5, "chosen_round": 1, "rounds": 2}
     cost = {"answers": 0, "bytes_to_site": 0, "bytes_from_site": 0, "parameters": 7, "flops": 0, "seconds": 0.0}
     columns = {key: given.pop(key) for key in (*fixed, *cost) if key in given}
@@ -59,19 +60,19 @@ def test_a_mean_over_sites_has_its_spread_over_seeds() -> None:
         for site, value in zip(("n", "s"), values, strict=True)
     ]
     rows += [row("a", "n", "s", auroc=0.1), row("a", "s", "n", auroc=0.3), row("b", POOLED, "n", auroc=None)]
-    found = body(analysis.comparison(rows, ["auroc"]))
+    found = body(analysis.comparison(as_table(rows), ["auroc"]))
     (internal,) = found["a", "internal"]
     assert (internal.values, internal.of) == (5, 6)  # one is undefined
     assert internal.number.mean == pytest.approx((0.7 + 0.9 + 0.5) / 3)
     assert internal.number.std == pytest.approx(0.2)  # of 0.7, 0.9 and 0.5, with n - 1 below
     assert found["a", "external"] == [pytest.approx(0.2)]  # one seed has no spread
     assert found["b", "internal"] == [None]
-    assert body(analysis.by_site(rows, "auroc"))["a", "external"] == [pytest.approx(0.3), pytest.approx(0.1)]
+    assert body(analysis.by_site(as_table(rows), "auroc"))["a", "external"] == [pytest.approx(0.3), pytest.approx(0.1)]
 
 
 def test_larger_sites_count_more_with_eta() -> None:
     rows = [row("a", "n", "n", images=10, auroc=0.5), row("a", "s", "s", images=1000, auroc=1.0)]
-    found = body(analysis.fairness(rows, "auroc"))["a"]
+    found = body(analysis.fairness(as_table(rows), "auroc"))["a"]
     assert found[0] == pytest.approx(0.75)
     weights = 1.5 ** math.log(10), 1.5 ** math.log(1000)
     assert found[1] == pytest.approx((0.5 * weights[0] + weights[1]) / sum(weights))
@@ -82,7 +83,7 @@ def test_noise_is_tabled_by_its_variance_beside_none() -> None:
     scores = {"test": 0.9, "noise-0.001": 0.8, "noise-0.01": 0.7, "noise-1e-05": 0.85}
     rows = [row("a", "n", "n", split=split, auroc=value) for split, value in scores.items()]
     rows.append(row("b", "n", "n", auroc=0.6))
-    table = analysis.noise(rows, "auroc")
+    table = analysis.noise(as_table(rows), "auroc")
     assert table.header == ("arm", "0", "1e-05", "0.001", "0.01")
     assert body(table) == {"a": [0.9, 0.85, 0.8, 0.7], "b": [0.6, None, None, None]}
 
@@ -96,18 +97,18 @@ def test_images_from_elsewhere() -> None:
         row("b", POOLED, "n", auroc=0.9),
         row("b", POOLED, "out_of_distribution", split="out_of_distribution", ood_auroc=None),
     ]
-    assert body(analysis.elsewhere(rows)) == {"a": [pytest.approx(0.8), 0.6], "b": [None, None]}
-    assert "one of the scans from elsewhere" in analysis.elsewhere(rows, "scans").caption
+    assert body(analysis.elsewhere(as_table(rows))) == {"a": [pytest.approx(0.8), 0.6], "b": [None, None]}
+    assert "one of the scans from elsewhere" in analysis.elsewhere(as_table(rows), "scans").caption
     # One model says of s against n the reverse of what it says of n against s: 0.5, whatever it says.
     rows = [row("a", "n", "s", ood_auroc=0.7), row("a", "s", "n", ood_auroc=0.3)]
-    assert [cell.why for cell in body(analysis.elsewhere(rows))["a"][:1]] == ["one model"]
+    assert [cell.why for cell in body(analysis.elsewhere(as_table(rows)))["a"][:1]] == ["one model"]
 
 
 def test_the_estimate_of_energy_is_its_formula() -> None:
     cost = {"answers": 6, "bytes_to_site": 3_000_000, "bytes_from_site": 2_000_000, "flops": 4e9, "rounds": 3}
     rows = [row("a", "n", site, seed=seed, configuration=str(seed), seconds=seconds, **cost)
             for seed, seconds in enumerate([100.0, 300.0]) for site in ("n", "s")]  # fmt: skip
-    table = analysis.cost(rows, Energy(watts=90.0, joules_per_megabyte=60.0))
+    table = analysis.cost(as_table(rows), Energy(watts=90.0, joules_per_megabyte=60.0))
     joules = 200 * 90 + (3 + 2) * 6 * 60
     assert body(table) == {"a": [7, 4.0, 2.0, 3.0, 200.0, pytest.approx(joules / 3600)]}
     assert "estimate, not measured" in table.caption
@@ -123,7 +124,7 @@ def of_seeds(arm: str, values: tuple[float, ...], model_of: str = "n") -> list[d
 
 
 def test_t_tests_by_hand() -> None:
-    (found,) = analysis.tests(of_seeds("a", FIRST) + of_seeds("b", SECOND, POOLED), "auroc")
+    (found,) = analysis.tests(as_table(of_seeds("a", FIRST) + of_seeds("b", SECOND, POOLED)), "auroc")
     # Differences 0.1, 0.2, 0.3 and 0.4: mean 0.25, deviation sqrt(0.05 / 3), t = 0.25 / (deviation / 2), 3 degrees.
     t = 0.25 / (math.sqrt(0.05 / 3) / 2)
     assert (found.first, found.second, found.pairs) == ("a", "b", 4)
@@ -136,25 +137,25 @@ def test_t_tests_by_hand() -> None:
 
 
 def test_only_what_both_have_is_compared() -> None:
-    (found,) = analysis.tests(of_seeds("a", FIRST) + of_seeds("b", SECOND[:2]), "auroc")
+    (found,) = analysis.tests(as_table(of_seeds("a", FIRST) + of_seeds("b", SECOND[:2])), "auroc")
     assert (found.pairs, found.difference) == (2, pytest.approx(0.15))
-    assert not analysis.tests([*of_seeds("a", FIRST), row("b", "s", "s", auroc=0.5)], "auroc")
+    assert not analysis.tests(as_table([*of_seeds("a", FIRST), row("b", "s", "s", auroc=0.5)]), "auroc")
 
 
 def test_where_nothing_varies_there_is_no_p() -> None:
     shifted = tuple(value - 0.1 for value in FIRST)  # but for rounding always the same difference
-    (found,) = analysis.tests(of_seeds("a", FIRST) + of_seeds("b", shifted), "auroc")
+    (found,) = analysis.tests(as_table(of_seeds("a", FIRST) + of_seeds("b", shifted)), "auroc")
     assert found.paired is None and found.unpaired is not None
-    (found,) = analysis.tests(of_seeds("a", FIRST[:1]) + of_seeds("b", SECOND[:1]), "auroc")
+    (found,) = analysis.tests(as_table(of_seeds("a", FIRST[:1]) + of_seeds("b", SECOND[:1])), "auroc")
     assert (found.pairs, found.paired, found.unpaired) == (1, None, None)
     table = analysis.table_of_tests([found], "auroc")
     assert [line[4:] for line in table.rows] == [[None, None, None, None]]
 
 
 def test_of_two_values_there_is_no_p() -> None:
-    (found,) = analysis.tests(of_seeds("a", FIRST[:2]) + of_seeds("b", SECOND[:2]), "auroc")
+    (found,) = analysis.tests(as_table(of_seeds("a", FIRST[:2]) + of_seeds("b", SECOND[:2])), "auroc")
     assert (found.pairs, found.paired, found.unpaired) == (2, None, None)
-    (found,) = analysis.tests(of_seeds("a", FIRST[:3]) + of_seeds("b", SECOND[:3]), "auroc")
+    (found,) = analysis.tests(as_table(of_seeds("a", FIRST[:3]) + of_seeds("b", SECOND[:3])), "auroc")
     assert found.paired is not None and found.unpaired is not None
 
 
@@ -162,9 +163,9 @@ def test_on_other_sites_images_several_models_are_one_value() -> None:
     rows = [row(arm, model, "n", seed=seed, auroc=base + spread)
             for arm, base in (("a", 0.6), ("b", 0.5)) for seed in range(2)
             for model, spread in (("s", 0.1 * seed), ("e", 0.1))]  # fmt: skip
-    (found,) = analysis.tests(rows, "auroc", "external")
+    (found,) = analysis.tests(as_table(rows), "auroc", "external")
     assert (found.pairs, found.difference) == (2, pytest.approx(0.1))
-    assert not analysis.tests(rows, "auroc")
+    assert not analysis.tests(as_table(rows), "auroc")
 
 
 WORKED = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528]
@@ -195,10 +196,17 @@ def test_adjusted_p_values_keep_their_order_and_never_fall(p_values: list[float 
 # --- votes -----------------------------------------------------------------------------------------------------
 
 
-def predicted(probabilities: list[float], truth: list[int], severities: tuple[str, ...] = ()) -> Predicted:
-    columns = np.array([[1 - p, p] for p in probabilities])
-    names = tuple(f"i{number}" for number in range(len(truth)))
-    return Predicted(names, np.array(truth), columns, severities or ("",) * len(truth))
+def predicted(probabilities: list[float], truth: list[int], severities: tuple[str, ...] = ()) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "image": [f"i{number}" for number in range(len(truth))],
+            "class": truth,
+            "severity": severities or "",
+            "uncertainty": 0.1,
+            "probability_0": 1 - np.array(probabilities),
+            "probability_1": probabilities,
+        }
+    )
 
 
 def test_the_cut_of_youden_by_hand() -> None:
@@ -249,17 +257,11 @@ def finish(home: Path, cell: Cell, rows: list[dict[str, Any]]) -> None:
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def say(home: Path, cell: Cell, name: str, said: Predicted) -> None:
+def say(home: Path, cell: Cell, name: str, said: pd.DataFrame) -> None:
     """Put predictions of north's model where a cell leaves them."""
     path = folder_of(home, cell) / "predictions" / "north" / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image", "class", "severity", "uncertainty", "probability_0", "probability_1"])
-        for image, truth, severity, pair in zip(
-            said.images, said.truth, said.severities, said.probabilities, strict=True
-        ):
-            writer.writerow([image, truth, severity, 0.1, *pair])
+    said.to_csv(path, index=False)
 
 
 def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
@@ -278,7 +280,7 @@ def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
     (voted,) = voting.votes(tmp_path, cells)
     assert (voted.outer, voted.model_of, voted.tested_on) == (0, "north", "north")
     assert voted.cut == pytest.approx(0.55)
-    assert voted.predicted.probabilities[:, 1] == pytest.approx([0.2, 0.4, 0.55, 0.7])
+    assert [*voted.predicted["probability_1"]] == pytest.approx([0.2, 0.4, 0.55, 0.7])
     removed = next((tmp_path / "cells" / members[0].name).rglob("north.validation.csv"))
     removed.rename(removed.with_suffix(".gone"))
     assert not list(voting.votes(tmp_path, cells))  # what the others say is another ensemble
@@ -312,7 +314,7 @@ def result_row(tested_on: str, auroc: float | None, **scores: float | None) -> d
 
 
 def page_of(home: Path, planned: StudyConfiguration, cells: list[Cell]) -> str:
-    return write_study_pages(planned, home, cells, list(table_rows(home, cells))).read_text()
+    return write_study_pages(planned, home, cells, read_results(home, cells)).read_text()
 
 
 def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
@@ -332,7 +334,7 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
     assert (kind, scores[0]) == ("internal", "")
     assert [line[1:] for line in csv.reader((tmp_path / "tables" / "arms.csv").open())][1:] == [["external", "0.25"]]
     assert "Not drawn: no cell has told a number yet." in page  # of noise
-    write_table(tmp_path, cells)
+    write_table(tmp_path, read_results(tmp_path, cells))
     (north, south) = csv.DictReader((tmp_path / "results.csv").open())
     assert (north["auroc"], south["auroc"], north["arm"]) == ("", "0.25", HOSTILE)
 
@@ -423,7 +425,7 @@ def test_a_small_number_is_not_shown_as_none() -> None:
 
 def test_a_spread_is_told_in_tables_too() -> None:
     rows = [row("a", "n", "n", seed=seed, auroc=value) for seed, value in enumerate((0.5, 0.7))]
-    table = analysis.comparison(rows, ["auroc"])
+    table = analysis.comparison(as_table(rows), ["auroc"])
     ((_, _, cell),) = table.rows
     assert isinstance(cell, Spread)
     assert next(csv.reader(io.StringIO(table.csv().decode().splitlines()[1])))[2] == "0.600 ± 0.141"
