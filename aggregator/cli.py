@@ -10,7 +10,7 @@ import click
 from shared.commands import Commands
 
 
-@click.group(cls=Commands, package="aggregator.commands")
+@click.group(cls=Commands, package="aggregator.commands", extra="aggregator")
 @click.version_option(package_name="dropfed")
 def main() -> None:
     """Launch and watch federated-learning runs over drop folders."""

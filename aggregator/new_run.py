@@ -18,7 +18,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.methods import open_method
-from shared.learning.methods.contract import MethodOptions
+from shared.learning.methods.terms import MethodOptions
 from shared.learning.tasks import TASK_NAMES
 
 _LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")

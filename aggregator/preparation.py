@@ -45,7 +45,8 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import TASK_NAMES, task_named
-from shared.learning.tasks.contract import Collection, Options, Task
+from shared.learning.tasks.contract import Collection, Task
+from shared.learning.tasks.terms import Options
 from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
 from shared.sizes import size_text

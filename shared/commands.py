@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shared.errors import ConfigurationError, DropfedError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
@@ -48,7 +48,14 @@ class Program(click.Group):
     """A program whose errors are sentences.
 
     Exit codes: 0 done, 1 something stands in the way, 2 wrong usage or input.
+
+    Args:
+        extra: what of dropfed must be installed for all of its commands.
     """
+
+    def __init__(self, *args: Any, extra: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._extra = extra
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand; print our errors, one sentence a line."""
@@ -56,7 +63,7 @@ class Program(click.Group):
             if isinstance(stream, io.TextIOWrapper):  # what a file on Windows cannot hold, as θ, is escaped
                 stream.reconfigure(errors="backslashreplace")
         try:
-            return super().invoke(ctx)
+            return self._with_what_is_installed(ctx)
         except ConfigurationError as error:
             say(str(error), err=True)
             ctx.exit(2)
@@ -73,6 +80,15 @@ class Program(click.Group):
             trouble = disk_trouble(error, Path.cwd())
             say(str(trouble), err=True)
             ctx.exit(self.code_of(trouble))
+
+    def _with_what_is_installed(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            install = f"run `pip install 'dropfed[{self._extra}]'`"
+            raise ActionRequiredError(
+                f"this command needs {error.name}, which is not installed here: {install}"
+            ) from error
 
     def code_of(self, _trouble: DropfedError) -> int:
         """The exit code where something stands in the way."""

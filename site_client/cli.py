@@ -7,7 +7,7 @@ import click
 from shared.commands import Commands
 
 
-@click.group(cls=Commands, package="site_client.commands")
+@click.group(cls=Commands, package="site_client.commands", extra="site")
 @click.version_option(package_name="dropfed")
 def main() -> None:
     """Take part in federated-learning runs through one drop folder."""

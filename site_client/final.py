@@ -33,7 +33,8 @@ from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.objectives import Objective
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Options, Task
+from shared.learning.tasks.contract import Dataset, Task
+from shared.learning.tasks.terms import Options
 from shared.learning.uncertainty import youden_threshold
 from site_client import store
 from site_client.facts import ending_of

@@ -25,7 +25,8 @@ from shared.learning.data.sets import sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.seeds import split_seed
 from shared.learning.targets import classes_text, target_counts
-from shared.learning.tasks.contract import Dataset, Options, Sample, Task
+from shared.learning.tasks.contract import Dataset, Sample, Task
+from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here

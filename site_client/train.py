@@ -39,7 +39,8 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.targets import target_counts
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Evaluation, Options, Sample, Task
+from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
+from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store

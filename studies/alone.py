@@ -23,7 +23,7 @@ from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
-from shared.learning.methods.contract import MethodOptions
+from shared.learning.methods.terms import MethodOptions
 from shared.learning.training import evaluate
 from studies.simulation import open_public, run_rounds
 

@@ -7,7 +7,7 @@ import click
 from shared.commands import Commands
 
 
-@click.group(cls=Commands, package="studies.commands")
+@click.group(cls=Commands, package="studies.commands", extra="study")
 @click.version_option(package_name="dropfed")
 def main() -> None:
     """Compare ways of training on one machine, played by the daemons' own code."""

@@ -104,7 +104,7 @@ def test_a_refusal_that_lasts_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_a_code_page_lacks_is_escaped(tmp_path: Path) -> None:
     program = (
         "import click; from shared.commands import Program\n"
-        "@click.group(cls=Program)\ndef main(): pass\n"
+        "@click.group(cls=Program, extra='site')\ndef main(): pass\n"
         "@main.command()\ndef say(): click.echo('θ is 0.5')\n"
         "main()"
     )

@@ -32,7 +32,8 @@ from shared.learning.reliability import draw_targets
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Collection, Options, Task
+from shared.learning.tasks.contract import Collection, Task
+from shared.learning.tasks.terms import Options
 from shared.learning.training import answers, tame
 
 PIXELS_PER_IMAGE = 4096

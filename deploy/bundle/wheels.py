@@ -9,14 +9,13 @@ is left out. As in `make setup`, imgaug is taken without what it asks for; so wh
 
 from __future__ import annotations
 
-import configparser
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 from deploy.local.bootstrap import LOCK, PIP_WHEEL, ROOT
-from deploy.local.lock import TAKEN_ALONE
+from deploy.local.lock import TAKEN_ALONE, requirements
 
 
 def collect(folder: Path) -> None:
@@ -25,9 +24,7 @@ def collect(folder: Path) -> None:
     Raises:
         subprocess.CalledProcessError: pip could not, and has said why.
     """
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg", encoding="utf-8")
-    wanted = config["options"]["install_requires"].split() + config["options.extras_require"]["dicom"].split()
+    wanted = requirements("dicom", "local")
     alone = [requirement for requirement in wanted if requirement.startswith(TAKEN_ALONE)]
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(folder), "--constraint", str(LOCK)]
     subprocess.run([*wheel, *(name for name in wanted if name not in alone)], check=True)

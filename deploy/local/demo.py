@@ -66,7 +66,7 @@ class SiteData:
     root: Path
 
 
-@click.group(cls=Program, invoke_without_command=True)
+@click.group(cls=Program, extra="local", invoke_without_command=True)
 @click.option("--task", type=click.Choice(sorted(SCENARIOS)), default="octa_segmentation", show_default=True)
 @click.option("--method", type=click.Choice(method_names()), help="Default: mean; for dr_staging feduaa.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Default 4; for dr_staging 20; as suggested, its own.")

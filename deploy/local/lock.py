@@ -22,9 +22,7 @@ BROUGHT_BY_TORCH = ("cuda-", "nvidia-", "triton")  # they differ from one build 
 
 def main() -> None:
     """Resolve with the pip of the running Python and print the lock."""
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg", encoding="utf-8")
-    wanted = _lines(config["options"]["install_requires"]) + _lines(config["options.extras_require"]["dev"])
+    wanted = requirements("dev")
     alone = [requirement for requirement in wanted if requirement.startswith(TAKEN_ALONE)]
     pins = resolve([requirement for requirement in wanted if requirement not in alone]) | resolve(["--no-deps", *alone])
     conditions = {re.split("[<>=!~]", each)[0]: each[each.index(";") :] for each in wanted if ";" in each}
@@ -34,14 +32,22 @@ def main() -> None:
             print(f"{name}=={pins[name]}{conditions.get(name, '')}")
 
 
-def _lines(requirements: str) -> list[str]:
-    return requirements.strip().splitlines()
+def requirements(*extras: str) -> list[str]:
+    """Return what dropfed needs with some extras, as `setup.cfg` says it; an extra may hold others."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    found = config["options"]["install_requires"].strip().splitlines()
+    for extra in extras:
+        for line in config["options.extras_require"][extra].strip().splitlines():
+            others = re.fullmatch(r"dropfed\[(.*)\]", line)
+            found += requirements(*others[1].split(",")) if others else [line]
+    return list(dict.fromkeys(found))
 
 
-def resolve(requirements: list[str]) -> dict[str, str]:
+def resolve(wanted: list[str]) -> dict[str, str]:
     """Return name and version of all that pip would install, without a build's local label such as `+cpu`."""
     command = [sys.executable, "-m", "pip", "install", "-qq", "--dry-run", "--ignore-installed", "--report", "-"]
-    finished = subprocess.run([*command, *requirements], check=True, stdout=subprocess.PIPE)
+    finished = subprocess.run([*command, *wanted], check=True, stdout=subprocess.PIPE)
     chosen = [item["metadata"] for item in json.loads(finished.stdout)["install"]]
     return {package["name"]: package["version"].partition("+")[0] for package in chosen}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.learning.data import TIME
 from shared.learning.data.recordings import RECORDINGS_FILE
-from shared.learning.data.time_series import TIME
 from shared.learning.seeds import seed_for
 
 PER_PERSON = 2

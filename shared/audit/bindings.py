@@ -37,7 +37,7 @@ from shared.exchange.trust import Message
 from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limit_below
 from shared.learning.choice import received_rows, validation_means
 from shared.learning.combinations import open_rule
-from shared.learning.methods import method_class
+from shared.learning.methods import terms_class
 from shared.learning.spoilers import TOGETHER
 from shared.learning.tasks import SELECTION_SCORES
 
@@ -271,7 +271,7 @@ def _of_its_choice(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
 
 def _is_in_turn(run: RunConfiguration) -> bool:
     try:
-        return method_class(run.method).in_turn
+        return terms_class(run.method).in_turn
     except ConfigurationError:  # found at the offer
         return True
 

@@ -15,7 +15,7 @@ class _Audit(Commands):
         return 1 if isinstance(trouble, RejectedError) else 2
 
 
-@click.group(cls=_Audit, package="shared.audit.commands")
+@click.group(cls=_Audit, package="shared.audit.commands", extra="aggregator")
 @click.version_option(package_name="dropfed")
 def main() -> None:
     """Check what left which hospital, when, under whose key, and what became of it.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from shared.doors.schema import fill
 from shared.errors import RejectedError
@@ -18,11 +17,14 @@ from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import EPSILON, epsilon_in, read_metrics, require_learning_rate, require_of_round
 from shared.exchange.trust import Message, check_form, open_yaml
 from shared.exchange.weights import LARGEST, check_tensors
-from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.methods.contract import Method
+from shared.learning.methods.terms import Terms
 from shared.learning.run_files import Scored
 from shared.learning.schedules import learning_rate
 from shared.learning.spoilers import spoilers
+
+if TYPE_CHECKING:
+    from shared.learning.aggregation import Aggregation, Answer
+    from shared.learning.methods.contract import Method
 
 UNANSWERED = ("late", "withdrawn")
 """What the verdict on a site is that did not answer."""
@@ -94,15 +96,9 @@ def check_answer(
     return open_yaml(reliability, form, f"{ref.path}/{names.RELIABILITY}").theta, spent
 
 
-class _Headless(nn.Module):
-    """A network of which a method can tell how many epochs it trains."""
-
-    heads: tuple[nn.Module, ...] = ()
-
-
-def epochs_of(run: RunConfiguration, round_no: int, method: Method) -> int:
+def epochs_of(run: RunConfiguration, round_no: int, terms: Terms) -> int:
     """How many epochs a round trains, as its tables count them; the closing one trains none."""
-    return len(method.phases(_Headless(), run.epochs)) if round_no <= run.rounds else 0
+    return terms.epochs(run.epochs) if round_no <= run.rounds else 0
 
 
 def _check_files(

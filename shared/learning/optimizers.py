@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.exchange.records.tensors import TensorList, TensorShape
-from shared.learning.tasks.contract import Options
+from shared.learning.tasks.terms import Options
 
 
 def new_optimizer(network: nn.Module, options: Options, learning_rate: float) -> torch.optim.Optimizer:

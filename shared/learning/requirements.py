@@ -8,6 +8,7 @@ from math import ceil, prod
 import torch
 from torch import Tensor, nn
 
+from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.learning.data.augmentation import Augmentation
@@ -18,7 +19,7 @@ from shared.learning.models.ensembles import answers_of
 from shared.learning.private_training import IMAGES_AT_A_TIME
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Options
+from shared.learning.tasks.terms import Options
 
 _NUMBER = 4  # bytes
 _TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
@@ -97,7 +98,7 @@ def requirements(run: RunConfiguration) -> Requirements:
     """What a run demands of each of its sites.
 
     Raises:
-        ConfigurationError: an unknown task, method or option.
+        ConfigurationError: an unknown task, method or option; or the method's epochs are not as many as its phases.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options: Options = task.options(run.task_options)
@@ -105,7 +106,11 @@ def requirements(run: RunConfiguration) -> Requirements:
     with torch.device("meta"):  # tensors without values: they take neither memory nor time
         network = build_network(task, method, options, _CLASSES, run_seed=run.seed, is_private=run.privacy is not None)
     listed = sharing(task, method, network)
-    epochs = len(method.phases(network, run.epochs))
+    epochs, phases = method.epochs(run.epochs), method.phases(network, run.epochs)
+    if len(phases) != epochs:
+        raise ConfigurationError(
+            [f"method: {run.method} has {len(phases)} phases and {epochs} epochs; correct its file"]
+        )
     of_epoch = augmentation.views * options.overlap * answers_of(network)
     return Requirements(
         sharing=listed,

@@ -9,7 +9,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Options
+from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
 
 

@@ -14,7 +14,8 @@ from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.methods.contract import Method, TensorLists
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import Network, Options, Task
+from shared.learning.tasks.contract import Network, Task
+from shared.learning.tasks.terms import Options
 
 
 def build_network(

@@ -25,7 +25,7 @@ from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.folder.lock import LOCK
 from shared.folder.round_trip import large_text
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name
-from shared.learning.tasks.rdr_classification import RdrOptions
+from shared.learning.tasks.terms import RdrOptions
 from site_client.cli import main
 from site_client.machine import unit_of
 from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data

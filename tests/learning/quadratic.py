@@ -26,7 +26,8 @@ from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
-from shared.learning.tasks.contract import Dataset, Options
+from shared.learning.tasks.contract import Dataset
+from shared.learning.tasks.terms import Options
 
 TASK = "quadratic"
 SITE_FILE = "quadratic.json"

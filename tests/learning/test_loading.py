@@ -30,8 +30,9 @@ from shared.learning.methods.contract import Local
 from shared.learning.objectives import Evidential
 from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks.contract import Evaluation, Task
-from shared.learning.tasks.dr_staging import DrOptions, DrStaging
-from shared.learning.tasks.octa_segmentation import OctaOptions, OctaSegmentation, SegmentedImage
+from shared.learning.tasks.dr_staging import DrStaging
+from shared.learning.tasks.octa_segmentation import OctaSegmentation, SegmentedImage
+from shared.learning.tasks.terms import DrOptions, OctaOptions
 from shared.learning.training import Epoch, evaluate, train_epoch
 from site_client.configuration import MOST_WORKERS_UNASKED, SiteConfiguration, computing_of
 from tests import SOME_KEY

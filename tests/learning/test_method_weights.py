@@ -11,7 +11,8 @@ from aggregator.store import RunStore
 from shared.errors import ActionRequiredError
 from shared.exchange.records.tensors import Sharing
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.methods.contract import Contribution, Groups, Method, MethodOptions
+from shared.learning.methods.contract import Contribution, Groups, Method
+from shared.learning.methods.terms import MethodOptions
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS
 

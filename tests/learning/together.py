@@ -19,7 +19,8 @@ from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.methods import open_method
-from shared.learning.methods.contract import Local, Method, MethodOptions
+from shared.learning.methods.contract import Local, Method
+from shared.learning.methods.terms import MethodOptions
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import CrossEntropy

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shared.learning.data.images import SMALLEST_SIDE
+from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.imgaug_import import import_imgaug
 from shared.learning.seeds import seed_for
 

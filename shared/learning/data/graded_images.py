@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.dicom import read_dicom_levels
-from shared.learning.data.images import EXTENSIONS, SMALLEST_SIDE, files_by_stem, not_hidden, read_levels, short_name
+from shared.learning.data.images import EXTENSIONS, files_by_stem, not_hidden, read_levels, short_name
 from shared.learning.data.tables import read_table
 from shared.learning.data.units import Unit, hashed
 

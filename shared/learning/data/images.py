@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DataError
+from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.units import Unit, hashed
 from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
 FORMATS = "PNG, JPEG or TIFF"
-SMALLEST_SIDE = 32
-"""In pixels: below this the deepest level of a five-level U-Net has nothing left to normalise over."""
 
 _DESKTOP_FILES = {"thumbs.db", "desktop.ini"}
 _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}

@@ -18,8 +18,9 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.escaping import escape
+from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.graded_images import GradedImage
-from shared.learning.data.images import SMALLEST_SIDE, read_image, short_name
+from shared.learning.data.images import read_image, short_name
 from shared.learning.data.tables import path_within, read_table
 from shared.learning.data.units import Unit, hashed
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from shared.errors import DataError
 from shared.escaping import escape
+from shared.learning.data import TIME
 from shared.learning.data.images import short_name
 
-TIME = "time"
 _RATE_TOLERANCE = 0.01  # of the rate over the whole recording
 _STEP_TOLERANCE = 0.5  # of a single step, whose time may be rounded
 _HEADER_BYTES = 65536

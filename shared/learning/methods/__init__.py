@@ -1,29 +1,35 @@
-"""Federated methods, one readable file each: to add one is to add a file."""
+"""Federated methods, one readable file each: to add one is to add a file.
+
+A method's file, and PyTorch with it, is imported only when the method is asked for; its terms need neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
+from shared.learning.methods.terms import TERMS, Terms
 
 if TYPE_CHECKING:
     from shared.learning.methods.contract import Method
 
-_CONTRACT = "contract"
+TermsT = TypeVar("TermsT", bound=Terms)
+
+_CONTRACT, _TERMS = "contract", "terms"
 REFERENCES = ("centralised", "single_site")
 """Not federated: what a federation is compared with on one machine."""
 
 
 def method_names() -> tuple[str, ...]:
     """The names of all federated methods: those of their files."""
-    others = (_CONTRACT, *REFERENCES)
+    others = (_CONTRACT, _TERMS, *REFERENCES)
     return tuple(sorted(module.name for module in iter_modules(__path__) if module.name not in others))
 
 
@@ -34,8 +40,30 @@ def open_method(name: str, options: Mapping[str, object]) -> Method:
         ConfigurationError: there is none of that name, and the known ones are listed; or names every option that is
             unknown or wrong, and the remedy.
     """
-    method = method_class(name).chosen(options)
-    return method(check_record(options, method.Options, "method_options"))
+    return _opened(method_class, name, options)
+
+
+def open_terms(name: str, options: Mapping[str, object]) -> Terms:
+    """The terms of that method, without PyTorch where it is one of this package.
+
+    Raises:
+        ConfigurationError: as for ``open_method``.
+    """
+    return _opened(terms_class, name, options)
+
+
+def _opened(class_of: Callable[[str], type[TermsT]], name: str, options: Mapping[str, object]) -> TermsT:
+    chosen = class_of(name).chosen(options, class_of)
+    return chosen(check_record(options, chosen.Options, "method_options"))
+
+
+def terms_class(name: str) -> type[Terms]:
+    """The class of a method's terms: of a method that somebody added, its own class.
+
+    Raises:
+        ConfigurationError: as for ``method_class``.
+    """
+    return TERMS.get(name) or method_class(name)
 
 
 def method_class(name: str) -> type[Method]:
@@ -46,10 +74,9 @@ def method_class(name: str) -> type[Method]:
     """
     if name not in (*method_names(), *REFERENCES):
         raise ConfigurationError([f"method: there is no method {name}; use one of {', '.join(method_names())}"])
-    from shared.learning.methods.contract import Method  # noqa: PLC0415  (which imports this module)
-
     path = file_of(name)
-    classes = [each for each in _loaded(name).values() if isinstance(each, type) and issubclass(each, Method)]
+    kind: type[Method] = import_module(f"{__name__}.{_CONTRACT}").Method
+    classes = [each for each in _loaded(name).values() if isinstance(each, type) and issubclass(each, kind)]
     for each in classes:
         if vars(each).get("name") == name:
             return each
@@ -67,9 +94,9 @@ def file_of(name: str) -> Path:
 
 
 def files_behind(method: type[Method]) -> dict[str, Path]:
-    """By name, the file of a method and those of the methods that it extends or goes over."""
+    """By name, the file of a method, those of the methods that it extends or goes over, and that of their terms."""
     names = [each.__module__.removeprefix(f"{__name__}.") for each in method.__mro__]
-    known = (*method_names(), *REFERENCES)
+    known = (*method_names(), *REFERENCES, _TERMS)
     return {name: file_of(name) for name in names if name in known}
 
 

@@ -1,7 +1,7 @@
 """What a federated method is: both halves of one algorithm in one class, in a file of its own in this folder.
 
-A class derives from ``Method``, or from the method that it extends, and says only what is different. The hooks, in the
-order in which a round meets them:
+A class derives from ``Method``, or from the method that it extends, and says only what is different. Before that it
+derives from its terms, which ``terms.py`` holds. The hooks, in the order in which a round meets them:
 
     network      both ends       the network that is trained: the task's own, or several, or one with more outputs
     stays        both ends       which modules stay at their site, but begin everywhere as the aggregator's
@@ -26,19 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol, cast, get_args
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, create_model
 from torch import Tensor, nn
 
 from shared.exchange.encoding import rounded
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.wire import Numbers
 from shared.learning.losses import annealing
-from shared.learning.methods import method_class
+from shared.learning.methods import terms
 from shared.learning.objectives import CrossEntropy, Evidential, Focal, Objective, WithDice
 
 Tensors = dict[str, Tensor]
@@ -46,32 +45,6 @@ Array = NDArray[np.float64]
 TensorLists = Mapping[str, TensorList]
 MODEL = "model"
 """The group of the model's own tensors."""
-
-
-class MethodOptions(BaseModel):
-    """What a run may choose about every method."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    objective: Literal["cross_entropy", "focal", "evidential"] = "cross_entropy"
-    dice: bool = False
-    """Whether the soft Dice loss of each image is made small besides; of segmentations alone."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """Whether a site's classes count alike in its loss, however many of its images, or pixels, are of each."""
-    temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.05
-    """τ of the evidential objective."""
-    anneal_rounds: Annotated[int | None, Field(ge=1)] = None
-    """Rounds until the weight λ of the evidential objective's KL term reaches 1; None: all rounds of the run."""
-    theta_from: Literal["train", "validation"] = "train"
-    """The split that a site measures its θ on."""
-    keep_optimizer: bool = False
-    """Whether an optimizer goes on in the next round with the momenta of the last, or begins anew."""
-    refresh_batch_norm: Literal["never", "after_training", "on_arrival"] = "after_training"
-    """When a site measures BatchNorm's statistics on its own training images: after each epoch; on arrival of a model,
-    too; or never, and training leaves them as it met them.
-    """
-    fine_tuning_epochs: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Epochs that each site trains the chosen model on its own images, in the end; the result stays there."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +206,10 @@ class Sent(Protocol):
         ...
 
 
-class Method:
+class Method(terms.Terms):
     """One federated algorithm, both halves. As it stands here: the plain mean of networks that are trained plainly."""
 
     name: ClassVar[str]
-    sends_reliability: ClassVar[bool] = False
-    """Whether θ travels, in ``reliability.yaml``."""
     about_batch_norm: ClassVar[bool] = False
     """Whether it is about each site's BatchNorm, which private training has none of."""
     sends_features: ClassVar[bool] = False
@@ -249,19 +220,8 @@ class Method:
     """How many networks like the one in training ``begin`` puts beside it."""
     largest: ClassVar[Mapping[str, float]] = {}
     """The greatest magnitude of a number that a site may send, by group, where it is not that of a model's."""
-    in_turn: ClassVar[bool] = False
-    """Whether a round asks one site, each in its turn."""
     reference: ClassVar[Literal["", "alone", "pooled"]] = ""
     """Not federated, but what a federation is compared with on one machine: each site alone, or all images pooled."""
-    Options: ClassVar[type[MethodOptions]] = MethodOptions
-
-    def __init__(self, options: MethodOptions) -> None:
-        self.options: Any = options
-
-    @classmethod
-    def chosen(cls, options: Mapping[str, object]) -> type[Method]:
-        """The class that a run's options, unchecked yet, ask for: this one."""
-        return cls
 
     # --- both ends -----------------------------------------------------------------------------------------
 
@@ -290,7 +250,11 @@ class Method:
         """Make what training needs beside the network, in a round that trains, with the network as it was received."""
 
     def phases(self, network: nn.Module, epochs: int) -> list[list[nn.Parameter]]:
-        """For each epoch of a round, the parameters that it moves; nothing else moves, not by its momentum either."""
+        """For each epoch of a round, the parameters that it moves; nothing else moves, not by its momentum either.
+
+        Args:
+            epochs: what the run asks for; what there are is ``Terms.epochs`` of it.
+        """
         return [list(network.parameters())] * epochs
 
     def objective(self, round_no: int, rounds: int) -> Objective:
@@ -352,24 +316,5 @@ class Method:
         return {}
 
 
-Base = Literal["fedavg", "fedprox", "fedbn", "fedap"]
-
-
-class Over(Method):
-    """A method that goes with another, its base, which the run names; what it does not say is as the base does it."""
-
-    class Options(MethodOptions):
-        """What a run may choose: all that it may choose about the base, too."""
-
-        base: Base = "fedavg"
-        """The method that this one is over."""
-
-    @classmethod
-    def chosen(cls, options: Mapping[str, object]) -> type[Method]:
-        """This method before its base: each ``super()`` here is the base."""
-        named = options.get("base", cls.Options.model_fields["base"].default)
-        if named not in get_args(Base):
-            return cls  # whose options say so
-        base = method_class(str(named))
-        both = create_model(f"{cls.__name__}Options", __base__=(cls.Options, base.Options))
-        return cast(type[Method], type(cls.__name__, (cls, base), {"Options": both}))
+class Over(terms.Over, Method):
+    """A method that goes with another, its base, which the run names: each ``super()`` is the base."""

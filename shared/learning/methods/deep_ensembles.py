@@ -12,26 +12,19 @@ member's encoder: what is drawn for each member is the rest of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
-from pydantic import Field
 from torch import nn
 
+from shared.learning.methods import terms
 from shared.learning.methods.contract import Over
 from shared.learning.models.ensembles import SideBySide
 from shared.learning.objectives import Ensemble, Objective
 
 
-class DeepEnsembles(Over):
+class DeepEnsembles(terms.DeepEnsembles, Over):
     """See above."""
 
     name = "deep_ensembles"
-
-    class Options(Over.Options):
-        """What a run may choose."""
-
-        members: Annotated[int, Field(ge=2, le=20)] = 5
-        """M."""
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
         """The members."""

@@ -17,17 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Annotated, cast
+from typing import cast
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import batch_norms
-from shared.learning.methods.contract import Array, Contribution, Groups, Local, MethodOptions, Tensors
+from shared.learning.methods import terms
+from shared.learning.methods.contract import Array, Contribution, Groups, Local, Tensors
 from shared.learning.methods.fedbn import FedBN
 from shared.learning.tasks.contract import Network
 
@@ -36,16 +36,10 @@ MEAN, DEVIATION = "mean", "deviation"
 OWN = 0.5
 
 
-class FedAP(FedBN):
+class FedAP(terms.FedAP, FedBN):
     """See above."""
 
     name = "fedap"
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        pretrain_rounds: Annotated[int, Field(ge=0)] = 0
-        """Rounds of FedBN in the beginning; 0: sites measure with the initial model."""
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
         """A mean and a deviation for each channel; zeros before they were measured."""

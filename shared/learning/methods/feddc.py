@@ -14,30 +14,22 @@ A site that has not trained yet has h_k = 0. h_k, as c_k, is of parameters alone
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
 
-from pydantic import Field
 from torch import nn
 
 from shared.exchange.records.tensors import Sharing
-from shared.learning.methods.contract import MODEL, Array, Groups, Local, MethodOptions, Part, Tensors
+from shared.learning.methods import terms
+from shared.learning.methods.contract import MODEL, Array, Groups, Local, Part, Tensors
 from shared.learning.methods.scaffold import Scaffold
 
 DRIFT = "drift"
 TOTAL = "total-drift"
 
 
-class FedDC(Scaffold):
+class FedDC(terms.FedDC, Scaffold):
     """See above."""
 
     name = "feddc"
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        alpha: Annotated[float, Field(ge=0, le=1000)] = 0.01
-        """α: how strongly a site is held near where it would not drift."""
-        keep_optimizer: Literal[False] = False
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
         """SCAFFOLD's; h_k stays besides, and H is the aggregator's."""

@@ -11,28 +11,20 @@ travel. h_k is of parameters alone; BatchNorm's statistics have none.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
 from torch import nn
 
 from shared.exchange.records.tensors import Sharing
-from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, MethodOptions, Part, Tensors
+from shared.learning.methods import terms
+from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, Part, Tensors
 
 TILT = "tilt"
 TOTAL = "total-tilt"
 
 
-class FedDyn(Method):
+class FedDyn(terms.FedDyn, Method):
     """See above."""
 
     name = "feddyn"
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        alpha: Annotated[float, Field(gt=0, le=1000)] = 0.01
-        """α: how strongly a site is held near the model that it received."""
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
         """h_k stays; H is the aggregator's."""

@@ -18,22 +18,17 @@ from typing import cast
 from torch import nn
 
 from shared.errors import ConfigurationError
+from shared.learning.methods import terms
 from shared.learning.methods.contract import Over
 from shared.learning.models.early_exits import EarlyExits
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.objectives import Ensemble, Objective
 
 
-class FedEE(Over):
+class FedEE(terms.FedEE, Over):
     """See above."""
 
     name = "fedee"
-
-    class Options(Over.Options):
-        """What a run may choose."""
-
-        keep_optimizer: bool = True
-        """Whether an optimizer goes on in the next round with the momenta of the last, or begins anew."""
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
         """The base's network, and its exits.

@@ -6,24 +6,15 @@ aggregator  as FedAvg
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from shared.learning.methods.contract import Local, MethodOptions, Tensors
+from shared.learning.methods import terms
+from shared.learning.methods.contract import Local, Tensors
 from shared.learning.methods.fedavg import FedAvg
 
 
-class FedProx(FedAvg):
+class FedProx(terms.FedProx, FedAvg):
     """See above."""
 
     name = "fedprox"
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        mu: Annotated[float, Field(ge=0, le=1000)] = 0.01
-        """μ: how strongly."""
 
     def correction(self, local: Local) -> Tensors:
         """μ (x − w)."""

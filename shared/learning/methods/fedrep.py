@@ -13,26 +13,19 @@ after every epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, cast
+from typing import cast
 
-from pydantic import Field
 from torch import nn
 
-from shared.learning.methods.contract import MethodOptions
+from shared.learning.methods import terms
 from shared.learning.methods.fedavg import FedAvg
 from shared.learning.tasks.contract import Network
 
 
-class FedRep(FedAvg):
+class FedRep(terms.FedRep, FedAvg):
     """See above."""
 
     name = "fedrep"
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        head_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-        """Epochs of the head in each round, before those of the body."""
 
     def stays(self, network: nn.Module) -> Iterable[nn.Module]:
         """The head."""

@@ -11,23 +11,17 @@ How many images a site has does not matter. No temperature: with θ in (0, 1] no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
-from shared.learning.methods.contract import Contribution, MethodOptions
+from shared.learning.methods import terms
+from shared.learning.methods.contract import Contribution
 from shared.learning.methods.fedbn import FedBN
 from shared.learning.uncertainty import reliability_weights
 
 
-class FedUAA(FedBN):
+class FedUAA(terms.FedUAA, FedBN):
     """See above."""
 
     name = "feduaa"
-    sends_reliability = True
-
-    class Options(MethodOptions):
-        """What a run may choose: always evidential."""
-
-        objective: Literal["evidential"] = "evidential"
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
         """softmax(θ) over the accepted sites.

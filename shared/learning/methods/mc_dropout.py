@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import cast
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from shared.errors import ConfigurationError
+from shared.learning.methods import terms
 from shared.learning.methods.contract import Over
 from shared.learning.models.ensembles import DropoutPasses, add_dropout, drops_out
 from shared.learning.objectives import Ensemble, Objective
@@ -37,18 +37,10 @@ class Passes(Ensemble):
         return {name: term / logits.shape[1] for name, term in super().image_terms(logits, targets).items()}
 
 
-class McDropout(Over):
+class McDropout(terms.McDropout, Over):
     """See above."""
 
     name = "mc_dropout"
-
-    class Options(Over.Options):
-        """What a run may choose."""
-
-        passes: Annotated[int, Field(ge=2, le=100)] = 5
-        """M."""
-        dropout: Annotated[float, Field(gt=0, lt=1)] = 0.5
-        """Probability that a value before the last layer is dropped, in a network that has no dropout of its own."""
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
         """The base's network, with dropout.

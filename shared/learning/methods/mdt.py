@@ -16,15 +16,15 @@ else be its images' features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
-from shared.learning.methods.contract import Array, Contribution, Groups, Local, MethodOptions, Tensors
+from shared.learning.methods import terms
+from shared.learning.methods.contract import Array, Contribution, Groups, Local, Tensors
 from shared.learning.methods.fedavg import FedAvg
 from shared.learning.models.temperature import Tempered, best_temperature
 from shared.learning.objectives import by_target
@@ -36,21 +36,13 @@ TEMPERATURE = "temperature"
 _LARGEST = 1e6  # of a coefficient: far beyond any that leaves T(x) within its bounds
 
 
-class Mdt(FedAvg):
+class Mdt(terms.Mdt, FedAvg):
     """See above."""
 
     name = "mdt"
     sends_features = True
     largest: ClassVar[Mapping[str, float]] = {EQUATIONS: 2.0**64}
     """Sums over all images of products of two features."""
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        objective: Literal["cross_entropy"] = "cross_entropy"
-        """Evidence has no logits to be divided."""
-        ridge: Annotated[float, Field(gt=0, le=1)] = 1e-3
-        """The penalty, in units of the mean over features of Σ φ²."""
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
         """The task's, with T(x) = 1 until ``ready``."""

@@ -15,15 +15,15 @@ is kept, BatchNorm's statistics too, and of its head nothing.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Annotated, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.exchange.records.tensors import Sharing
-from shared.learning.methods.contract import Groups, Local, MethodOptions
+from shared.learning.methods import terms
+from shared.learning.methods.contract import Groups, Local
 from shared.learning.methods.fedavg import FedAvg
 from shared.learning.tasks.contract import Network
 
@@ -31,19 +31,11 @@ PREVIOUS = "previous"
 RECEIVED = "received"
 
 
-class Moon(FedAvg):
+class Moon(terms.Moon, FedAvg):
     """See above."""
 
     name = "moon"
     networks_beside = 2
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        mu: Annotated[float, Field(ge=0, le=1000)] = 1.0
-        """μ: how much the contrast counts."""
-        contrast_temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.5
-        """τ of the contrast."""
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
         """The site's own model of before stays."""

@@ -19,14 +19,12 @@ not sent what it computed. Whoever lies must then send a model that is as far of
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import numpy as np
-from pydantic import Field
 from torch import nn
 
 from shared.exchange.records.tensors import Sharing
-from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, MethodOptions, Part, Sent, Tensors
+from shared.learning.methods import terms
+from shared.learning.methods.contract import MODEL, Array, Groups, Local, Method, Part, Sent, Tensors
 
 CONTROL = "control"
 TOTAL = "total-control"
@@ -34,18 +32,11 @@ ROUNDING, OF_WIDEST = 1e-3, 1e-5
 """What is left to float32 where terms cancel each other: of 1 and c, and of the stretch's widest bound."""
 
 
-class Scaffold(Method):
+class Scaffold(terms.Scaffold, Method):
     """See above."""
 
     name = "scaffold"
     needs_sgd = True
-
-    class Options(MethodOptions):
-        """What a run may choose."""
-
-        server_rate: Annotated[float, Field(gt=0, le=10)] = 1.0
-        """η_g."""
-        keep_optimizer: Literal[False] = False
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
         """c comes, the change of c_k leaves, c_k stays; C is the aggregator's."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shared.learning.methods import terms
 from shared.learning.methods.contract import Contribution, Method
 
 
-class Sequential(Method):
+class Sequential(terms.Sequential, Method):
     """See above."""
 
     name = "sequential"
-    in_turn = True
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
         """1 for one site: of several, the first by name."""

@@ -21,12 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ConfigurationError
+from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
 from shared.learning.models.torchvision_import import import_models
 
 _WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
-ENCODERS = (*_WIDTHS, "small")
-WITHOUT_BATCH_NORM = ("vgg19", "plain")
-"""Encoders that a frozen base may be of: nothing in them changes with the images; ``plain`` is for quick trials."""
 
 _IMAGENET_URL = "https://download.pytorch.org/models/"
 IMAGENET_FILES = {
@@ -106,17 +104,6 @@ def _in_a_row(layers: nn.Module) -> Iterator[nn.Module]:
     """Layers in the order in which they are passed, those of a row within the row too."""
     for layer in layers.children():
         yield from _in_a_row(layer) if isinstance(layer, nn.Sequential) else (layer,)
-
-
-def valid_encoder(name: str) -> str:
-    """The name of an encoder, of an option, for a validator.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if name not in ENCODERS:
-        raise ValueError(f"must be one of {', '.join(ENCODERS)}")
-    return name
 
 
 def build_encoder(name: str) -> Encoder:

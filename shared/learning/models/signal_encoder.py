@@ -15,8 +15,6 @@ from shared.learning.models.encoders import Encoder
 
 _WIDTHS = (16, 32, 64)
 _KERNEL = 5
-SHORTEST = 8
-"""Moments that a window needs: each of three poolings halves them."""
 
 
 def build_signal_encoder(channels: int) -> Encoder:

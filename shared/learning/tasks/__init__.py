@@ -1,11 +1,15 @@
-"""The tasks by name. A task's module, and torch with it, is imported only when the task is asked for."""
+"""The tasks by name. A task's module, and torch with it, is imported only when the task is asked for.
+
+Its terms need neither.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigurationError
+from shared.learning.tasks.terms import TERMS, Terms
 
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Task
@@ -19,15 +23,8 @@ _CLASSES = {
     "time_series": ("shared.learning.tasks.time_series", "TimeSeries"),
 }
 
-SELECTION_SCORES = {
-    "dr_staging": "auroc",
-    "fundus_disease": "auroc",
-    "octa_segmentation": "dice_mean",
-    "rdr_classification": "auroc",
-    "spectrograms": "auroc",
-    "time_series": "auroc",
-}
-"""By task, the validation score by which the best aggregate is chosen: each class's ``selection_score``."""
+SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()}
+"""By task, the validation score by which the best aggregate is chosen."""
 
 TASK_NAMES = tuple(sorted(_CLASSES))
 
@@ -43,3 +40,12 @@ def task_named(name: str) -> Task:
     module, class_name = _CLASSES[name]
     task: Task = getattr(importlib.import_module(module), class_name)()
     return task
+
+
+def terms_of(name: str) -> Terms[Any] | Task:
+    """What a run may say about that task, without torch where it is one of this package.
+
+    Raises:
+        ConfigurationError: as for ``task_named``.
+    """
+    return TERMS[name]() if name in TERMS else task_named(name)

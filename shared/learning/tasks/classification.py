@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,18 +18,6 @@ from shared.learning.metrics import Score, grading_scores
 from shared.learning.objectives import Objective
 from shared.learning.tasks.contract import REFER, SampleT
 
-FLIPPED_AND_TURNED: Mapping[str, object] = {
-    "copies": 1,
-    "originals": False,
-    "pixel_dropout": (0.0, 0.0),
-    "contrast": (1.0, 1.0),
-    "gamma": (1.0, 1.0),
-    "rotation_degrees": (-30.0, 30.0),
-    "horizontal_flip": 0.5,
-    "vertical_flip": 0.0,
-}
-"""Each image once an epoch, turned by up to 30 degrees and perhaps flipped."""
-
 _EVALUATION_BATCH = 32
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -42,7 +30,6 @@ class OneClassEach:
     """The part of ``contract.Task`` that is the same whatever has a class: batches, and scores."""
 
     labels_pixels = False
-    selection_score = "auroc"
     tolerance_scores = ("balanced_accuracy",)
     main_scores = ("auroc", "balanced_accuracy", "kappa", "accuracy", "calibration_error")
 

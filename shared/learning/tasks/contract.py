@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
@@ -27,48 +26,9 @@ from shared.learning.data.splits import SPLITS, SplitPlan, unit_of
 from shared.learning.data.units import Unit, settled
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
+from shared.learning.tasks.terms import Options
 
 REFER = "refer to an ophthalmologist"
-
-
-class Options(BaseModel):
-    """Base of every task's options: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """What the sites train with."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Of SGD; the others have their own."""
-    weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """Of adamw apart from the gradient, of the others as a part of it."""
-    max_grad_norm: float | None = Field(default=None, gt=0, le=1e6)
-    """To which the gradient of a step is clipped; None: it is taken as it is."""
-
-    @property
-    def balances(self) -> bool:
-        """Whether some images are taken more often than others in an epoch."""
-        return False
-
-    @property
-    def overlap(self) -> int:
-        """How many of the model's inputs hold one moment of a recording, or one image, at most."""
-        return 1
-
-
-def valid_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of an option's classes, for a validator.
-
-    Raises:
-        ValueError: one is there twice, or cannot be a name.
-    """
-    if len(set(labels)) < len(labels):
-        raise ValueError("one is named twice; name each once")
-    if not all(name == name.strip() and name.isprintable() and 0 < len(name) <= 40 for name in labels):
-        raise ValueError("each must be 1 to 40 characters that can be printed")
-    if any(set(name) & set("/\\,") or name.startswith(".") for name in labels):
-        raise ValueError("each must do as a folder's name: no slash, no comma, no dot at its beginning")
-    return labels
 
 
 class Sample(Protocol):

@@ -7,17 +7,14 @@ epoch, flipped and turned by up to 30 degrees. The options' defaults are the pap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from pydantic import Field, field_validator
 from torch import nn
 
 from shared.errors import DataError
-from shared.exchange.reading import check_record
-from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import (
     GRADED_EXTENSIONS,
     GRADED_FORMATS,
@@ -29,42 +26,19 @@ from shared.learning.data.graded_images import (
 from shared.learning.data.images import list_images, unlabelled_units
 from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
-from shared.learning.models.encoders import load_imagenet_weights, valid_encoder
+from shared.learning.models.encoders import load_imagenet_weights
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.classification import FLIPPED_AND_TURNED, Classification
-from shared.learning.tasks.contract import Collection, Dataset, Options, divided
+from shared.learning.tasks import terms
+from shared.learning.tasks.classification import Classification
+from shared.learning.tasks.contract import Collection, Dataset, divided
+from shared.learning.tasks.terms import DrOptions
 
 
-class DrOptions(Options):
-    """What a run may choose about this task."""
-
-    encoder: str = "resnet50"
-    """One of ``encoders.ENCODERS``."""
-    weights: Literal["imagenet", "random"] = "imagenet"
-    """What the encoder's training begins from."""
-    head: Literal["released", "linear"] = "released"
-    """``released``: two layers with BatchNorm, as in the published code; ``linear``: one, as in the paper."""
-    image_size: int = Field(default=256, ge=32, le=1024)
-    """Side in pixels that every photograph is scaled to."""
-
-    @field_validator("encoder")
-    @classmethod
-    def _encoder_is_known(cls, encoder: str) -> str:
-        return valid_encoder(encoder)
-
-
-class DrStaging(Classification):
+class DrStaging(terms.DrStaging, Classification):
     """The task ``dr_staging``; see ``contract.Task`` for what each method promises."""
 
-    name = "dr_staging"
     head_is_local = True
-
-    def options(self, raw: Mapping[str, object]) -> DrOptions:
-        return check_record(raw, DrOptions, "task_options")
-
-    def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
-        return check_record({**FLIPPED_AND_TURNED, **raw}, Augmentation, "augmentation")
 
     def build_model(self, options: DrOptions, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -7,20 +7,17 @@ evidence, and each pixel has its uncertainty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from shared.exchange.reading import check_record
 from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
 from shared.learning.data.images import (
-    SMALLEST_SIDE,
     list_images,
     pair_units,
     read_image,
@@ -34,8 +31,9 @@ from shared.learning.metrics import ACCURACY, MACRO_DICE, Score, mean_and_std, p
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import SELECTION_SCORES
-from shared.learning.tasks.contract import REFER, Collection, Dataset, Options, divided
+from shared.learning.tasks import terms
+from shared.learning.tasks.contract import REFER, Collection, Dataset, divided
+from shared.learning.tasks.terms import OctaOptions
 
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 _CLASSES = ("background", "vessel")
@@ -56,41 +54,14 @@ class SegmentedImage:
     mask: NDArray[np.uint8]
 
 
-class OctaOptions(Options):
-    """What a run may choose about this task."""
-
-    image_size: int | None = Field(default=None, ge=SMALLEST_SIDE, le=4096)
-    """Pixels that the longer side of every image is scaled to; None keeps every image as it is."""
-    widths: tuple[int, ...] = Field(default=(32, 64, 128, 256, 512), min_length=2, max_length=5)
-    """Channels of each level of the U-Net."""
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Probability that a value is dropped."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-
-    @field_validator("widths")
-    @classmethod
-    def _widths_are_channels(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
-        if not all(1 <= width <= 2048 for width in widths):
-            raise ValueError("each width must be between 1 and 2048")
-        return widths
-
-
-class OctaSegmentation:
+class OctaSegmentation(terms.OctaSegmentation):
     """The task ``octa_segmentation``; see ``contract.Task`` for what each method promises."""
 
-    name = "octa_segmentation"
-    selection_score = SELECTION_SCORES["octa_segmentation"]
     tolerance_scores = (MACRO_DICE, ACCURACY)
     main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
     advice = REFER
     labels_pixels = True
     head_is_local = False
-
-    def options(self, raw: Mapping[str, object]) -> OctaOptions:
-        return check_record(raw, OctaOptions, "task_options")
-
-    def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
-        return check_record(raw, Augmentation, "augmentation")
 
     def build_model(self, options: OctaOptions, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
 from torch import nn
 from typing_extensions import TypeVar
 
-from shared.errors import ConfigurationError, DataError
-from shared.exchange.reading import check_record
+from shared.errors import DataError
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.images import unlabelled_units
@@ -21,33 +19,8 @@ from shared.learning.data.sets import Members
 from shared.learning.data.time_series import Window
 from shared.learning.data.units import Unit
 from shared.learning.tasks.classification import OneClassEach
-from shared.learning.tasks.contract import Collection, Dataset, Options, divided, valid_labels
-
-AS_THEY_ARE: Mapping[str, object] = {
-    "copies": 0,
-    "originals": True,
-    "pixel_dropout": (0.0, 0.0),
-    "contrast": (1.0, 1.0),
-    "gamma": (1.0, 1.0),
-    "rotation_degrees": (0.0, 0.0),
-    "horizontal_flip": 0.0,
-    "vertical_flip": 0.0,
-}
-"""What is done to pictures makes of time and frequency something that nobody could record."""
-
-
-class SignalOptions(Options):
-    """What a run may choose about such a task."""
-
-    labels: tuple[str, ...] = Field(min_length=2, max_length=20)
-    """What the classes are called, the same at every site."""
-    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        return valid_labels(labels)
-
+from shared.learning.tasks.contract import Collection, Dataset, divided
+from shared.learning.tasks.terms import SignalOptions
 
 OptionsT = TypeVar("OptionsT", bound=SignalOptions)
 ExcerptT = TypeVar("ExcerptT", GradedImage, Window)
@@ -57,11 +30,9 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
     """A part of ``contract.Task``: recordings, cut and divided, and no augmentation.
 
     Attributes:
-        name: the task's.
         extension: of its files, in small letters.
     """
 
-    name: str
     extension: str
     advice = "have a person decide"
     head_is_local = False
@@ -77,12 +48,6 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
     def sample(self, name: str, excerpt: NDArray[Any], label: int) -> ExcerptT:
         """One excerpt as a sample."""
         raise NotImplementedError
-
-    def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
-        asked = check_record({**AS_THEY_ARE, **raw}, Augmentation, "augmentation")
-        if asked != check_record(AS_THEY_ARE, Augmentation, "augmentation"):
-            raise ConfigurationError([f"augmentation: {self.name} takes recordings as they are; leave it out"])
-        return asked
 
     def vary(self, sample: ExcerptT, augmentation: Augmentation, seed: int) -> ExcerptT:
         return sample
