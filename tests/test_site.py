@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import chromium
-
 ROOT = Path(__file__).parent.parent
 LOADED = {"action", "data", "poster", "src", "srcset"}  # and href, of anything but an anchor
 ELSEWHERE = re.compile(r"\s*(?:[a-z]+:)?//")
@@ -61,13 +59,3 @@ def test_what_a_page_loads_is_seen() -> None:
         "https://a.example",
         "//c.example/d.png",
     ]
-
-
-def test_from_disk_the_search_finds_a_word_and_no_other_machine_is_asked(site: Path, tmp_path: Path) -> None:
-    with chromium(tmp_path) as browser:
-        browser.open((site / "index.html").as_uri())
-        browser.run("document.querySelector('[data-md-component=search-query]').focus()")
-        browser.press("quorum")
-        browser.wait_for("Glossary", "[data-md-component=search-result]")
-        assert {address.partition(":")[0] for address in browser.requested()} <= {"about", "data", "file"}
-        assert browser.complaints() == []
