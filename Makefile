@@ -12,7 +12,7 @@ PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
 
-.PHONY: help demo test study-smoke soak fuzz figures model-check lint servers coverage bundle docs setup lock clean
+.PHONY: help demo test study-smoke soak fuzz figures model-check lint servers coverage bundle docs site setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -58,6 +58,9 @@ bundle: $(READY)      ## what installs dropfed on a machine without internet, si
 
 docs: $(READY)      ## write docs/commands.md anew, from the commands' own help
 	@$(BIN)/python -m deploy.local.commands
+
+site: $(READY)      ## the documentation as pages for a browser, which need no network: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
 	@:

@@ -143,7 +143,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
-    assert "taken by default" not in result.output
+    assert "default used" not in result.output
     assert (
         "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 1"
         in result.output
