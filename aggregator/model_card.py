@@ -22,7 +22,6 @@ from pathlib import Path
 from aggregator.comparison import summary_of
 from aggregator.configuration import read_configuration
 from aggregator.model_card_text import (
-    SPLITS,
     CardRun,
     CardSite,
     Contribution,
@@ -44,6 +43,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
+from shared.exchange.tables import SPLITS, Split
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
 from shared.learning.outcome import chosen_text
@@ -214,7 +214,7 @@ def _software(work: Path, site: str) -> str:
         raise ActionRequiredError(f"{path}: {error.reason}: the file is damaged; put it back from a backup") from None
 
 
-def _total(sites: Mapping[str, CardSite], split: str) -> int | None:
+def _total(sites: Mapping[str, CardSite], split: Split) -> int | None:
     """The images of those sites whose answers are in the model; None where one of them tells no exact number."""
     counts = [site.images.get(split, "not reported") for site in sites.values() if site.rounds_in_the_model]
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None

@@ -10,11 +10,11 @@ from aggregator.comparison import ChosenScores
 from aggregator.report.text import table_lines
 from aggregator.run_view import Bytes, Row
 from shared.escaping import escape
+from shared.exchange.tables import SPLITS, Split
 from shared.learning.outcome import Outcome
 from shared.plurals import pluralize
 
 NOT_REPORTED = "not reported"
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CardSite:
 
     agreed: bool | None
     withdrew: str | None
-    images: Mapping[str, str]
+    images: Mapping[Split, str]
     rounds_in_the_model: Sequence[int]
     epsilon: float | None
     validation: Row | None
@@ -105,7 +105,7 @@ class ModelCard:
     model: ModelFile
     run: CardRun
     sites: Mapping[str, CardSite]
-    images: Mapping[str, int | None]
+    images: Mapping[Split, int | None]
     scores: Scores
     privacy: Mapping[str, Any] | None
     inputs: Inputs

@@ -141,7 +141,7 @@ class Participant:
 
     agrees: bool | None
     reason: str | None
-    images: Mapping[str, str]
+    images: Mapping[Split, str]
     withdrew: str | None
     ended: Ending | None
 
@@ -292,7 +292,7 @@ def _participant(channel: Channel | None, run: str) -> Participant:
     return Participant(
         agrees=consent.agrees if consent else None,
         reason=consent.reason if consent else None,
-        images={**consent.images} if consent else {},
+        images=dict(consent.images) if consent else {},
         withdrew=withdrawal_of(channel, run) if channel else None,
         ended=ending_of(channel, run) if channel else None,
     )
