@@ -1,40 +1,57 @@
 """Runs side by side: what differs in their settings, how good the chosen models are, what became of answers, the cost.
 
-All of it is taken from the runs' reports. What was not told, is undefined or has not come yet is None, never 0.
+All of it is taken from the runs' views. What was not told, is undefined or has not come yet is None, never 0.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from aggregator.report import Document, run_report
 from aggregator.report.text import short, size, table_lines
-from aggregator.store import RunStore
+from aggregator.run_view import RECEIVED_SPLITS, Bytes, RunView
 from shared.audit.difference import flat
 from shared.exchange.tables import Split
 
-_SPLITS: tuple[Split, ...] = ("validation", "test")
+
+@dataclass(frozen=True)
+class ChosenScores:
+    """The main score of the chosen aggregate at each site, as far as told, and the mean of those."""
+
+    sites: Mapping[str, float | None]
+    mean: float | None
 
 
-def compare_runs(work: Path, stores: Sequence[RunStore]) -> Document:
-    """Two runs or more, as plain values.
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to: state, scores of the chosen aggregate, verdicts, cost.
 
-    Raises:
-        DropfedError: as ``run_report``.
+    Args:
+        outcome: its name alone.
+        rounds: how many trained.
+        seconds: from signing a round to its last verdict, all rounds together.
     """
-    reports = [run_report(work, store) for store in stores]
-    settings = {report["run"]: dict(flat("", report["configuration"])) for report in reports}
-    return {
-        "differing": _differing(settings),
-        "runs": {report["run"]: summary_of(report) for report in reports},
-    }
+
+    outcome: str | None
+    state: str
+    rounds: int
+    score: str
+    aggregate: int | None
+    validation: ChosenScores
+    test: ChosenScores
+    verdicts: Mapping[str, int]
+    bytes: Bytes
+    seconds: int | None
+
+    def on(self, split: Split) -> ChosenScores:
+        """The scores on one of the splits."""
+        return self.validation if split == "validation" else self.test
 
 
-def _differing(settings: Mapping[str, Mapping[str, Any]]) -> Document:
-    """Of each setting that differs, the runs that have it, and what it is there."""
+def settings_that_differ(views: Sequence[RunView]) -> dict[str, dict[str, Any]]:
+    """Return of each setting that differs the runs that have it, and what it is there."""
+    settings = {view.run: dict(flat("", view.configuration.model_dump(mode="json"))) for view in views}
     keys = dict.fromkeys(key for of_run in settings.values() for key in of_run if key != "run")
     found = {key: {run: of_run[key] for run, of_run in settings.items() if key in of_run} for key in keys}
     return {
@@ -44,37 +61,29 @@ def _differing(settings: Mapping[str, Mapping[str, Any]]) -> Document:
     }
 
 
-def summary_of(report: Document) -> Document:
-    """What a run came to, from its report: state, scores of the chosen aggregate, verdicts, cost."""
-    bytes_of = report["cost"]["bytes"].values()
-    rounds = [[site["seconds"] for site in of_round["sites"].values()] for of_round in report["rounds"]]
-    longest = [max(known) for seconds in rounds if (known := [each for each in seconds if each is not None])]
-    verdicts = Counter(
-        site["status"] for of_round in report["rounds"] for site in of_round["sites"].values() if site["status"]
+def summary_of(view: RunView) -> Summary:
+    """Return what a run came to."""
+    took = [[part.seconds for part in each.sites.values() if part.seconds is not None] for each in view.rounds]
+    return Summary(
+        outcome=view.outcome.name if view.outcome else None,
+        state="aborted" if view.aborted else "ended" if view.is_over else "open",
+        rounds=sum(each.trains for each in view.rounds),
+        score=view.score,
+        aggregate=view.card.chosen_round if view.card else None,
+        validation=_chosen_scores(view, "validation"),
+        test=_chosen_scores(view, "test"),
+        verdicts=dict(sorted(view.verdicts().items())),
+        bytes=Bytes(*(_sum(getattr(each, way) for each in view.bytes.values()) for way in ("down", "up"))),
+        seconds=_sum(max(seconds, default=None) for seconds in took),
     )
-    return {
-        "outcome": report["outcome"]["name"] if report["outcome"] else None,
-        "state": "aborted" if report["aborted"] else "ended" if report["is_over"] else "open",
-        "rounds": sum(of_round["trains"] for of_round in report["rounds"]),
-        "score": report["score"],
-        "aggregate": report["chosen"]["aggregate"] if report["chosen"] else None,
-        **{split: chosen_scores(report, split) for split in _SPLITS},
-        "verdicts": dict(sorted(verdicts.items())),
-        "bytes": {way: _sum(site[way] for site in bytes_of) for way in ("down", "up")},
-        "seconds": _sum(longest),
-    }
 
 
-def chosen_scores(report: Document, split: str) -> Document:
-    """The main score of the chosen aggregate at each site, as far as told, and the mean of those."""
-    score, chosen = report["score"], report["chosen"]["aggregate"] if report["chosen"] else None
-    received = next((each for each in report["rounds"] if each["received_aggregate"] == chosen), None)
-    rows = {site: found[split] for site, found in received["sites"].items()} if received else {}
-    mean = received["means"][split].get(score) if received else None
-    return {
-        "sites": {site: row["scores"].get(score) if (row := rows.get(site)) else None for site in report["sites"]},
-        "mean": mean["alike"] if mean else None,
-    }
+def _chosen_scores(view: RunView, split: Split) -> ChosenScores:
+    received = view.scoring(view.card.chosen_round) if view.card else None
+    rows = {site: row for site, part in received.sites.items() if (row := part.row(split))} if received else {}
+    mean = received.means[split].get(view.score) if received else None
+    sites = {site: rows[site].scores.get(view.score) if site in rows else None for site in view.sites}
+    return ChosenScores(sites, mean.alike if mean else None)
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
@@ -85,39 +94,37 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 # --- for people --------------------------------------------------------------------------------------------
 
 
-def comparison_text(comparison: Document) -> str:
-    """The same as Markdown, a column for each run."""
-    runs: Mapping[str, Document] = comparison["runs"]
-    outcomes = [run["outcome"] or "" for run in runs.values()]
-    lines = _table("", runs, {"outcome": outcomes, "state": [run["state"] for run in runs.values()]})
+def comparison_text(views: Sequence[RunView]) -> str:
+    """Runs as Markdown, a column for each."""
+    names, runs = [view.run for view in views], [summary_of(view) for view in views]
+    lines = _table("", names, {"outcome": [run.outcome or "" for run in runs], "state": [run.state for run in runs]})
     differing = {
-        key: [_shown(values[run]) if run in values else "" for run in runs]
-        for key, values in comparison["differing"].items()
+        key: [_shown(values[run]) if run in values else "" for run in names]
+        for key, values in settings_that_differ(views).items()
     }
-    lines += _table("Settings that differ", runs, differing) if differing else ["", "No setting differs."]
-    lines += _table("The chosen aggregate", runs, _score_rows(runs))
-    statuses = sorted({status for run in runs.values() for status in run["verdicts"]})
-    counts = {status: [str(run["verdicts"].get(status, 0)) for run in runs.values()] for status in statuses}
-    lines += _table("Verdicts", runs, counts)
+    lines += _table("Settings that differ", names, differing) if differing else ["", "No setting differs."]
+    lines += _table("The chosen aggregate", names, _score_rows(runs))
+    statuses = sorted({status for run in runs for status in run.verdicts})
+    counts = {status: [str(run.verdicts.get(status, 0)) for run in runs] for status in statuses}
+    lines += _table("Verdicts", names, counts)
     cost = {
-        "rounds of training": [str(run["rounds"]) for run in runs.values()],
-        "sent to the sites": [size(run["bytes"]["down"]) for run in runs.values()],
-        "sent by the sites": [size(run["bytes"]["up"]) for run in runs.values()],
-        "seconds in rounds": ["" if run["seconds"] is None else str(run["seconds"]) for run in runs.values()],
+        "rounds of training": [str(run.rounds) for run in runs],
+        "sent to the sites": [size(run.bytes.down) for run in runs],
+        "sent by the sites": [size(run.bytes.up) for run in runs],
+        "seconds in rounds": ["" if run.seconds is None else str(run.seconds) for run in runs],
     }
-    return "\n".join([*lines, *_table("Cost", runs, cost)]).lstrip("\n") + "\n"
+    return "\n".join([*lines, *_table("Cost", names, cost)]).lstrip("\n") + "\n"
 
 
-def _score_rows(runs: Mapping[str, Document]) -> dict[str, list[str]]:
-    sites = dict.fromkeys(site for run in runs.values() for split in _SPLITS for site in run[split]["sites"])
+def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
     rows = {
-        "of round": ["" if run["aggregate"] is None else str(run["aggregate"]) for run in runs.values()],
-        "score": [run["score"] for run in runs.values()],
+        "of round": ["" if run.aggregate is None else str(run.aggregate) for run in runs],
+        "score": [run.score for run in runs],
     }
-    for split in _SPLITS:
-        for site in sites:
-            rows[f"{split}, {site}"] = [short(run[split]["sites"].get(site)) for run in runs.values()]
-        rows[f"{split}, mean over sites"] = [short(run[split]["mean"]) for run in runs.values()]
+    for split in RECEIVED_SPLITS:
+        for site in dict.fromkeys(site for run in runs for site in run.on(split).sites):
+            rows[f"{split}, {site}"] = [short(run.on(split).sites.get(site)) for run in runs]
+        rows[f"{split}, mean over sites"] = [short(run.on(split).mean) for run in runs]
     return rows
 
 

@@ -14,15 +14,25 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
 
 from aggregator.comparison import summary_of
 from aggregator.configuration import read_configuration
-from aggregator.model_card_text import card_text
-from aggregator.overview import read_channels
-from aggregator.report import Document, run_report
+from aggregator.model_card_text import (
+    CardRun,
+    CardSite,
+    Contribution,
+    Inputs,
+    ModelCard,
+    ModelFile,
+    Rounds,
+    Scores,
+    card_text,
+)
+from aggregator.run_view import Part, Participant, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import quoted
@@ -31,9 +41,12 @@ from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
+from shared.exchange.tables import SPLITS, Split
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
+from shared.learning.outcome import chosen_text
 
 CARD_JSON = "model-card.json"
 CARD_TEXT = "model-card.md"
@@ -51,7 +64,6 @@ NOT_WHOLE = (
     "It is not a whole model: the tensors listed under stays_at_sites stay at each site, which has its own. "
     "Elsewhere they must be trained before it answers anything."
 )
-SPLITS = ("train", "validation", "test")
 SOFTWARE = ("dropfed", "torch", "torchvision", "numpy", "safetensors")
 
 
@@ -71,7 +83,7 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
         raise ConfigurationError([f"{store.run} has no final model: {why}"])
     if output.exists():
         raise ConfigurationError([f"{output}: is there already and stays as it is; choose another folder"])
-    document = model_card(work, store, card)
+    found = model_card(work, store, card)
     files = {names.FINAL_MODEL: store.final_model}
     for group in store.sharing().with_final:
         files[names.state_file(group)] = store.settled_path(card.chosen_round + 1, group)
@@ -82,62 +94,65 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
     for name, source in files.items():
         with source.open("rb") as reader, writing(made / name) as writer:
             copy_content(reader, writer)
-    if hash_file(made / names.FINAL_MODEL)[1] != document["model"]["sha256"]:
+    if hash_file(made / names.FINAL_MODEL)[1] != found.model.sha256:
         raise ActionRequiredError(
             f"{store.final_model} changed while it was copied: the disk may be failing, try again"
         )
-    write_file(made / CARD_JSON, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
-    write_file(made / CARD_TEXT, card_text(document).encode())
+    write_file(made / CARD_JSON, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
+    write_file(made / CARD_TEXT, card_text(found).encode())
     made.rename(output)
     sync_folder(output.absolute().parent)
     return sorted(output.iterdir())
 
 
-def model_card(work: Path, store: RunStore, card: FinalCard) -> Document:
-    """Everything that is known about a run's chosen model, as plain values.
+def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
+    """Return everything that is known about a run's chosen model.
 
     Raises:
         DropfedError: what is kept of the run is damaged.
     """
-    report, sharing, run = run_report(work, store), store.sharing(), store.configuration()
-    own_key = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
-    summary, channels = summary_of(report), read_channels(work, run.sites, own_key)
-    sites = {site: _site(work, site, channels.get(site), card, report) for site in run.sites}
-    inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]
-    return {
-        "model": _model(store, card, sharing, channels),
-        "run": {
-            "name": run.run,
-            "outcome": report["outcome"],
-            "task": run.task,
-            "method": run.method,
-            "began": min(_times(channels, MessageRef("round", run.run, 1)), default=None),
-            "ended": max(_times(channels, MessageRef("final", run.run)), default=None),
-            "rounds": {"planned": run.rounds, "trained": summary["rounds"], "in_the_model": card.chosen_round},
-            "chosen": report["chosen"]["model"],
-            "chosen_because": card.reason,
-            "verdicts": summary["verdicts"],
-            "seconds_in_rounds": summary["seconds"],
-            "bytes": summary["bytes"],
-            "configuration": report["configuration"],
-        },
-        "sites": sites,
-        "images": {split: _total(sites, split) for split in SPLITS},
-        "scores": {"name": report["score"], "validation": summary["validation"], "test": summary["test"]},
-        "privacy": run.privacy.model_dump(mode="json") if run.privacy else None,
-        "inputs": {
-            "sha256": {name: hash_file(store.home / name)[1] for name in inputs},
-            "contributions": {site: _contribution(channels.get(site), run.run, found) for site, found in sites.items()},
-            "final_messages": {site: _digest(channels.get(site), MessageRef("final", run.run)) for site in run.sites},
-        },
-        "software": {"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
-        "intended_use": INTENDED_USE,
-        "limits": [*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
-        "licence": None,
+    reading = open_run_files(work, store, EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE))
+    view, sharing, run, ledgers = view_of(reading), store.sharing(), reading.run, reading.ledgers
+    summary, chosen = summary_of(view), view.receivers(card.chosen_round)
+    software = {site: _software(work, site) for site in ledgers}
+    sites = {
+        site: _site(said, chosen.get(site, Part()), software.get(site), card, site) for site, said in view.sites.items()
     }
+    inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]
+    final = MessageRef("final", run.run)
+    return ModelCard(
+        model=_model(store, card, sharing, ledgers),
+        run=CardRun(
+            name=run.run,
+            outcome=view.outcome,
+            task=run.task,
+            method=run.method,
+            began=time_text(began) if view.rounds and (began := view.rounds[0].began) else None,
+            ended=max(_signed(ledgers, final), default=None),
+            rounds=Rounds(planned=run.rounds, trained=summary.rounds, in_the_model=card.chosen_round),
+            chosen=chosen_text(card),
+            chosen_because=card.reason,
+            verdicts=summary.verdicts,
+            seconds_in_rounds=summary.seconds,
+            bytes=summary.bytes,
+            configuration=run.model_dump(mode="json"),
+        ),
+        sites=sites,
+        images={split: _total(sites, split) for split in SPLITS},
+        scores=Scores(view.score, summary.validation, summary.test),
+        privacy=run.privacy.model_dump(mode="json") if run.privacy else None,
+        inputs=Inputs(
+            sha256={name: hash_file(store.home / name)[1] for name in inputs},
+            contributions={site: _contribution(ledgers.get(site), run.run, found) for site, found in sites.items()},
+            final_messages={site: _digest(ledgers.get(site), final) for site in run.sites},
+        ),
+        software={"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
+        intended_use=INTENDED_USE,
+        limits=[*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
+    )
 
 
-def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping[str, Mirror]) -> Document:
+def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[str, Mirror]) -> ModelFile:
     """What the file is.
 
     Raises:
@@ -145,43 +160,44 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, channels: Mapping
     """
     size, sha256 = hash_file(store.final_model)
     final, sent_instead = MessageRef("final", store.run), {}
-    for site in sorted(name for name, channel in channels.items() if channel.message(final)):
+    for site in sorted(name for name, ledger in ledgers.items() if ledger.message(final)):
         own = store.own_aggregate_path(card.chosen_round, site)
         model, sent = (own, hash_file(own)) if own.exists() else (store.final_model, (size, sha256))
-        if not channels[site].says(final, names.FINAL_MODEL, *sent):
+        if not ledgers[site].says(final, names.FINAL_MODEL, *sent):
             where = f"sites/{site}/mirror/{final.path}"
             raise ActionRequiredError(
                 f"{model}: the file is damaged, it is not what {site} was sent; put it back from {where}"
             )
         if own.exists():
             sent_instead[site] = sent[1]
-    return {
-        "file": names.FINAL_MODEL,
-        "bytes": size,
-        "sha256": sha256,
-        "parameters": sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
-        "tensors": len(sharing.tensors),
-        "stays_at_sites": sorted([*sharing.start, *sharing.personal]),
-        "sent_instead": sent_instead,
-    }
+    return ModelFile(
+        file=names.FINAL_MODEL,
+        bytes=size,
+        sha256=sha256,
+        parameters=sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
+        tensors=len(sharing.tensors),
+        stays_at_sites=sorted([*sharing.start, *sharing.personal]),
+        sent_instead=sent_instead,
+    )
 
 
-def _site(work: Path, site: str, channel: Mirror | None, card: FinalCard, report: Document) -> Document:
-    """What one site brought and said."""
-    said = report["sites"][site]
-    received = next((each for each in report["rounds"] if each["received_aggregate"] == card.chosen_round), None)
-    row = received["sites"].get(site) if received else None
+def _site(said: Participant, part: Part, software: str | None, card: FinalCard, site: str) -> CardSite:
+    """What one site brought and said.
+
+    Args:
+        part: in the round that brought it the chosen aggregate.
+    """
     took_part = sorted(int(number) for number, sites in card.took_part.items() if site in sites)
-    return {
-        "agreed": said["agrees"],
-        "withdrew": said["withdrew"],
-        "images": said["images"],
-        "rounds_in_the_model": [round_no for round_no in took_part if round_no <= card.chosen_round],
-        "epsilon": float(card.epsilon[site]) if site in card.epsilon else None,
-        "validation": row["validation"] if row else None,
-        "test": row["test"] if row else None,
-        "software": _software(work, site) if channel else None,
-    }
+    return CardSite(
+        agreed=said.agrees,
+        withdrew=said.withdrew,
+        images=said.images,
+        rounds_in_the_model=[round_no for round_no in took_part if round_no <= card.chosen_round],
+        epsilon=float(card.epsilon[site]) if site in card.epsilon else None,
+        validation=part.validation,
+        test=part.test,
+        software=software,
+    )
 
 
 def _software(work: Path, site: str) -> str:
@@ -198,26 +214,24 @@ def _software(work: Path, site: str) -> str:
         raise ActionRequiredError(f"{path}: {error.reason}: the file is damaged; put it back from a backup") from None
 
 
-def _total(sites: Mapping[str, Document], split: str) -> int | None:
+def _total(sites: Mapping[str, CardSite], split: Split) -> int | None:
     """The images of those sites whose answers are in the model; None where one of them tells no exact number."""
-    counts = [site["images"].get(split, "not reported") for site in sites.values() if site["rounds_in_the_model"]]
+    counts = [site.images.get(split, "not reported") for site in sites.values() if site.rounds_in_the_model]
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
 
-def _contribution(channel: Mirror | None, run: str, site: Document) -> Document | None:
-    """A site's last answer that is in the model: its manifest names the one before it, and so on to the first."""
-    if not site["rounds_in_the_model"]:
+def _contribution(ledger: Mirror | None, run: str, site: CardSite) -> Contribution | None:
+    if not site.rounds_in_the_model:
         return None
-    last = max(site["rounds_in_the_model"])
-    return {"round": last, "manifest": _digest(channel, MessageRef("update", run, last))}
+    last = max(site.rounds_in_the_model)
+    return Contribution(last, _digest(ledger, MessageRef("update", run, last)))
 
 
-def _digest(channel: Mirror | None, ref: MessageRef) -> str | None:
-    message = channel.message(ref) if channel else None
+def _digest(ledger: Mirror | None, ref: MessageRef) -> str | None:
+    message = ledger.message(ref) if ledger else None
     return message.digest if message else None
 
 
-def _times(channels: Mapping[str, Mirror], ref: MessageRef) -> list[str]:
+def _signed(ledgers: Mapping[str, Mirror], ref: MessageRef) -> list[str]:
     """When the messages at a place were signed."""
-    messages = [channel.message(ref) for channel in channels.values()]
-    return [message.manifest.created for message in messages if message]
+    return [message.manifest.created for ledger in ledgers.values() if (message := ledger.message(ref))]

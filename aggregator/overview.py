@@ -3,54 +3,103 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aggregator.configuration import MADE_BY
 from aggregator.estimates import answer_is_expected, end_is_expected
-from aggregator.facts import ending_of, is_owed_end
-from aggregator.results import run_outcome, run_standstills
-from aggregator.site import is_published, lacks_messages, open_ledger
-from aggregator.store import RunStore, consent_of, runs_in, withdrawal_of
+from aggregator.facts import is_owed_end
+from aggregator.run_view import Reading, RunView, open_run_files, view_of
+from aggregator.site import is_published, lacks_messages
+from aggregator.store import RunStore, runs_in
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.encryption import EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import status_text
-from shared.exchange.records.run import RunConfiguration, round_name
+from shared.exchange.records.run import round_name
 from shared.exchange.records.values import sentence, time_text
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
-from shared.learning.outcome import chosen_text
-from shared.learning.tasks import SELECTION_SCORES
+from shared.learning.outcome import Outcome, chosen_text
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
 
-def read_channels(work: Path, sites: list[str], own_key: EncryptionKey | None = None) -> dict[str, Mirror]:
-    """The exchange with each enrolled site as the work directory remembers it.
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a site last said of itself. ``time`` is by the site's clock; when it was ``heard``, by ours."""
 
-    Args:
-        own_key: the aggregator's, where it matters that a payload was encrypted; else no secret is read.
-    """
-    homes = {site: work / "sites" / site for site in sites}
-    channels = {site: open_ledger(home, encryption_key=own_key) for site, home in homes.items()}
-    return {site: channel for site, channel in channels.items() if channel is not None}
+    time: str
+    phase: str
+    run: str | None
+    round: int
+    progress_percent: int
+    trouble: str | None
+    heard: str
+    age_s: int
+
+    @property
+    def text(self) -> str:
+        """The same in words, without its trouble."""
+        return status_text(vars(self))
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The newest run of a work directory, and the exchange with each of its enrolled sites."""
+class SiteOverview:
+    """Where one site stands.
 
-    work: Path
-    store: RunStore
-    run: RunConfiguration
-    channels: Mapping[str, Mirror]
+    Args:
+        expected: when its answer is, by an estimate.
+        new_key: which key it signs with, if another than it was enrolled with.
+        trouble: what stands in the way of its folder, since ``trouble_since``.
+    """
+
+    phase: str
+    expected: str | None
+    transfer: Transfer | None
+    last_verdict: str | None
+    new_key: str | None
+    heartbeat: Heartbeat | None
+    trouble: str | None
+    trouble_since: str | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Where a run stands; docs/commands.md shows it in words.
+
+    Args:
+        trouble: what keeps the run from coming to anything.
+        waits_for: sites, ``since`` when and ``why``; ``next``: what happens then.
+        expected_end: by an estimate.
+    """
+
+    run: str
+    outcome: Outcome | None
+    now: str
+    work: str
+    configuration: str
+    state: str
+    running: bool
+    reason: str | None
+    trouble: Sequence[str]
+    since: str
+    waits_for: Sequence[str]
+    why: str | None
+    next: str | None
+    round: int
+    rounds: int
+    is_closing_round: bool
+    expected_end: str | None
+    chosen_round: int | None
+    chosen: str | None
+    final_model: str | None
+    sites: Mapping[str, SiteOverview]
 
 
 Read = TypeVar("Read")
@@ -71,180 +120,182 @@ def read_newest_run(work: Path, read: Callable[[Reading], Read]) -> Read:
             raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
         store = runs[-1]
         marks = store.marks()
-        run = store.configuration()
-        found = read(Reading(work, store, run, read_channels(work, run.sites)))
+        found = read(open_run_files(work, store))
         if store.marks() == marks:
             break
     return found
 
 
-def overview(work: Path) -> dict[str, Any]:
-    """The newest run as plain values.
+def overview(work: Path) -> Overview:
+    """Return where the newest run stands.
 
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    return read_newest_run(work, overview_of)
+    return read_newest_run(work, lambda reading: overview_of(reading, view_of(reading, with_open_round=False)))
 
 
-def overview_of(reading: Reading) -> dict[str, Any]:
-    """The same of a run that was read."""
-    work, store, run, channels = reading.work, reading.store, reading.run, reading.channels
-    card, now, is_running = store.card(), time.time(), is_at_work(work)
-    waited_for = _waited_for(work, store, run, channels)
-    goes_on = is_running and not (store.is_over or store.paused or store.stop_requested)
-    outcome, score = run_outcome(store, channels), SELECTION_SCORES.get(run.task)
-    return {
-        "run": run.run,
-        "outcome": asdict(outcome) if outcome else None,
-        "now": time_text(now),
-        "work": str(work),
-        "configuration": str(store.home / names.RUN_CONFIGURATION),
-        "state": _state(store, waited_for),
-        "running": is_running,
-        "reason": card.reason if card else store.aborted(),
-        "trouble": list(run_standstills(store, channels, score).values()) if score else [],
-        "since": time_text(store.stage_began),
-        "waits_for": waited_for,
-        "why": _why(store, run, waited_for),
-        "next": _next(work, store, run, waited_for),
-        "round": min(store.round_no, run.rounds),
-        "rounds": run.rounds,
-        "is_closing_round": store.round_no > run.rounds,
-        "expected_end": end_is_expected(store, run, channels, now) if goes_on else None,
-        "chosen_round": card.chosen_round if card else None,
-        "chosen": chosen_text(card) if card else None,
-        "final_model": str(store.final_model) if card else None,
-        "sites": {
-            site: _site(reading, site, now, is_awaited=site in waited_for, goes_on=goes_on) for site in run.sites
+def overview_of(reading: Reading, view: RunView) -> Overview:
+    """Return where a run stands that was read."""
+    work, store, run, card = reading.work, reading.store, reading.run, view.card
+    now, is_running = time.time(), is_at_work(work)
+    waited_for = _waited_for(reading, view)
+    goes_on = is_running and not (view.is_over or store.paused or store.stop_requested)
+    return Overview(
+        run=view.run,
+        outcome=view.outcome,
+        now=time_text(now),
+        work=str(work),
+        configuration=str(store.home / names.RUN_CONFIGURATION),
+        state=_state(store, view, waited_for),
+        running=is_running,
+        reason=card.reason if card else view.aborted,
+        trouble=view.standstills,
+        since=time_text(store.stage_began),
+        waits_for=waited_for,
+        why=_why(store, view, waited_for),
+        next=_next(reading, view, waited_for),
+        round=min(len(view.rounds), run.rounds),
+        rounds=run.rounds,
+        is_closing_round=len(view.rounds) > run.rounds,
+        expected_end=end_is_expected(view, now) if goes_on else None,
+        chosen_round=card.chosen_round if card else None,
+        chosen=chosen_text(card) if card else None,
+        final_model=str(store.final_model) if card else None,
+        sites={
+            site: _site(reading, view, site, now, is_awaited=site in waited_for, goes_on=goes_on) for site in run.sites
         },
-    }
+    )
 
 
-def overview_text(state: dict[str, Any]) -> str:
+def overview_text(state: Overview) -> str:
     """The same for people."""
-    is_closing = state["is_closing_round"] and not state["final_model"]
-    where = "the closing round" if is_closing else f"round {state['round']} of {state['rounds']}"
-    lines = [f"outcome: {state['outcome']['text']}"] if state["outcome"] else []
-    lines.append(f"run {state['run']}: {state['state']}, {where}")
-    if not state["running"] and state["next"]:
-        command = f"dropfed-aggregator launch {quoted(state['configuration'])} --work {quoted(state['work'])}"
+    is_closing = state.is_closing_round and not state.final_model
+    where = "the closing round" if is_closing else f"round {state.round} of {state.rounds}"
+    lines = [f"outcome: {state.outcome.text}"] if state.outcome else []
+    lines.append(f"run {state.run}: {state.state}, {where}")
+    if not state.running and state.next:
+        command = f"dropfed-aggregator launch {quoted(state.configuration)} --work {quoted(state.work)}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
-    if state["waits_for"]:
-        lines.append(f"waits for: {', '.join(state['waits_for'])}, since {state['since']}")
-    lines += [f"{what}: {state[what]}" for what in ("why", "next") if state[what]]
-    lines += [f"trouble: {trouble}" for trouble in state["trouble"]]
-    if state["expected_end"]:
-        lines.append(f"estimate: ends about {state['expected_end']}, if rounds go on as they went")
-    if state["final_model"]:
-        lines.append(f"chosen: {state['chosen']}: {state['final_model']}")
-    if state["reason"]:
-        lines.append(f"reason: {state['reason']}")
-    for name, site in state["sites"].items():
-        lines.append(f"  {name}: {site['phase']}")
-        if site["transfer"]:
-            lines.append(f"      on its way: {transfer_text(Transfer(**site['transfer']))}")
-        if site["last_verdict"]:
-            lines.append(f"      last verdict: {site['last_verdict']}")
-        if site["heartbeat"] and not site["phase"].startswith("finished"):  # it is not read any more, and was of before
-            trouble, heard = site["heartbeat"]["trouble"], f"heard {duration_text(site['heartbeat']['age_s'])} ago"
-            lines.append(f"      says: {status_text(site['heartbeat'])}, {heard}{f'; {trouble}' if trouble else ''}")
-        if site["expected"]:
-            lines.append(f"      estimate: answers about {site['expected']}, if it takes as long as it did")
-        if site["new_key"]:
-            lines.append(f"      new key: {site['new_key']}")
-        if site["trouble"]:
-            last = "" if state["running"] else ", when the aggregator last ran"
-            lines.append(f"      trouble: {site['trouble']} (since {site['trouble_since']}{last})")
+    if state.waits_for:
+        lines.append(f"waits for: {', '.join(state.waits_for)}, since {state.since}")
+    lines += [f"{what}: {said}" for what, said in (("why", state.why), ("next", state.next)) if said]
+    lines += [f"trouble: {trouble}" for trouble in state.trouble]
+    if state.expected_end:
+        lines.append(f"estimate: ends about {state.expected_end}, if rounds go on as they went")
+    if state.final_model:
+        lines.append(f"chosen: {state.chosen}: {state.final_model}")
+    if state.reason:
+        lines.append(f"reason: {state.reason}")
+    for name, site in state.sites.items():
+        lines += [f"  {name}: {site.phase}", *(f"      {line}" for line in _site_lines(site, state.running))]
     return "\n".join(lines)
 
 
-def _waited_for(work: Path, store: RunStore, run: RunConfiguration, channels: Mapping[str, Mirror]) -> list[str]:
+def _site_lines(site: SiteOverview, is_running: bool) -> Iterator[str]:
+    if site.transfer:
+        yield f"on its way: {transfer_text(site.transfer)}"
+    if site.last_verdict:
+        yield f"last verdict: {site.last_verdict}"
+    beat = site.heartbeat
+    if beat and not site.phase.startswith("finished"):  # it is not read any more, and was of before
+        trouble = f"; {beat.trouble}" if beat.trouble else ""
+        yield f"says: {beat.text}, heard {duration_text(beat.age_s)} ago{trouble}"
+    if site.expected:
+        yield f"estimate: answers about {site.expected}, if it takes as long as it did"
+    if site.new_key:
+        yield f"new key: {site.new_key}"
+    if site.trouble:
+        last = "" if is_running else ", when the aggregator last ran"
+        yield f"trouble: {site.trouble} (since {site.trouble_since}{last})"
+
+
+def _waited_for(reading: Reading, view: RunView) -> list[str]:
     """The sites that owe an answer now; at the end, those whose folder still has to take something."""
-    if store.is_over:
-        return [site for site, channel in channels.items() if _is_owed(work / "sites" / site, channel, store)]
-    if store.stop_requested or store.verdicts(store.round_no) is not None:
+    store, ledgers = reading.store, reading.ledgers
+    if view.is_over:
+        return [site for site, ledger in ledgers.items() if _is_owed(reading.work / "sites" / site, ledger, store)]
+    if not view.rounds:
+        return [] if store.stop_requested else [site for site, said in view.sites.items() if said.agrees is None]
+    if store.stop_requested or view.rounds[-1].is_closed:
         return []
-    if store.round_no == 0:
-        return [site for site in run.sites if site not in channels or consent_of(channels[site], run.run) is None]
-    update = MessageRef("update", run.run, store.round_no)
+    update = MessageRef("update", view.run, store.round_no)
     return [
         site
-        for site in store.participants(store.round_no)
-        if (channel := channels.get(site)) is None
-        or not (channel.is_settled(update) or withdrawal_of(channel, run.run) is not None)
+        for site in view.rounds[-1].sites
+        if (ledger := ledgers.get(site)) is None
+        or not (ledger.is_settled(update) or view.sites[site].withdrew is not None)
     ]
 
 
-def _is_owed(home: Path, channel: Mirror, store: RunStore) -> bool:
+def _is_owed(home: Path, ledger: Mirror, store: RunStore) -> bool:
     """Whether a site's folder still has to take something of a run that is over."""
-    return lacks_messages(home, channel) or is_owed_end(home.name, channel, store, store.run)
+    return lacks_messages(home, ledger) or is_owed_end(home.name, ledger, store, store.run)
 
 
-def _why(store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
+def _why(store: RunStore, view: RunView, waited_for: list[str]) -> str | None:
     """What the present stage waits for, in a sentence."""
-    if store.is_over:
+    run, newest = view.configuration, view.rounds[-1] if view.rounds else None
+    if view.is_over:
         return "the run ends when every site's folder has what was signed for it" if waited_for else None
     if store.stop_requested:
         return "the PI has asked to close the run"
     if store.paused and not waited_for:
         return "the PI has paused the run"
-    hours = run.round_deadline_hours if store.round_no else run.consent_deadline_hours
-    left = duration_text(hours * 3600 - store.waited_s(store.round_no))
+    hours = run.round_deadline_hours if newest else run.consent_deadline_hours
+    left = duration_text(hours * 3600 - store.waited_s(newest.round if newest else 0))
     until = f"in {left}{' of running time' if store.paused else ''}"
     deadline = f"at the deadline, {until}, a quorum of {run.quorum} is enough"
-    if store.round_no == 0:
+    if newest is None:
         said = len(run.sites) - len(waited_for)
         return f"the run begins when every site has said yes or no, {said} of {len(run.sites)} have; {deadline}"
-    asked = len(store.participants(store.round_no))
-    if store.verdicts(store.round_no) is not None:
+    if newest.is_closed:
         return None
-    answered = f"{asked - len(waited_for)} of {asked} have"
+    answered = f"{len(newest.sites) - len(waited_for)} of {len(newest.sites)} have"
     return f"the round closes when every site it asks has answered, {answered}; {deadline}"
 
 
-def _next(work: Path, store: RunStore, run: RunConfiguration, waited_for: list[str]) -> str | None:
+def _next(reading: Reading, view: RunView, waited_for: list[str]) -> str | None:
     """What happens then."""
-    if store.is_over:
+    store, run, newest = reading.store, reading.run, len(view.rounds)
+    if view.is_over:
         return "the run ends" if waited_for else None
     if store.stop_requested:
         return "the best model so far is chosen, and the run ends"
     if store.paused:
-        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {quoted(work)}`"
-    if store.round_no > run.rounds:
+        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {quoted(reading.work)}`"
+    if newest > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
-    following = f"round {store.round_no + 1}" if store.round_no < run.rounds else "the closing round (validation alone)"
-    return f"{'the answers are checked and combined, and ' if store.round_no else ''}{following} opens"
+    following = f"round {newest + 1}" if newest < run.rounds else "the closing round (validation alone)"
+    return f"{'the answers are checked and combined, and ' if newest else ''}{following} opens"
 
 
-def _state(store: RunStore, waited_for: list[str]) -> str:
-    if store.card():
+def _state(store: RunStore, view: RunView, waited_for: list[str]) -> str:
+    if view.card:
         return "ending" if waited_for else "ended"
-    if store.aborted():
+    if view.aborted:
         return "aborted"
     if store.stop_requested:
         return "being closed"
     return "paused" if store.paused else "open"
 
 
-def _site(reading: Reading, site: str, now: float, *, is_awaited: bool, goes_on: bool) -> dict[str, Any]:
+def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited: bool, goes_on: bool) -> SiteOverview:
     """Of a run that is over, what stood in the way of a site that nothing is awaited of does not matter any more."""
-    store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
-    transfer = read_transfer(home / TRANSFER)
-    heartbeat = _heartbeat(home / names.STATUS, channel, now)
-    is_paused = heartbeat is not None and heartbeat["phase"] == "paused"
-    is_expected = is_awaited and goes_on and not is_paused
-    trouble, trouble_since = (None, None) if store.is_over and not is_awaited else _trouble(home / "trouble.txt")
-    return {
-        "phase": _phase(reading, site),
-        "expected": answer_is_expected(channel, run, store.round_no) if channel and is_expected else None,
-        "transfer": asdict(transfer) if transfer else None,
-        "last_verdict": _last_verdict(store, run, site),
-        "new_key": _new_key(channel),
-        "heartbeat": heartbeat,
-        "trouble": trouble,
-        "trouble_since": trouble_since,
-    }
+    ledger, home = reading.ledgers.get(site), reading.work / "sites" / site
+    heartbeat = _heartbeat(home / names.STATUS, ledger, now)
+    is_expected = is_awaited and goes_on and not (heartbeat and heartbeat.phase == "paused")
+    trouble, trouble_since = (None, None) if view.is_over and not is_awaited else _trouble(home / "trouble.txt")
+    return SiteOverview(
+        phase=_phase(reading, view, site),
+        expected=answer_is_expected(view, site, ledger) if ledger and is_expected else None,
+        transfer=read_transfer(home / TRANSFER),
+        last_verdict=_last_verdict(view, site),
+        new_key=_new_key(ledger),
+        heartbeat=heartbeat,
+        trouble=trouble,
+        trouble_since=trouble_since,
+    )
 
 
 def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
@@ -255,82 +306,82 @@ def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
         return None, None
 
 
-def _new_key(channel: Mirror | None) -> str | None:
+def _new_key(ledger: Mirror | None) -> str | None:
     """Which key a site signs with, if another than it was enrolled with."""
-    if channel is None or not channel.peer.handovers:
+    if ledger is None or not ledger.peer.handovers:
         return None
-    newest = channel.peer.handovers[-1]
+    newest = ledger.peer.handovers[-1]
     return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {newest.created}"
 
 
-def _heartbeat(path: Path, channel: Mirror | None, now: float) -> dict[str, Any] | None:
+def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | None:
     """What the site last said of itself, as the folder-sync worker kept it; None before it said anything, or if it is
     damaged.
-
-    ``time`` is by the site's clock; when it was heard, by ours.
     """
-    if channel is None or not path.exists():
+    if ledger is None or not path.exists():
         return None
     try:
         heard = path.stat().st_mtime
-        status = channel.peer.open_status(path.read_bytes())
+        status = ledger.peer.open_status(path.read_bytes())
     except RejectedError:
         return None
-    said = status.model_dump(include={"time", "phase", "run", "round", "progress_percent", "trouble"})
-    trouble = sentence(status.trouble) if status.trouble else None
-    return said | {"trouble": trouble, "heard": time_text(heard), "age_s": max(0, round(now - heard))}
+    return Heartbeat(
+        **status.model_dump(include={"time", "phase", "run", "round", "progress_percent"}),
+        trouble=sentence(status.trouble) if status.trouble else None,
+        heard=time_text(heard),
+        age_s=max(0, round(now - heard)),
+    )
 
 
-def _phase(reading: Reading, site: str) -> str:
+def _phase(reading: Reading, view: RunView, site: str) -> str:
     """Where a site stands, as the files here read it."""
-    store, run, channel, home = reading.store, reading.run, reading.channels.get(site), reading.work / "sites" / site
-    if channel is None:
+    ledger, home, said = reading.ledgers.get(site), reading.work / "sites" / site, view.sites[site]
+    if ledger is None:
         return "not enrolled yet"
-    consent, round_no = consent_of(channel, run.run), store.round_no
-    ended, withdrew = ending_of(channel, run.run), withdrawal_of(channel, run.run)
-    if ended == "declined" and consent is not None:
-        return f"declined: {consent.reason}"
-    if ended == "withdrawn":
-        return f"withdrew: {withdrew}"
-    if store.is_over:
-        return _at_the_end(home, store, channel, withdrew)
-    if consent is None:
-        return _before_consent(home, channel, run.run)
-    which, update = round_name(run, round_no), MessageRef("update", run.run, round_no)
-    if site not in store.participants(round_no):
-        return f"not asked in {which}" if round_no else "agreed"
-    if channel.message(update) is not None:
+    if said.ended == "declined" and said.agrees is not None:
+        return f"declined: {said.reason}"
+    if said.ended == "withdrawn":
+        return f"withdrew: {said.withdrew}"
+    if view.is_over:
+        return _at_the_end(reading, view, ledger, site)
+    if said.agrees is None:
+        return _before_consent(home, ledger, view.run)
+    if not view.rounds:
+        return "agreed"
+    newest = view.rounds[-1]
+    which, update = round_name(reading.run, newest.round), MessageRef("update", view.run, newest.round)
+    if site not in newest.sites:
+        return f"not asked in {which}"
+    if ledger.message(update) is not None:
         return f"has answered {which}"
-    if channel.is_settled(update):
-        return f"its answer to {which} is refused: {sentence(channel.refusal(update) or '')}"
-    if store.verdicts(round_no) is not None:
+    if ledger.is_settled(update):
+        return f"its answer to {which} is refused: {sentence(ledger.refusal(update) or '')}"
+    if newest.is_closed:
         return f"has not answered {which} in time"
-    sent = channel.message(MessageRef("round", run.run, round_no))
+    sent = ledger.message(MessageRef("round", view.run, newest.round))
     return f"works on {which}" if sent and is_published(home, sent) else f"is being sent {which}"
 
 
-def _at_the_end(home: Path, store: RunStore, channel: Mirror, withdrew: str | None) -> str:
+def _at_the_end(reading: Reading, view: RunView, ledger: Mirror, site: str) -> str:
     """Of a site that did not end the run itself."""
-    consent, is_owed = consent_of(channel, store.run), _is_owed(home, channel, store)
-    if channel.message(MessageRef("offer", store.run)) is None:
+    said, is_owed = view.sites[site], _is_owed(reading.work / "sites" / site, ledger, reading.store)
+    if ledger.message(MessageRef("offer", view.run)) is None:
         return "not asked"
-    gets_final = store.card() is not None and consent is not None and consent.agrees
-    if channel.message(MessageRef("abort", store.run)) is not None or not gets_final:
+    if ledger.message(MessageRef("abort", view.run)) is not None or not (view.card and said.agrees):
         return "is being found that the run is over" if is_owed else "found that the run is over"
-    too_late = f"; withdrew when the run was over: {withdrew}" if withdrew else ""
+    too_late = f"; withdrew when the run was over: {said.withdrew}" if said.withdrew else ""
     return f"is being sent the final model{too_late}" if is_owed else f"finished{too_late}"
 
 
-def _before_consent(home: Path, channel: Mirror, run: str) -> str:
-    offer = channel.message(MessageRef("offer", run))
+def _before_consent(home: Path, ledger: Mirror, run: str) -> str:
+    offer = ledger.message(MessageRef("offer", run))
     if offer is None:
         return "not asked"
     return "asked for consent" if is_published(home, offer) else "is being sent the offer"
 
 
-def _last_verdict(store: RunStore, run: RunConfiguration, site: str) -> str | None:
-    for round_no in range(store.round_no, 0, -1):
-        verdict = (store.verdicts(round_no) or {}).get(site)
-        if verdict is not None:
-            return f"{round_name(run, round_no)}: {verdict.status}, {verdict.reason}"
+def _last_verdict(view: RunView, site: str) -> str | None:
+    for each in reversed(view.rounds):
+        if (part := each.sites.get(site)) and part.status:
+            return f"{round_name(view.configuration, each.round)}: {part.status}, {part.reason}"
     return None

@@ -12,26 +12,32 @@ from shared.errors import RejectedError
 from shared.exchange.mirror import Mirror
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.tables import MetricsRow, Split
+from shared.exchange.tables import MetricsRow
 from shared.learning.choice import Tables, best_of, choose, received_rows, reported_scores, validation_means
-from shared.learning.outcome import Outcome, Scores, Standstill, outcome_by_tables, standstills
+from shared.learning.outcome import Outcome, Standstill, outcome_by_tables, standstills
 
 
-def received_model_rows(
-    store: RunStore, channels: Mapping[str, Mirror], split: Split
-) -> dict[int, dict[str, MetricsRow]]:
-    """By aggregate number and site: the row of the received model on ``split``. What is absent is absent."""
-    return received_rows(_tables(store, channels, range(1, store.round_no + 1)), split)
+def read_tables(store: RunStore, ledgers: Mapping[str, Mirror], rounds: Collection[int]) -> Tables:
+    """Every table of these rounds that can be read."""
+    tables: dict[int, dict[str, list[MetricsRow]]] = {}
+    for round_no in rounds:
+        for site in filter(ledgers.__contains__, store.participants(round_no)):
+            try:
+                tables.setdefault(round_no, {})[site] = metrics_of(ledgers[site], store.run, round_no)
+            except RejectedError:
+                continue
+    return tables
 
 
-def best_so_far(store: RunStore, channels: Mapping[str, Mirror], score_name: str) -> int:
+def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> int:
     """The aggregate that would be chosen now."""
-    return best_of(_kept(store), validation_means(received_model_rows(store, channels, "validation"), score_name))
+    rows = received_rows(read_tables(store, ledgers, range(1, store.round_no + 1)), "validation")
+    return best_of(_kept(store), validation_means(rows, score_name))
 
 
 def choose_final(
     store: RunStore,
-    channels: Mapping[str, Mirror],
+    ledgers: Mapping[str, Mirror],
     run: RunConfiguration,
     score_name: str,
     ended: str,
@@ -40,42 +46,26 @@ def choose_final(
 ) -> FinalCard:
     """Choose among the aggregates that are kept; arguments as for ``choice.choose``."""
     verdicts = {round_no: store.verdicts(round_no) or {} for round_no in range(1, store.round_no + 1)}
-    tables = _tables(store, channels, range(1, store.round_no + 1))
+    tables = read_tables(store, ledgers, verdicts)
     return choose(run, tables, verdicts, kept=_kept(store), score_name=score_name, ended=ended, in_turn=in_turn)
 
 
-def run_outcome(store: RunStore, channels: Mapping[str, Mirror]) -> Outcome | None:
+def run_outcome(store: RunStore, ledgers: Mapping[str, Mirror]) -> Outcome | None:
     """What a run came to; None while it goes on."""
     if not store.is_over:
         return None
-    read_tables = partial(_tables, store, channels)
-    return outcome_by_tables(store.configuration(), store.card(), store.aborted(), read_tables)
+    tables = partial(read_tables, store, ledgers)
+    return outcome_by_tables(store.configuration(), store.card(), store.aborted(), tables)
 
 
-def run_standstills(store: RunStore, channels: Mapping[str, Mirror], score_name: str) -> dict[Standstill, str]:
+def run_standstills(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> dict[Standstill, str]:
     """What keeps a run that goes on from coming to anything, a sentence each."""
     if store.is_over:
         return {}
     rounds = range(1, store.round_no + 1)
     verdicts = {round_no: closed for round_no in rounds if (closed := store.verdicts(round_no)) is not None}
-    return standstills(store.configuration(), verdicts, _scores(store, channels, verdicts, score_name), score_name)
-
-
-def _scores(store: RunStore, channels: Mapping[str, Mirror], rounds: Collection[int], score_name: str) -> Scores:
-    """What the sites told in these rounds of the aggregates that they had received."""
-    return reported_scores(received_rows(_tables(store, channels, rounds), "validation"), score_name)
-
-
-def _tables(store: RunStore, channels: Mapping[str, Mirror], rounds: Collection[int]) -> Tables:
-    """Every table of these rounds that can be read."""
-    tables: dict[int, dict[str, list[MetricsRow]]] = {}
-    for round_no in rounds:
-        for site in store.participants(round_no):
-            try:
-                tables.setdefault(round_no, {})[site] = metrics_of(channels[site], store.run, round_no)
-            except RejectedError:
-                continue
-    return tables
+    rows = received_rows(read_tables(store, ledgers, verdicts), "validation")
+    return standstills(store.configuration(), verdicts, reported_scores(rows, score_name), score_name)
 
 
 def _kept(store: RunStore) -> list[int]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from aggregator.configuration import Tracking
-from aggregator.report import Document, rounds_report
+from aggregator.run_view import RECEIVED_SPLITS, Round, view_run
 from aggregator.sinks import Mlflow, Point, Settled, Sink, TensorBoard
 from aggregator.store import RunStore
 from shared.errors import TransientError
@@ -75,9 +74,9 @@ class Tracker:
 
     def _feed(self, newest: int, is_over: bool) -> bool:
         """Give every sink what is settled; return whether all took it."""
-        rounds = [settled(each) for each in rounds_report(self._work, self._store) if each["round"] <= newest]
-        card = self._store.card()
-        chosen = card.chosen_round if card else None
+        view = view_run(self._work, self._store)
+        rounds = [settled(each) for each in view.rounds if each.round <= newest]
+        chosen = view.card.chosen_round if view.card else None
         took = [feed.take(rounds, is_over=is_over, chosen=chosen) for feed in self._feeds]
         return all(took)
 
@@ -119,30 +118,20 @@ def _newest_settled(store: RunStore) -> int:
     return store.round_no if store.is_over else store.round_no - 1
 
 
-def settled(of_round: Document) -> Settled:
-    """What is drawn of a round, from the report's entry for it."""
-    found: list[Point] = []
-    for site, said in of_round["sites"].items():
-        found += [
-            Point(f"{name}/{site}", of_round["round"], said[name]) for name in _OF_VERDICT if said[name] is not None
-        ]
-        found += [
-            Point(f"bytes_{way}/{site}", of_round["round"], said["bytes"][way])
-            for way in ("down", "up")
-            if said["bytes"][way] is not None
-        ]
-        for split in of_round["means"]:
-            scores = said[split]["scores"] if said[split] else {}
-            found += _of_model(of_round, split, site, scores.items())
-    for split, means in of_round["means"].items():
-        found += _of_model(of_round, split, MEAN, ((name, mean["alike"]) for name, mean in means.items()))
-    times = [said["settled"] for said in of_round["sites"].values() if said["settled"]]
-    return Settled(of_round["round"], found, datetime.fromisoformat(max(times)).timestamp() if times else 0.0)
-
-
-def _of_model(of_round: Document, split: str, whose: str, scores: Iterable[tuple[str, float | None]]) -> list[Point]:
-    step = of_round["received_aggregate"]
-    return [Point(f"{split}_{name}/{whose}", step, value) for name, value in scores if value is not None]
+def settled(of_round: Round) -> Settled:
+    """What is drawn of a round."""
+    numbers: list[tuple[str, int, float | None]] = []
+    aggregate = of_round.received_aggregate
+    for site, part in of_round.sites.items():
+        numbers += [(f"{name}/{site}", of_round.round, getattr(part, name)) for name in _OF_VERDICT]
+        numbers += [(f"bytes_{way}/{site}", of_round.round, getattr(part.bytes, way)) for way in ("down", "up")]
+        for split in RECEIVED_SPLITS:
+            if row := part.row(split):
+                numbers += [(f"{split}_{name}/{site}", aggregate, value) for name, value in row.scores.items()]
+    for split, means in of_round.means.items():
+        numbers += [(f"{split}_{name}/{MEAN}", aggregate, mean.alike) for name, mean in means.items()]
+    points = [Point(name, step, value) for name, step, value in numbers if value is not None]
+    return Settled(of_round.round, points, of_round.settled or 0.0)
 
 
 def tracker(work: Path, store: RunStore, wanted: Tracking, federation: str) -> Tracker | None:

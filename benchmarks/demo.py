@@ -11,15 +11,14 @@ scored, time, machine) and NAME.md (the run's report: the score of every round, 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from aggregator.report import run_report
+from aggregator.run_view import RunView, view_run
 from aggregator.store import runs_in
 from benchmarks.record import RESULTS, record
 
@@ -44,21 +43,19 @@ def read_figures(demo: Path) -> dict[str, Any]:
     """Read what the demo came to, and how soon."""
     figures: dict[str, Any] = json.loads((demo / "summary.json").read_bytes())
     (run,) = runs_in(demo / "aggregator")
-    return figures | {"aggregates": aggregates(run_report(demo / "aggregator", run))}
+    return figures | {"aggregates": aggregates(view_run(demo / "aggregator", run))}
 
 
-def aggregates(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def aggregates(view: RunView) -> list[dict[str, Any]]:
     """List every aggregate: how many seconds after the first model it was sent, and its score on each test set."""
-    sent = [min(datetime.fromisoformat(site["asked"]) for site in each["sites"].values()) for each in report["rounds"]]
+    sent = [each.began or math.nan for each in view.rounds]
     return [
         {
-            "aggregate": each["received_aggregate"],
-            "seconds": (at - sent[0]).total_seconds(),
-            report["score"]: {
-                name: site["test"]["scores"][report["score"]] for name, site in each["sites"].items() if site["test"]
-            },
+            "aggregate": each.received_aggregate,
+            "seconds": at - sent[0],
+            view.score: {site: part.test.scores[view.score] for site, part in each.sites.items() if part.test},
         }
-        for at, each in zip(sent, report["rounds"], strict=True)
+        for at, each in zip(sent, view.rounds, strict=True)
     ]
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
 Answer = TypeVar("Answer")
+State = TypeVar("State")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
 """Whose work directory it is that holds a file of this name."""
@@ -241,9 +243,7 @@ def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return AS_JSON(click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command))
 
 
-def show_status(
-    look: Callable[[], dict[str, Any]], text: Callable[[dict[str, Any]], str], *, as_json: bool, watch: bool
-) -> None:
+def show_status(look: Callable[[], State], text: Callable[[State], str], *, as_json: bool, watch: bool) -> None:
     """Print where things stand, as JSON or in words; with ``watch`` again and again.
 
     A terminal is cleared between two looks; elsewhere an empty line parts them, and JSON is one line each. Ctrl-C
@@ -256,9 +256,7 @@ def show_status(
             raise
 
 
-def _show(
-    look: Callable[[], dict[str, Any]], text: Callable[[dict[str, Any]], str], *, as_json: bool, watch: bool
-) -> None:
+def _show(look: Callable[[], State], text: Callable[[State], str], *, as_json: bool, watch: bool) -> None:
     looks = 0
     while True:
         state = look()
@@ -267,7 +265,7 @@ def _show(
         elif not as_json and watch:
             click.clear()
         looks += 1
-        say(json.dumps(state, indent=None if watch else 2) if as_json else text(state))
+        say(json.dumps(state, indent=None if watch else 2, default=asdict) if as_json else text(state))
         if not watch:
             return
         time.sleep(WATCHED_EVERY_S)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_it_says_what_status_says(run: Played, store: RunStore, work: Path) -> N
     with serving(work, "127.0.0.1", 0) as url:
         found = state_at(url)
     assert found["problem"] is None
-    assert found["run"]["overview"] | {"now": None} == overview(work) | {"now": None}
+    assert found["run"]["overview"] | {"now": None} == asdict(overview(work)) | {"now": None}
     began = found["run"]["about"].pop("began")
     assert began == found["run"]["rounds"][-1]["began"] and began is not None
     assert found["run"]["about"] == {"federation": "retina", "task": "octa_segmentation", "method": "mean"}
@@ -152,22 +153,22 @@ def test_estimates_come_from_the_past_alone_and_only_while_time_counts(
     run.offer_and_consent()
     with work_lock(work):
         answered_round(run, store, 1, 0.5)
-        assert overview(work)["expected_end"] is None  # nothing was measured yet
+        assert overview(work).expected_end is None  # nothing was measured yet
         verdict(store, 1, "too low")
         store.ask(2, ("north",), ("north",))
         run.send("round", 2, {names.ROUND_CONFIGURATION: b"a: 1\n", names.GLOBAL_MODEL: run.model(0.5)}, "consent")
         said = overview(work)
-        assert said["expected_end"] >= said["now"]
-        assert said["sites"]["north"]["expected"] and said["sites"]["south"]["expected"] is None
+        assert said.expected_end and said.expected_end >= said.now
+        assert said.sites["north"].expected and said.sites["south"].expected is None
         folder_sync = work / "sites" / "north" / names.STATUS
         run.heartbeat.beat("paused", run.site, now=True)
         folder_sync.write_bytes((run.drop / names.STATUS).read_bytes())
-        assert overview(work)["sites"]["north"]["expected"] is None, "the site is paused"
+        assert overview(work).sites["north"].expected is None, "the site is paused"
         folder_sync.unlink()
         store.pause()
-        assert overview(work)["expected_end"] is None and overview(work)["sites"]["north"]["expected"] is None
+        assert overview(work).expected_end is None and overview(work).sites["north"].expected is None
         store.resume()
-    assert overview(work)["expected_end"] is None  # no daemon runs
+    assert overview(work).expected_end is None  # no daemon runs
 
 
 def test_every_task_has_its_score_said() -> None:

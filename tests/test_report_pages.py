@@ -27,6 +27,7 @@ from aggregator.report.meanings import meanings
 from aggregator.report.site_figures import curves
 from aggregator.report.tables import SHOWN_ROWS, Table, as_in_papers, of_heldout
 from aggregator.report.timeline import timeline
+from aggregator.run_view import Bytes, Part
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.errors import DataError
@@ -45,9 +46,11 @@ from shared.learning.probe import probe_score
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import sharing
 from shared.learning.training import evaluate
+from tests import views
 from tests.federation.running import run_configuration, staging_run, write_data
 from tests.played import RUN, TENSORS, Played, ended_run
 from tests.test_report import report
+from tests.views import view_of_rounds
 
 SECTIONS = ("curves", "scores", "sites-uncertainty", "heldout", "decisions", "time", "sites", "configuration")
 ALWAYS = {"scores", "all-scores-test", "all-scores-validation", "verdicts", "bytes", "sites"}
@@ -397,17 +400,8 @@ def test_one_class_and_one_kind_of_answer_have_no_curve(grading: tuple[Path, Run
 # --- the parts ---------------------------------------------------------------------------------------------
 
 
-def entry(asked: str | None, answered: str | None, settled: str | None) -> dict[str, Any]:
-    return {"asked": asked, "answered": answered, "settled": settled, "bytes": {"down": 1, "up": None}}
-
-
-def document_of(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    sites = sorted({site for each in rounds for site in each})
-    listed = [
-        {"round": number, "received_aggregate": number - 1, "sites": each} for number, each in enumerate(rounds, 1)
-    ]
-    configuration = {"sites": sites, "round_deadline_hours": 1.0}
-    return {"configuration": configuration, "rounds": listed, "score": "dice_mean"}
+def entry(asked: str | None, answered: str | None, settled: str | None) -> Part:
+    return Part(asked=asked, answered=answered, settled=settled, bytes=Bytes(1, None))
 
 
 def cells(figure: Figure, column: str) -> list[Any]:
@@ -417,35 +411,29 @@ def cells(figure: Figure, column: str) -> list[Any]:
 
 def test_who_waited_for_whom() -> None:
     north, south = entry(f"{NOON}00Z", f"{NOON}20Z", f"{NOON}50Z"), entry(f"{NOON}00Z", f"{NOON}40Z", f"{NOON}50Z")
-    figure = timeline(document_of([{"north": north, "south": south}]))
+    figure = timeline(view_of_rounds([{"north": north, "south": south}]))
     assert cells(figure, "waited for") == ["south", None]
     assert cells(figure, "seconds to answer") == [20, 40]
     assert cells(figure, "seconds until settled") == [30, 10]
     north, south = entry(f"{NOON}00Z", f"{NOON}20Z", None), entry(f"{NOON}00Z", None, None)
-    silent = timeline(document_of([{"north": north, "south": south}]))
+    silent = timeline(view_of_rounds([{"north": north, "south": south}]))
     assert cells(silent, "waited for") == ["south", None]
     assert cells(silent, "seconds to answer") == [20, None]
-    assert timeline(document_of([{"north": entry(None, None, None)}])).why_none == "no site was asked yet"
+    assert timeline(view_of_rounds([{"north": entry(None, None, None)}])).why_none == "no site was asked yet"
 
 
 @pytest.mark.parametrize("settled", [None, f"{NOON}50Z"])
 def test_a_clock_that_is_years_ahead_stretches_nothing(settled: str | None) -> None:
     ahead, right = (entry(f"{NOON}00Z", answered, settled) for answered in ("2999-01-01T00:00:00Z", f"{NOON}40Z"))
     seconds = 50.0 if settled else 40.0
-    assert f"over {seconds} seconds" in timeline(document_of([{"north": ahead, "south": right}])).alt
+    assert f"over {seconds} seconds" in timeline(view_of_rounds([{"north": ahead, "south": right}])).alt
 
 
 def test_scores_as_in_papers() -> None:
-    def found(**scores: float | None) -> dict[str, Any]:
-        return {"test": {"images": "10", "loss": 1.0, "scores": scores}}
-
-    rounds = [
-        {
-            "a": found(auroc=0.2, dice_mean=0.5, dice_std=0.1, referral_share_90=0.5, referral_share_95=0.5),
-            "b": found(auroc=None, dice_mean=0.7, dice_std=0.0),
-        }
-    ]
-    table = as_in_papers(document_of(rounds), 0, "test")
+    some = views.row(auroc=0.2, dice_mean=0.5, dice_std=0.1, referral_share_90=0.5, referral_share_95=0.5)
+    fewer = views.row(auroc=None, dice_mean=0.7, dice_std=0.0)
+    view = view_of_rounds([{"a": Part(test=some), "b": Part(test=fewer)}])
+    table = as_in_papers(view, 0, "test")
     assert table.header == ("score", "a", "b", "mean over sites")
     assert [[cell.text for cell in each] for each in table.shown] == [
         ["images", "10", "10", "–"],
@@ -460,16 +448,17 @@ def test_scores_as_in_papers() -> None:
         "dice is the main score", "dice", "loss", "auroc", "referral_share_P"
     ]  # fmt: skip
     assert "in a site's column the standard deviation over its images" in table.caption
-    assert as_in_papers(document_of(rounds), 7, "test").rows == []
+    assert as_in_papers(view, 7, "test").rows == []
 
 
 def test_a_mean_over_other_sites_than_before_is_said_to_be_so() -> None:
-    def told_by(*sites: str) -> dict[str, Any]:
-        row = {"images": "10", "loss": 1.0, "scores": {"dice_mean": 0.5}}
-        return {site: dict.fromkeys(("validation", "test"), row if site in sites else None) for site in "ab"}
+    told = views.row(dice_mean=0.5)
+
+    def told_by(*sites: str) -> dict[str, Part]:
+        return {site: Part(told, told) if site in sites else Part() for site in "ab"}
 
     for others, is_said in ((("a", "b"), False), (("b",), True)):
-        for figure in curves(document_of([told_by("a", "b"), told_by(), told_by(*others)])):
+        for figure in curves(view_of_rounds([told_by("a", "b"), told_by(), told_by(*others)])):
             assert ("not the same ones for each aggregate" in figure.caption) == is_said
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from aggregator.dashboard.state import page_state
-from aggregator.overview import overview, overview_text
+from aggregator.overview import Overview, overview, overview_text
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.folder.lock import work_lock
 from tests.played import RUN
@@ -132,19 +132,19 @@ def check(run: Staged, *, is_at_work: bool) -> None:
         patch.setattr(time, "time", lambda: now)  # how long ago something was heard is said by it
         files, said, page = Files(run), overview(run.work), page_state(run.work)
     assert page["problem"] is None
-    assert page["run"]["overview"] == said
+    assert page["run"]["overview"] == asdict(said)
     assert overview_text(said)
     rounds = run.store.configuration().rounds
-    assert (said["run"], said["running"], said["rounds"]) == (RUN, is_at_work, rounds)
-    assert said["round"] == min(files.newest, rounds)
-    assert said["is_closing_round"] == (files.newest > rounds)
+    assert (said.run, said.running, said.rounds) == (RUN, is_at_work, rounds)
+    assert said.round == min(files.newest, rounds)
+    assert said.is_closing_round == (files.newest > rounds)
     check_state(files, said)
-    if said["expected_end"] is not None:
+    if said.expected_end is not None:
         assert is_at_work and files.newest > 1
     for site in SITES:
         check_site(files, site, said)
     check_rounds(files, rounds, page["run"]["rounds"])
-    if not said["waits_for"] and said["state"] == "open" and is_settled(run):
+    if not said.waits_for and said.state == "open" and is_settled(run):
         raise AssertionError(f"nobody is waited for, and nothing can be done: {said}")
 
 
@@ -156,24 +156,24 @@ def is_settled(run: Staged) -> bool:
     return not fresh.decide()
 
 
-def check_state(files: Files, said: dict[str, Any]) -> None:
+def check_state(files: Files, said: Overview) -> None:
     """The run's state, and who is waited for."""
-    waits_for = set(said["waits_for"])
+    waits_for = set(said.waits_for)
     if files.card or files.aborted:
         lacking = {site for site in SITES if files.lacks(site)}
         assert lacking <= waits_for  # what is in a folder may not be noted yet, never the other way round
-        assert said["state"] == ("aborted" if files.aborted else "ending" if waits_for else "ended")
-        assert said["final_model"] is None if files.aborted else Path(said["final_model"]).exists()
+        assert said.state == ("aborted" if files.aborted else "ending" if waits_for else "ended")
+        assert said.final_model is None if files.aborted else Path(said.final_model or "").is_file()
         return
     assert waits_for == files.owing()
-    assert said["final_model"] is None
+    assert said.final_model is None
     state = "being closed" if files.stop else "paused" if files.pause else "open"
-    assert said["state"] == state
+    assert said.state == state
 
 
-def check_site(files: Files, site: str, said: dict[str, Any]) -> None:
+def check_site(files: Files, site: str, said: Overview) -> None:
     """What is said of one site."""
-    phase, update = said["sites"][site]["phase"], MessageRef("update", RUN, files.newest)
+    phase, update = said.sites[site].phase, MessageRef("update", RUN, files.newest)
     if phase.startswith("works on"):
         assert files.there(site, MessageRef("round", RUN, files.newest)) and site in files.asked(files.newest)
         assert files.newest not in files.closed
@@ -201,12 +201,12 @@ def check_site(files: Files, site: str, said: dict[str, Any]) -> None:
     if phase.startswith("declined"):
         assert files.here(site, MessageRef("consent", RUN)) and not files.agreed(site)
     verdicts = [number for number in sorted(files.closed) if site in files.closed[number]["verdicts"]]
-    last = said["sites"][site]["last_verdict"]
+    last = said.sites[site].last_verdict
     if not verdicts:
         assert last is None
         return
     verdict = files.closed[verdicts[-1]]["verdicts"][site]
-    which = f"round {verdicts[-1]}" if verdicts[-1] <= said["rounds"] else "the closing round"
+    which = f"round {verdicts[-1]}" if verdicts[-1] <= said.rounds else "the closing round"
     assert last == f"{which}: {verdict['status']}, {verdict['reason']}"
 
 
@@ -317,7 +317,7 @@ def test_at_any_moment(plan: Plan) -> None:
                 except Died:
                     run.restart()
             check(run, is_at_work=plan.is_at_work)
-            assert overview(run.work)["state"] in ("ended", "aborted")
+            assert overview(run.work).state in ("ended", "aborted")
 
 
 def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

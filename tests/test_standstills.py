@@ -39,7 +39,7 @@ def troubles(run: Played) -> list[str]:
     work = run.drop.parent / "aggregator"
     state = overview(work)
     told = [line.removeprefix("trouble: ") for line in overview_text(state).splitlines() if line.startswith("trouble:")]
-    assert told == state["trouble"] == page_state(work)["run"]["overview"]["trouble"]
+    assert told == state.trouble == page_state(work)["run"]["overview"]["trouble"]
     return told
 
 

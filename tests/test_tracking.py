@@ -14,7 +14,7 @@ import pytest
 
 from aggregator import tracking
 from aggregator.configuration import AggregatorConfiguration, Tracking
-from aggregator.report import rounds_report
+from aggregator.run_view import view_run
 from aggregator.setup import initialise
 from aggregator.sinks import Mlflow, Settled
 from aggregator.store import RunStore
@@ -33,7 +33,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunStore]:
 
 @pytest.fixture
 def rounds(ended: tuple[Path, RunStore]) -> list[Settled]:
-    return [tracking.settled(each) for each in rounds_report(*ended)]
+    return [tracking.settled(each) for each in view_run(*ended).rounds]
 
 
 def expected(rounds: Sequence[Settled]) -> list[tuple[str, int, float]]:

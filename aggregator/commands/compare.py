@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from aggregator.commands import WORK
-from aggregator.comparison import compare_runs, comparison_text
+from aggregator.comparison import comparison_text, settings_that_differ, summary_of
 from aggregator.launched import find_run, runs_here
+from aggregator.run_view import view_run
 from shared.commands import AS_JSON, say
 from shared.errors import ConfigurationError
 
@@ -21,5 +23,9 @@ from shared.errors import ConfigurationError
 def command(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
     if len(set(runs)) < max(len(runs), 2):
         raise ConfigurationError([f"compare: {' '.join(runs)}: name two runs or more, each once; {runs_here(work)}"])
-    found = compare_runs(work, [find_run(work, run) for run in runs])
-    say(json.dumps(found, indent=2) if as_json else comparison_text(found), nl=as_json)
+    views = [view_run(work, find_run(work, run)) for run in runs]
+    if as_json:
+        summaries = {view.run: asdict(summary_of(view)) for view in views}
+        say(json.dumps({"differing": settings_that_differ(views), "runs": summaries}, indent=2))
+    else:
+        say(comparison_text(views), nl=False)

@@ -12,8 +12,9 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.launched import find_run
-from aggregator.report import report_text, run_report
+from aggregator.report import document, find_model, report_text
 from aggregator.report.page import write_pages
+from aggregator.run_view import view_run
 from shared.commands import say
 from shared.errors import ConfigurationError
 from shared.folder.durable import write_file
@@ -41,8 +42,12 @@ def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Pat
         return
     if output is not None and not output.parent.is_dir():
         raise ConfigurationError([f"{output}: there is no folder {output.parent}; make it, or name another file"])
-    found = run_report(work, find_run(work, run))
-    text = json.dumps(found, indent=2) + "\n" if as_json else report_text(found, found["score"], found["score"])
+    view = view_run(work, find_run(work, run))
+    model = find_model(work, view.configuration)
+    if as_json:
+        text = json.dumps(document(view, model), indent=2) + "\n"
+    else:
+        text = report_text(view, model, view.score, view.score)
     if output is None:
         say(text, nl=False)
     else:

@@ -1,35 +1,24 @@
-"""All that the page shows, as plain values: what ``status`` says, and beside it rounds, curves and the log's end."""
+"""All that the page shows: what ``status`` says, and beside it rounds, curves and the log's end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from aggregator.estimates import round_began
-from aggregator.overview import Reading, overview_of, read_newest_run
-from aggregator.results import received_model_rows
+from aggregator.overview import SiteOverview, overview_of, read_newest_run
+from aggregator.run_view import Reading, Round, RunView, view_of
 from shared.durations import duration_text
 from shared.errors import DropfedError
 from shared.escaping import escape
 from shared.exchange.names import MessageRef
-from shared.exchange.records.messages import status_text
 from shared.exchange.records.run import round_name
 from shared.exchange.records.values import now_text, time_text
-from shared.exchange.records.verdicts import Verdict
-from shared.exchange.tables import MetricsRow
 from shared.folder.durable import disk_trouble
-from shared.folder.meter import Transfer, transfer_text
-from shared.learning.choice import validation_means
-from shared.learning.tasks import SELECTION_SCORES
+from shared.folder.meter import transfer_text
 
 logger = logging.getLogger(__name__)
-
-Document = dict[str, Any]
-Rows = Mapping[int, Mapping[str, MetricsRow]]
-"""By aggregate, by site."""
 
 ROUNDS_SHOWN = 20  # the newest; the report has all
 LOG_LINES = 200
@@ -37,9 +26,12 @@ LOG_BYTES = 256 << 10  # read from the log's end; more than 200 lines usually ha
 LOG_LINE_CHARACTERS = 2000
 
 
-def page_state(work: Path) -> Document:
-    """Where the newest run stands; ``problem`` says in one sentence why that is not known, if so. Never raises."""
-    state: Document = {"now": now_text(), "problem": None, "run": None, "log": []}
+def page_state(work: Path) -> dict[str, Any]:
+    """Return all that the page shows, for its script; ``problem`` says in a sentence why the run is not known, if so.
+
+    Never raises.
+    """
+    state: dict[str, Any] = {"now": now_text(), "problem": None, "run": None, "log": []}
     try:
         state["log"] = log_end(work / "log.txt")
         state["run"] = read_newest_run(work, _run)
@@ -53,122 +45,80 @@ def page_state(work: Path) -> Document:
     return state
 
 
-def _run(reading: Reading) -> Document:
-    overview = overview_of(reading)
-    rows = received_model_rows(reading.store, reading.channels, "validation")
+def _run(reading: Reading) -> dict[str, Any]:
+    view, run = view_of(reading), reading.run
+    overview = overview_of(reading, view)
     return {
-        "overview": overview,
-        "about": _about(reading),
-        "words": {name: _words(site, _score(reading, rows, name)) for name, site in overview["sites"].items()},
-        "rounds": _rounds(reading),
-        "curves": _curves(reading, rows),
+        "overview": asdict(overview),
+        "about": {
+            "federation": next((ledger.peer.federation for ledger in reading.ledgers.values()), None),
+            "task": run.task,
+            "method": run.method,
+            "began": _time(view.rounds[0].began) if view.rounds else None,
+        },
+        "words": {name: _words(site, _score(view, name)) for name, site in overview.sites.items()},
+        "rounds": [_round(reading, each) for each in reversed(view.rounds[-ROUNDS_SHOWN:])],
+        "curves": [curve for name in (view.score, "loss") if (curve := _curve(view, name))],
     }
 
 
-def _about(reading: Reading) -> Document:
-    """What run this is; the federation as its sites know it, none before the first is enrolled."""
-    run = reading.run
-    began = round_began(reading.channels, run.run, 1)
-    return {
-        "federation": next((channel.peer.federation for channel in reading.channels.values()), None),
-        "task": run.task,
-        "method": run.method,
-        "began": None if began is None else time_text(began),
-    }
-
-
-def _score(reading: Reading, rows: Rows, site: str) -> str | None:
+def _score(view: RunView, site: str) -> str | None:
     """How well the chosen model does at a site, in words; None before one is chosen, or where it was not told."""
-    card = reading.store.card()
-    row = rows.get(card.chosen_round, {}).get(site) if card else None
-    if card is None or row is None or (value := row.scores.get(card.score_name)) is None:
-        return None
-    return f"{card.score_name} {value:.3f}, the chosen model on its validation images"
+    part = view.receivers(view.card.chosen_round).get(site) if view.card else None
+    value = part.validation.scores.get(view.score) if part and part.validation else None
+    return None if value is None else f"{view.score} {value:.3f}, the chosen model on its validation images"
 
 
-def _words(site: Document, score: str | None) -> Document:
+def _words(site: SiteOverview, score: str | None) -> dict[str, str | None]:
     """What of a site's state people read in words."""
-    heartbeat, transfer = site["heartbeat"], site["transfer"]
+    beat = site.heartbeat
     return {
-        "says": status_text(heartbeat) if heartbeat else None,
-        "heard": f"{duration_text(heartbeat['age_s'])} ago" if heartbeat else None,
-        "transfer": transfer_text(Transfer(**transfer)) if transfer else None,
+        "says": beat.text if beat else None,
+        "heard": f"{duration_text(beat.age_s)} ago" if beat else None,
+        "transfer": transfer_text(site.transfer) if site.transfer else None,
         "score": score,
     }
 
 
-# --- rounds --------------------------------------------------------------------------------------------------------
-
-
-def _rounds(reading: Reading) -> list[Document]:
-    """The newest rounds, newest first."""
-    store, run = reading.store, reading.run
-    shown = range(store.round_no, max(0, store.round_no - ROUNDS_SHOWN), -1)
-    rounds = []
-    for round_no in shown:
-        began = round_began(reading.channels, run.run, round_no)
-        verdicts = store.verdicts(round_no)
-        settled = _settled(reading, round_no) if verdicts is not None else None
-        rounds.append(
-            {
-                "name": round_name(run, round_no),
-                "began": None if began is None else time_text(began),
-                "took": None if began is None or settled is None else duration_text(settled - began),
-                "sites": {
-                    site: _part(reading, round_no, site, (verdicts or {}).get(site))
-                    for site in store.participants(round_no)
-                },
+def _round(reading: Reading, found: Round) -> dict[str, Any]:
+    """A round, and what came of each site's part in it: the verdict, or how far the round is."""
+    began, settled, update = found.began, found.settled, MessageRef("update", reading.run.run, found.round)
+    has_answered = {site for site, ledger in reading.ledgers.items() if ledger.is_settled(update)}
+    return {
+        "name": round_name(reading.run, found.round),
+        "began": _time(began),
+        "took": duration_text(settled - began) if began and settled else None,
+        "sites": {
+            site: {
+                "status": part.status or ("answered" if site in has_answered else "asked"),
+                **{name: getattr(part, name) for name in ("score", "weight", "reason")},
             }
-        )
-    return rounds
-
-
-def _settled(reading: Reading, round_no: int) -> float | None:
-    """When the last verdict of a round was signed, in seconds since 1970."""
-    ref = MessageRef("verdict", reading.run.run, round_no)
-    signed = [message.manifest.created for channel in reading.channels.values() if (message := channel.message(ref))]
-    return max((datetime.fromisoformat(each).timestamp() for each in signed), default=None)
-
-
-def _part(reading: Reading, round_no: int, site: str, verdict: Verdict | None) -> Document:
-    """What came of a site's part in a round; the verdict, or how far the round is."""
-    if verdict is None:
-        channel = reading.channels.get(site)
-        has_answered = channel is not None and channel.is_settled(MessageRef("update", reading.run.run, round_no))
-        return {"status": "answered" if has_answered else "asked", "score": None, "weight": None, "reason": None}
-    return {
-        "status": verdict.status,
-        "score": None if verdict.score is None else float(verdict.score),
-        "weight": None if verdict.weight is None else float(verdict.weight),
-        "reason": verdict.reason,
+            for site, part in found.sites.items()
+        },
     }
 
 
-# --- curves --------------------------------------------------------------------------------------------------------
+def _curve(view: RunView, name: str) -> dict[str, Any] | None:
+    """One number of each aggregate on each site's validation images, of a score the mean too; None if none was told."""
+    aggregates: list[int] = []
+    means: list[float | None] = []
+    values: dict[str, list[float | None]] = {site: [] for site in view.configuration.sites}
+    for each in view.rounds:
+        rows = {site: part.validation for site, part in each.sites.items()}
+        told = {site: row.numbers.get(name) if (row := rows.get(site)) else None for site in values}
+        if any(value is not None for value in told.values()):
+            aggregates.append(each.received_aggregate)
+            mean = each.means["validation"].get(name)
+            means.append(_short(mean.alike if mean else None))
+            for site, value in told.items():
+                values[site].append(_short(value))
+    if not aggregates:
+        return None
+    return {"name": name, "aggregates": aggregates, "sites": values, "mean": means if name == view.score else None}
 
 
-def _curves(reading: Reading, rows: Rows) -> list[Document]:
-    """By aggregate: the score by which one is chosen, and the loss, on each site's validation images."""
-    curves = []
-    score = SELECTION_SCORES.get(reading.run.task)
-    if score is not None:
-        told = {of: {site: row.scores.get(score) for site, row in by_site.items()} for of, by_site in rows.items()}
-        curves.append(_curve(reading, score, told, validation_means(rows, score)))
-    losses = {of: {site: row.loss for site, row in by_site.items()} for of, by_site in rows.items()}
-    curves.append(_curve(reading, "loss", losses, {}))
-    return [curve for curve in curves if curve["aggregates"]]
-
-
-def _curve(
-    reading: Reading, name: str, told: Mapping[int, Mapping[str, float | None]], means: Mapping[int, float]
-) -> Document:
-    aggregates = [of for of in sorted(told) if any(value is not None for value in told[of].values())]
-    return {
-        "name": name,
-        "aggregates": aggregates,
-        "sites": {site: [_short(told[of].get(site)) for of in aggregates] for site in reading.run.sites},
-        "mean": [_short(means.get(of)) for of in aggregates] if means else None,
-    }
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else time_text(seconds)
 
 
 def _short(number: float | None) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.weights import check_tensors
+from shared.learning.cost import model_cost
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.metrics import dice, grading_scores
@@ -45,6 +46,24 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Model:
+    """What the aggregator's model costs, asked about one image or time series of this shape.
+
+    A head that stays at the sites is counted for the held-out images' classes; a site may have fewer or more.
+    """
+
+    image: list[int]
+    parameters: int
+    with_statistics: int
+    flops: int
+
+    @property
+    def operations(self) -> str:
+        """What one answer takes, in words."""
+        return f"{self.flops / 1e9:.3g} GFLOPs for one image of {' × '.join(map(str, self.image))}"
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """The aggregator's labelled images of a run's task, and what else a model needs to be asked about them."""
 
@@ -60,6 +79,11 @@ class HeldOut:
         return build_network(
             self.task, self.method, self.options, classes, run_seed=self.run.seed, is_private=is_private
         )
+
+    def model(self) -> Model:
+        """What the run's model costs, asked about the first image."""
+        image, _ = self.task.collate(self.images.samples[:1])
+        return Model(list(image.shape[1:]), **asdict(model_cost(self.untrained(), image)))
 
     @property
     def objective(self) -> Objective:
@@ -136,6 +160,20 @@ def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
     options = task.options(run.task_options)
     images = task.open_images(work / folder, options)
     return HeldOut(task, open_method(run.method, run.method_options), options, images, run)
+
+
+def find_heldout(work: Path, run: RunConfiguration) -> HeldOut | str:
+    """Return the held-out images of a run, or why there are none."""
+    try:
+        return open_heldout(work, run)
+    except (ConfigurationError, DataError) as error:
+        return str(error)
+
+
+def find_model(work: Path, run: RunConfiguration) -> Model | str:
+    """Return what a run's model costs, or why that is not known."""
+    heldout = find_heldout(work, run)
+    return heldout if isinstance(heldout, str) else heldout.model()
 
 
 def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
-from aggregator.overview import read_channels
 from aggregator.report.before_after import before_and_after
-from aggregator.report.document import Document, run_report
 from aggregator.report.figures import Figure
-from aggregator.report.heldout import Measured, measure, open_heldout
+from aggregator.report.heldout import HeldOut, Measured, Model, find_heldout, measure
 from aggregator.report.heldout_figures import heldout_figures
 from aggregator.report.site_figures import (
     curves,
@@ -36,13 +34,14 @@ from aggregator.report.tables import (
 )
 from aggregator.report.timeline import timeline
 from aggregator.results import best_so_far
+from aggregator.run_view import RECEIVED_SPLITS, Reading, RunView, open_run_files, view_of
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, DataError, RejectedError
+from shared.errors import DataError, RejectedError
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records.values import now_text
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS
+from shared.learning.outcome import chosen_text
 from shared.pages.render import render
 
 PAGE = "report.html"
@@ -70,24 +69,25 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
     What an earlier call wrote there is replaced; a figure that can no longer be drawn is removed.
 
     Raises:
-        ConfigurationError, ActionRequiredError: as for ``run_report``.
+        DropfedError: as for ``view_run``.
     """
-    document = run_report(work, store)
-    run = store.configuration()
-    aggregate = _aggregate(work, store, document)
-    measured = _measured(work, store, aggregate)
-    sections = _sections(document, aggregate, measured)
+    reading = open_run_files(work, store)
+    view, run, configuration = view_of(reading), reading.run, read_configuration(work)
+    aggregate, heldout = _aggregate(reading, view), find_heldout(work, run)
+    prepare_compute(EXACT, configuration.threads)
+    model = heldout if isinstance(heldout, str) else heldout.model()
+    measured = heldout if isinstance(heldout, str) else _measured(heldout, store, aggregate)
     return write_sections(
         folder,
-        sections,
-        others=[every_score(document)],
+        _sections(view, aggregate, measured),
+        others=[every_score(view)],
         title=f"Run {run.run}",
-        state=_state(document),
+        state=_state(view),
         facts=[
-            ("Federation", read_configuration(work).federation),
-            ("Ran", _ran(document)),
-            ("Page made", _to_the_minute(now_text())),
-            *_facts(document, measured),
+            ("Federation", configuration.federation),
+            ("Ran", _ran(view)),
+            ("Page made", _to_the_minute(time.time())),
+            *_facts(view, model, measured),
         ],
         configuration=dump_yaml(run).decode().splitlines(),
     )
@@ -125,70 +125,71 @@ def _write_figure(folder: Path, figure: Figure) -> None:
             write_file(path, content)
 
 
-def _aggregate(work: Path, store: RunStore, document: Document) -> int:
+def _aggregate(reading: Reading, view: RunView) -> int:
     """The aggregate that the page looks at closely: the chosen one, or the one that would be chosen now."""
-    if document["chosen"]:
-        return int(document["chosen"]["aggregate"])
-    if not any(store.aggregate_path(number).exists() for number in range(store.round_no + 1)):
+    if view.card:
+        return view.card.chosen_round
+    if not any(reading.store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):
         return 0
-    return best_so_far(store, read_channels(work, document["configuration"]["sites"]), document["score"])
+    return best_so_far(reading.store, reading.ledgers, view.score)
 
 
-def _measured(work: Path, store: RunStore, aggregate: int) -> Measured | str:
+def _measured(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured | str:
     """What the aggregate says of the held-out images, or why that is not known."""
     try:
-        prepare_compute(EXACT, read_configuration(work).threads)
-        return measure(open_heldout(work, store.configuration()), store, aggregate)
-    except (ConfigurationError, DataError, RejectedError) as error:
+        return measure(heldout, store, aggregate)
+    except (DataError, RejectedError) as error:
         return str(error)
 
 
 # --- what the page says ------------------------------------------------------------------------------------
 
 
-def _sections(document: Document, aggregate: int, measured: Measured | str) -> list[Section]:
-    chosen = "the chosen aggregate" if document["chosen"] else "the best aggregate so far"
-    looked_at = f"{chosen}, that of round {aggregate}"
+def _sections(view: RunView, aggregate: int, measured: Measured | str) -> list[Section]:
+    looked_at = f"{'the chosen aggregate' if view.card else 'the best aggregate so far'}, that of round {aggregate}"
     grades = any(
-        name.startswith(OF_CLASS) for each in document["rounds"] for found in each["sites"].values()
-        for split in ("validation", "test") if found[split] for name in found[split]["scores"]
-    )  # fmt: skip
-    by_class = [of_classes(document, aggregate, split) for split in ("validation", "test")] if grades else []
-    score = document["score"]
-    tables = [before_and_after(document, score, score_title(score))] if document["chosen"] else []
+        name.startswith(OF_CLASS)
+        for *_, part in view.parts()
+        for split in RECEIVED_SPLITS
+        if (row := part.row(split))
+        for name in row.scores
+    )
+    by_class = [of_classes(view, aggregate, split) for split in RECEIVED_SPLITS] if grades else []
+    title = score_title(view.score)
+    before = [before_and_after(view, view.card.chosen_round, view.score, title)] if view.card else []
     return [
-        *([Section("before-after", "Before and after", tables=tables)] if tables else []),
-        Section("curves", "Scores at the sites", [_HOW_TOLD], figures=curves(document)),
+        *([Section("before-after", "Before and after", tables=before)] if before else []),
+        Section("curves", "Scores at the sites", [_HOW_TOLD], figures=curves(view)),
         Section(
             "scores",
             "All scores",
             [f"Of {looked_at}, on the images of each site. {_WORDS}"],
-            tables=[as_in_papers(document, aggregate, "test")],
-            folded=[as_in_papers(document, aggregate, "validation")],
+            tables=[as_in_papers(view, aggregate, "test")],
+            folded=[as_in_papers(view, aggregate, "validation")],
             figures=by_class,
         ),
         Section(
             "sites-uncertainty",
             "Does uncertainty predict errors?",
             [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
-            figures=[selective(document, aggregate, "test"), uncertainty_of_predictions(document, aggregate, "test")],
+            figures=[selective(view, aggregate, "test"), uncertainty_of_predictions(view, aggregate, "test")],
         ),
-        _heldout_section(measured, looked_at, score),
+        _heldout_section(measured, looked_at, view.score),
         Section(
             "decisions",
             "Tolerance, θ and weights",
-            [_counted(document)],
-            folded=[verdicts(document)],
-            figures=[tolerance(document), *thetas_and_weights(document)],
+            [_counted(view)],
+            folded=[verdicts(view)],
+            figures=[tolerance(view), *thetas_and_weights(view)],
         ),
         Section(
             "time",
             "Time and bytes",
             ["Bytes are those of the messages once, manifests included; what was sent again after a cut comes on top."],
-            tables=[bytes_by_site(document)],
-            figures=[timeline(document)],
+            tables=[bytes_by_site(view)],
+            figures=[timeline(view)],
         ),
-        Section("sites", "Sites", tables=[people(document)]),
+        Section("sites", "Sites", tables=[people(view)]),
     ]
 
 
@@ -209,11 +210,9 @@ _PROBED = (
 )
 
 
-def _counted(document: Document) -> str:
+def _counted(view: RunView) -> str:
     """What became of the answers, in a sentence."""
-    statuses = Counter(found["status"] for each in document["rounds"] for found in each["sites"].values())
-    del statuses[None]
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    counts = ", ".join(f"{count} {status}" for status, count in view.verdicts().most_common())
     return f"Verdicts: {counts}." if counts else "No verdict was given yet."
 
 
@@ -231,48 +230,44 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
     return Section("heldout", title, paragraphs, folded=[table], figures=heldout_figures(measured))
 
 
-def _state(document: Document) -> str:
-    run, chosen, outcome = document["configuration"], document["chosen"], document["outcome"]
-    if outcome:
-        said = [outcome["text"], *([f"chosen: {chosen['model']} ({chosen['reason']})"] if chosen else [])]
+def _state(view: RunView) -> str:
+    if view.outcome:
+        said = [view.outcome.text, *([f"chosen: {chosen_text(view.card)} ({view.card.reason})"] if view.card else [])]
         text = ". ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said) + "."
-        return text.replace(document["score"], score_title(document["score"]))
-    if not document["rounds"]:
+        return text.replace(view.score, score_title(view.score))
+    if not view.rounds:
         return "No round was opened yet."
-    return f"Goes on: round {document['rounds'][-1]['round']} of {run['rounds'] + 1}, the closing one counted."
+    return f"Goes on: round {view.rounds[-1].round} of {view.configuration.rounds + 1}, the closing one counted."
 
 
-def _ran(document: Document) -> str:
+def _ran(view: RunView) -> str:
     """From when to when the run has asked and settled, by the aggregator's clock."""
-    found = [of_site for each in document["rounds"] for of_site in each["sites"].values()]
-    begun = min((of_site["asked"] for of_site in found if of_site["asked"]), default=None)
+    begun = min((began for each in view.rounds if (began := each.began)), default=None)
     if begun is None:
         return "no round was opened yet"
-    settled = max((of_site["settled"] for of_site in found if of_site["settled"]), default=None)
-    until = _to_the_minute(settled) if settled and document["is_over"] else "now"
-    return f"{_to_the_minute(begun)} to {until}"
+    settled = max((settled for each in view.rounds if (settled := each.settled)), default=None)
+    return f"{_to_the_minute(begun)} to {_to_the_minute(settled) if settled and view.is_over else 'now'}"
 
 
-def _to_the_minute(time: str) -> str:
-    """A time of a record, for people."""
-    return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M} UTC"
+def _to_the_minute(seconds: float) -> str:
+    """A time since 1970, for people."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _facts(document: Document, measured: Measured | str) -> list[tuple[str, str]]:
-    run, chosen, model = document["configuration"], document["chosen"], document["cost"]["model"]
-    agreed = sum(found["agrees"] is True for found in document["sites"].values())
+def _facts(view: RunView, model: Model | str, measured: Measured | str) -> list[tuple[str, str]]:
+    run, card = view.configuration, view.card
+    agreed = sum(said.agrees is True for said in view.sites.values())
     facts = [
-        ("Task and method", f"{run['task']} by {run['method']}"),
-        ("Sites", f"{len(run['sites'])} invited, {agreed} agreed"),
-        ("Rounds", f"{sum(each['trains'] for each in document['rounds'])} of {run['rounds']} opened for training"),
+        ("Task and method", f"{run.task} by {run.method}"),
+        ("Sites", f"{len(run.sites)} invited, {agreed} agreed"),
+        ("Rounds", f"{sum(each.trains for each in view.rounds)} of {run.rounds} opened for training"),
     ]
-    if chosen and (mean := chosen["validation"].get(str(chosen["aggregate"]))) is not None:
-        facts.append((f"Mean validation {score_title(chosen['score'])}", short(mean)))
+    if card and (mean := card.validation.get(str(card.chosen_round))) is not None:
+        facts.append((f"Mean validation {score_title(card.score_name)}", short(float(mean))))
     if isinstance(measured, Measured):
         facts.append(("Held-out images", f"{measured.images}, classes: {', '.join(measured.classes)}"))
-    if model:
-        size = " × ".join(map(str, model["image"]))
-        facts.append(("Model", f"{model['parameters']:,} parameters; {model['flops'] / 1e9:.3g} GFLOPs for {size}"))
+    if isinstance(model, Model):
+        facts.append(("Model", f"{model.parameters:,} parameters; {model.operations}"))
     else:
-        facts.append(("Model", f"not known: {document['cost']['why_no_model']}"))
+        facts.append(("Model", f"not known: {model}"))
     return facts

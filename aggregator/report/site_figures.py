@@ -1,4 +1,4 @@
-"""Figures of what the sites told and of what the aggregator decided: all from the report's document."""
+"""Figures of what the sites told and of what the aggregator decided: all from the run's view."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from aggregator.report.document import RECEIVED_SPLITS, Document
 from aggregator.report.figures import BLUE, GREEN, ORANGE, SOFT, Figure, Words, label, lines, panel, shares
 from aggregator.report.tables import (
     Cell,
@@ -16,12 +15,12 @@ from aggregator.report.tables import (
     by_aggregate,
     is_number,
     number,
-    of_aggregate,
     of_rounds,
     score_title,
     told,
 )
-from shared.exchange.tables import is_declared
+from aggregator.run_view import RECEIVED_SPLITS, RunView
+from shared.exchange.tables import Split, is_declared
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
 from shared.plurals import pluralize
 
@@ -29,9 +28,9 @@ _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREE
 """How a model is marked of which this became."""
 
 
-def curves(document: Document) -> list[Figure]:
+def curves(view: RunView) -> list[Figure]:
     """The main score and the loss of each aggregate, on the sites' validation and test images."""
-    score = document["score"]
+    score = view.score
     title = score_title(score)
     figures = []
     for name, shown, up, limits in (
@@ -39,7 +38,7 @@ def curves(document: Document) -> list[Figure]:
         ("loss", "loss", "loss (nats)", (None, None)),
     ):
         for split in RECEIVED_SPLITS:
-            table = by_aggregate(document, split, name, shown)
+            table = by_aggregate(view, split, name, shown)
             reported_by = {tuple(is_number(cell) for cell in row[1:-1]) for row in table.rows if is_number(row[-1])}
             which = "the sites that reported it" + (
                 ", not the same ones for each aggregate" if len(reported_by) > 1 else ""
@@ -59,13 +58,12 @@ def curves(document: Document) -> list[Figure]:
     return figures
 
 
-def of_classes(document: Document, aggregate: int, split: str) -> Figure:
+def of_classes(view: RunView, aggregate: int, split: Split) -> Figure:
     """The share of each class that one aggregate gets right at each site."""
     name, title = f"classes-{split}", f"Right answers of each grade, {split} images"
-    found = of_aggregate(document, aggregate)
-    reported = [row for of_site in found.values() if (row := of_site[split])]
-    reported_scores = {key for row in reported for key in row["scores"]}
-    grades = sorted((key for key in reported_scores if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
+    found = view.receivers(aggregate)
+    reported = {key for part in found.values() if (row := part.row(split)) for key in row.scores}
+    grades = sorted((key for key in reported if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
     if not grades:
         return Figure(name, title, why_none="no site has told it for this aggregate")
     caption = (
@@ -93,10 +91,10 @@ def _lowest(rows: Sequence[Sequence[Cell]], header: Sequence[str]) -> str:
     return f"{'; '.join(said) or 'none told'}."
 
 
-def selective(document: Document, aggregate: int, split: str) -> Figure:
+def selective(view: RunView, aggregate: int, split: Split) -> Figure:
     """Each site's own accuracy without its most uncertain answers."""
-    found, sites = of_aggregate(document, aggregate), document["configuration"]["sites"]
-    ending = _ending(document)
+    found, sites = view.receivers(aggregate), view.configuration.sites
+    ending = _ending(view)
     names = {percent: f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS}
     names = {0: f"accuracy{ending}"} | names
     rows = [[percent, *(told(found.get(site), split, name) for site in sites)] for percent, name in names.items()]
@@ -111,11 +109,11 @@ def selective(document: Document, aggregate: int, split: str) -> Figure:
     )
 
 
-def uncertainty_of_predictions(document: Document, aggregate: int, split: str) -> Figure:
+def uncertainty_of_predictions(view: RunView, aggregate: int, split: Split) -> Figure:
     """Each site's mean uncertainty of right and of wrong answers."""
     name, title = f"uncertainty-sites-{split}", f"Mean u at the sites, {split} images"
-    found = of_aggregate(document, aggregate)
-    keys = [f"uncertainty_{which}{_ending(document)}" for which in ("right", "wrong")]
+    found = view.receivers(aggregate)
+    keys = [f"uncertainty_{which}{_ending(view)}" for which in ("right", "wrong")]
     rows: list[list[Cell]] = [[site, *(told(found[site], split, key) for key in keys)] for site in found]
     if not any(is_number(cell) for row in rows for cell in row[1:]):
         return Figure(name, title, why_none="no site has told it for this aggregate")
@@ -143,28 +141,22 @@ def uncertainty_of_predictions(document: Document, aggregate: int, split: str) -
 # --- what the aggregator decided ---------------------------------------------------------------------------
 
 
-def tolerance(document: Document) -> Figure:
+def tolerance(view: RunView) -> Figure:
     """The score of each site's model on the held-out set, round by round, beside the tolerance."""
     name, title = "tolerance", "Tolerance check"
     caption = "Score of each site's model on the aggregator's held-out images; a word: there is none"
-    table = of_rounds(document, "score", name, caption)
-    if document["configuration"]["tolerance"] is None:
+    table = of_rounds(view, "score", name, caption)
+    if view.configuration.tolerance is None:
         return Figure(name, title, why_none="models are not scored in this run")
     if not table.rows:
         return Figure(name, title, why_none="no model was scored yet")
-    sites = document["configuration"]["sites"]
-    levels = {
-        of_round["round"]: found["tolerance"]
-        for of_round in document["rounds"]
-        for found in of_round["sites"].values()
-        if found["tolerance"] is not None
-    }
+    sites = view.configuration.sites
+    levels = {of_round.round: part.tolerance for of_round, _, part in view.parts() if part.tolerance is not None}
     marks: dict[str, list[tuple[float, float]]] = {}
-    for of_round in document["rounds"]:
-        for site, found in of_round["sites"].items():
-            if found["score"] is not None:
-                aside = (sites.index(site) - (len(sites) - 1) / 2) * min(0.08, 0.5 / len(sites))
-                marks.setdefault(found["status"], []).append((of_round["round"] + aside, found["score"]))
+    for of_round, site, part in view.parts():
+        if part.status is not None and part.score is not None:
+            aside = (sites.index(site) - (len(sites) - 1) / 2) * min(0.08, 0.5 / len(sites))
+            marks.setdefault(part.status, []).append((of_round.round + aside, part.score))
 
     def draw(axes: Axes) -> None:
         edges = [*levels, max(levels) + 1]
@@ -193,9 +185,9 @@ def tolerance(document: Document) -> Figure:
     return panel(words, table, draw, settings)
 
 
-def thetas_and_weights(document: Document) -> list[Figure]:
+def thetas_and_weights(view: RunView) -> list[Figure]:
     """θ and each site's share of the mean, round by round."""
-    no_theta = f"the method {document['configuration']['method']} asks for no θ, or no round is closed yet"
+    no_theta = f"the method {view.configuration.method} asks for no θ, or no round is closed yet"
     theta = "From which uncertainty on a site's predictions are best held to be wrong"
     weight = "Each site's share of the round's mean"
     figures = []
@@ -203,15 +195,15 @@ def thetas_and_weights(document: Document) -> list[Figure]:
         ("theta", "θ", "θ (uncertainty)", theta, no_theta),
         ("weight", "Weights", "weight (share)", weight, "no round is closed yet"),
     ):
-        table = of_rounds(document, name, name, f"{caption}; a word: there is none")
+        table = of_rounds(view, name, name, f"{caption}; a word: there is none")
         caption_below = f"{caption}. A gap: the site had none in that round."
         figures.append(lines(title, caption_below, table, limits=(0, None), why_none=why, xlabel="round", ylabel=up))
     return figures
 
 
-def _ending(document: Document) -> str:
+def _ending(view: RunView) -> str:
     """What the names of scores end in: a segmentation's are means over images."""
-    return "_mean" if document["score"].endswith("_mean") else ""
+    return "_mean" if view.score.endswith("_mean") else ""
 
 
 def _said(cell: Cell) -> str:

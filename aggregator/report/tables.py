@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aggregator.report.document import RECEIVED_SPLITS, Document
 from aggregator.report.meanings import meanings
+from aggregator.run_view import Part, RunView
 from shared.escaping import escape
 from shared.exchange.records.values import decimal_text
+from shared.exchange.tables import Split
 from shared.learning.metrics import mean_and_std
 from shared.plurals import pluralize
 
@@ -148,61 +149,52 @@ def short(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-# --- of the document ---------------------------------------------------------------------------------------
+# --- of a run ----------------------------------------------------------------------------------------------
 
 
-def told(found: Document | None, split: str, name: str) -> Cell:
+def told(part: Part | None, split: Split, name: str) -> Cell:
     """One number of a site in a round, or why there is none.
 
     Args:
-        found: the document's entry of the site; None if it was not asked.
+        part: the site's; None if it was not asked.
         name: a column of ``metrics.csv``, or ``loss``.
     """
-    if found is None:
+    if part is None:
         return NOT_ASKED
-    row: Document | None = found[split]
-    if row is None:
+    if (row := part.row(split)) is None:
         return NO_ANSWER
-    scores: dict[str, float | None] = {"loss": row["loss"], **row["scores"]}
-    if name not in scores:
+    if name not in row.numbers:
         return NOT_SCORED
-    value = scores[name]
-    if value is not None:
-        return value
-    return NOT_REPORTED if row["images"].isdecimal() else WITHHELD
+    value = row.numbers[name]
+    return _why_none(row.images) if value is None else value
 
 
-def of_aggregate(document: Document, aggregate: int) -> dict[str, Document]:
-    """The document's entries of the sites that received an aggregate, in the order of the run's list."""
-    rounds: dict[int, dict[str, Document]] = {each["received_aggregate"]: each["sites"] for each in document["rounds"]}
-    found = rounds.get(aggregate, {})
-    return {site: found[site] for site in document["configuration"]["sites"] if site in found}
+def _why_none(images: str) -> Missing:
+    return NOT_REPORTED if images.isdecimal() else WITHHELD
 
 
-def by_aggregate(document: Document, split: str, name: str, title: str) -> Table:
+def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
     """One number of each aggregate at each site, and its mean over the sites that reported it."""
-    sites = document["configuration"]["sites"]
+    sites = view.configuration.sites
     rows: list[list[Cell]] = []
-    for of_round in document["rounds"]:
-        cells = [told(of_round["sites"].get(site), split, name) for site in sites]
+    for of_round in view.rounds:
+        cells = [told(of_round.sites.get(site), split, name) for site in sites]
         if any(isinstance(cell, float) or cell in (WITHHELD, NOT_REPORTED) for cell in cells):
-            rows.append([of_round["received_aggregate"], *cells, _mean(cells)])
+            rows.append([of_round.received_aggregate, *cells, _mean(cells)])
     caption = f"{title} of the aggregate of each round on each site's {split} images"
     return Table(f"{name.replace('_', '-')}-{split}", caption, ("aggregate", *sites, "mean over sites"), rows)
 
 
-def as_in_papers(document: Document, aggregate: int, split: str) -> Table:
+def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     """Every score of one aggregate: sites as columns, scores as rows, with the standard deviation where it is known.
 
     The last column is the mean and the population standard deviation over the sites that told the score.
     """
-    sites, score = document["configuration"]["sites"], document["score"]
-    found = of_aggregate(document, aggregate)
-    names = {name for of_site in found.values() if of_site[split] for name in of_site[split]["scores"]}
-    rows: list[list[Cell]] = []
-    if names:
-        rows.append(["images", *(_images(found.get(site), split) for site in sites), None])
-    shown = _main_first({"loss", *names}, score) if names else []
+    sites, score = view.configuration.sites, view.score
+    found = view.receivers(aggregate)
+    names = {name for part in found.values() if (row := part.row(split)) for name in row.numbers}
+    rows: list[list[Cell]] = [["images", *(_images(found.get(site), split) for site in sites), None]] if names else []
+    shown = _main_first(names, score)
     for name in shown:
         means = [told(found.get(site), split, name) for site in sites]
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
@@ -228,69 +220,61 @@ def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> T
     return Table("heldout-scores", caption, ("score", "value"), rows, _meanings(shown, score))
 
 
-def every_score(document: Document) -> Table:
+def every_score(view: RunView) -> Table:
     """One row for each number that a site could have told."""
-    rows: list[list[Cell]] = []
-    for of_round in document["rounds"]:
-        for site, found in of_round["sites"].items():
-            for split in RECEIVED_SPLITS:
-                if (row := found[split]) is None:
-                    continue
-                for name in ["loss", *sorted(row["scores"])]:
-                    value = told(found, split, name)
-                    why = value.why if isinstance(value, Missing) else ""
-                    of_row = [of_round["received_aggregate"], of_round["round"], site, split, row["images"]]
-                    rows.append([*of_row, name, value, why])
-    header = ("aggregate", "round", "site", "split", "images", "score", "value", "why_empty")
-    return Table("scores", "Every score of every aggregate at every site", header, rows)
-
-
-def verdicts(document: Document) -> Table:
-    """What became of every answer."""
-    header = ("round", "site", "status", "score", "tolerance", "theta", "weight", "epsilon", "reason")
+    frame = view.frame()
     rows = [
-        [of_round["round"], site, *(found[name] for name in header[2:])]
-        for of_round in document["rounds"]
-        for site, found in of_round["sites"].items()
-        if found["status"]
+        [*place, images, name, *((None, _why_none(images).why) if math.isnan(value) else (value, ""))]
+        for *place, images, name, value in frame.itertuples(index=False, name=None)
     ]
-    return Table("verdicts", "Every verdict and its reason", header, rows)
+    caption = "Every score of every aggregate at every site"
+    return Table("scores", caption, (*map(str, frame.columns), "why_empty"), rows)
 
 
-def of_rounds(document: Document, key: str, name: str, caption: str) -> Table:
+def verdicts(view: RunView) -> Table:
+    """What became of every answer."""
+    names = ("status", "score", "tolerance", "theta", "weight", "epsilon", "reason")
+    rows = [
+        [of_round.round, site, *(getattr(part, name) for name in names)]
+        for of_round, site, part in view.parts()
+        if part.status
+    ]
+    return Table("verdicts", "Every verdict and its reason", ("round", "site", *names), rows)
+
+
+def of_rounds(view: RunView, key: str, name: str, caption: str) -> Table:
     """One number of every verdict by its key, sites as columns."""
-    sites = document["configuration"]["sites"]
+    sites = view.configuration.sites
     rows: list[list[Cell]] = []
-    for of_round in document["rounds"]:
-        cells = [_of_verdict(of_round["sites"].get(site), key) for site in sites]
+    for of_round in view.rounds:
+        cells = [_of_verdict(of_round.sites.get(site), key) for site in sites]
         if any(isinstance(cell, float) for cell in cells):
-            rows.append([of_round["round"], *cells])
+            rows.append([of_round.round, *cells])
     return Table(name, caption, ("round", *sites), rows)
 
 
-def _of_verdict(found: Document | None, key: str) -> Cell:
-    if found is None:
+def _of_verdict(part: Part | None, key: str) -> Cell:
+    if part is None:
         return NOT_ASKED
-    if found[key] is not None:
-        return float(found[key])
-    return Missing(found["status"] or "no verdict yet")
+    value: float | None = getattr(part, key)
+    return Missing(part.status or "no verdict yet") if value is None else value
 
 
-def bytes_by_site(document: Document) -> Table:
+def bytes_by_site(view: RunView) -> Table:
     """What each site received and sent in the whole run."""
-    rows = [[site, total["down"], total["up"]] for site, total in document["cost"]["bytes"].items()]
+    rows = [[site, total.down, total.up] for site, total in view.bytes.items()]
     return Table("bytes", "Bytes of all messages of the run", ("site", "bytes to it", "bytes from it"), rows)
 
 
-def people(document: Document) -> Table:
+def people(view: RunView) -> Table:
     """What each site said to the run."""
     rows: list[list[Cell]] = []
-    for site, found in document["sites"].items():
-        answer = {None: "has not answered", True: "agreed", False: "declined"}[found["agrees"]]
-        if found["withdrew"]:
-            answer += ", then withdrew" if found["ended"] == "withdrawn" else ", withdrew when the run was over"
-        images = ", ".join(f"{split} {count}" for split, count in found["images"].items())
-        rows.append([site, answer, images or None, found["withdrew"] or found["reason"]])
+    for site, said in view.sites.items():
+        answer = {None: "has not answered", True: "agreed", False: "declined"}[said.agrees]
+        if said.withdrew:
+            answer += ", then withdrew" if said.ended == "withdrawn" else ", withdrew when the run was over"
+        images = ", ".join(f"{split} {count}" for split, count in said.images.items())
+        rows.append([site, answer, images or None, said.withdrew or said.reason])
     return Table("sites", "What each site said to the run", ("site", "answer", "images", "reason"), rows)
 
 
@@ -299,11 +283,11 @@ def _mean(cells: Iterable[Cell]) -> Cell:
     return mean_and_std(known)[0] if known else NOT_REPORTED
 
 
-def _images(found: Document | None, split: str) -> Cell:
-    row = found[split] if found else None
+def _images(part: Part | None, split: Split) -> Cell:
+    row = part.row(split) if part else None
     if row is None:
-        return NO_ANSWER if found else NOT_ASKED
-    return int(row["images"]) if row["images"].isdecimal() else str(row["images"])
+        return NO_ANSWER if part else NOT_ASKED
+    return int(row.images) if row.images.isdecimal() else row.images
 
 
 def _with_spread(mean: Cell, std: Cell) -> Cell:

@@ -8,74 +8,71 @@ from statistics import fmean
 from typing import Any
 
 from aggregator.report.before_after import Alone, before_and_after
-from aggregator.report.document import RECEIVED_SPLITS, Document
+from aggregator.report.heldout import Model
+from aggregator.run_view import RECEIVED_SPLITS, Part, Row, RunView
 from shared.escaping import escape
+from shared.learning.outcome import chosen_text
 from shared.sizes import size_text
 
 _MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])\(")
 """What in a cell would end it, or begin a tag of HTML, a link or an image."""
 
 
-def report_text(report: Document, score: str, title: str, alone: Alone | None = None) -> str:
+def report_text(view: RunView, model: Model | str, score: str, title: str, alone: Alone | None = None) -> str:
     """The report for people, as Markdown: what the run came to, one score of every aggregate at every site, every
     verdict, what it cost.
 
     Args:
+        model: what it costs, or why that is not known.
         score: a column of ``metrics.csv``.
         title: what people call it.
         alone: what a site comes to by itself, if that was measured.
     """
-    run, chosen = report["configuration"], report["chosen"]
-    lines = [f"# Run {run['run']}: {run['task']} by {run['method']}", ""]
-    if report["outcome"]:
-        lines += [f"Outcome: {escape(report['outcome']['text'])}.", ""]
-    if chosen:
-        table = before_and_after(report, score, title, alone)
+    run, card = view.configuration, view.card
+    lines = [f"# Run {run.run}: {run.task} by {run.method}", ""]
+    if view.outcome:
+        lines += [f"Outcome: {escape(view.outcome.text)}.", ""]
+    if card:
+        table = before_and_after(view, card.chosen_round, score, title, alone)
         rows = [[cell.text for cell in row] for row in table.shown]
         lines += [f"{table.caption}:", "", *table_lines(table.header, rows), ""]
         lines += [*(f"- {note}." for note in table.notes), *([""] if table.notes else [])]
-        lines += [f"Chosen: {chosen['model']} ({chosen['reason']}).", ""]
+        lines += [f"Chosen: {chosen_text(card)} ({card.reason}).", ""]
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
-        told = [
-            (of_round["received_aggregate"], [of_round["sites"].get(site, {}).get(split) for site in run["sites"]])
-            for of_round in report["rounds"]
+        scores = [
+            [each.received_aggregate, *(_cell(each.sites.get(site, Part()).row(split), score) for site in run.sites)]
+            for each in view.rounds
+            if any(part.row(split) for part in each.sites.values())
         ]
-        rows = [[aggregate, *(_cell(row, score) for row in found)] for aggregate, found in told if any(found)]
-        lines += [*table_lines(["aggregate of round", *run["sites"]], rows), ""]
+        lines += [*table_lines(["aggregate of round", *run.sites], scores), ""]
     verdicts = [
-        [of_round["round"] if of_round["trains"] else "closing", site, found["status"]]
-        + [short(found[name]) for name in ("score", "theta", "weight")]
-        + [found["reason"]]
-        for of_round in report["rounds"]
-        for site, found in of_round["sites"].items()
-        if found["status"]
+        [
+            *(each.round if each.trains else "closing", site, part.status),
+            *(*map(short, (part.score, part.theta, part.weight)), part.reason),
+        ]
+        for each, site, part in view.parts()
+        if part.status
     ]
     head = ("round", "site", "status", "score", "θ", "weight", "reason")
     lines += ["## Verdicts", "", *table_lines(head, verdicts)]
-    return "\n".join([*lines, "", *_cost_lines(report)]) + "\n"
+    return "\n".join([*lines, "", *_cost_lines(view, model)]) + "\n"
 
 
-def _cost_lines(report: Document) -> list[str]:
-    cost = report["cost"]
-    lines = ["## Cost", ""]
-    if model := cost["model"]:
-        image = " × ".join(map(str, model["image"]))
-        lines.append(
-            f"{model['parameters']:,} parameters ({model['with_statistics']:,} with BatchNorm's statistics); "
-            f"{model['flops'] / 1e9:.3g} GFLOPs for one image of {image}."
-        )
+def _cost_lines(view: RunView, model: Model | str) -> list[str]:
+    if isinstance(model, str):
+        of_model = f"The model's own cost is not known: {model}."
     else:
-        lines.append(f"The model's own cost is not known: {cost['why_no_model']}.")
+        counted = f"{model.parameters:,} parameters ({model.with_statistics:,} with BatchNorm's statistics)"
+        of_model = f"{counted}; {model.operations}."
     rows = []
-    for site, total in cost["bytes"].items():
-        trained = [each["sites"][site] for each in report["rounds"] if each["trains"] and site in each["sites"]]
-        cells = [size(total["down"]), size(total["up"])]
-        cells += [size(_mean(each["bytes"][way] for each in trained)) for way in ("down", "up")]
-        seconds = _mean(each["seconds"] for each in trained)
-        rows.append([site, *cells, "" if seconds is None else f"{seconds:.0f}"])
+    for site, total in view.bytes.items():
+        trained = [each.sites[site] for each in view.rounds if each.trains and site in each.sites]
+        down, up = (_mean(getattr(part.bytes, way) for part in trained) for way in ("down", "up"))
+        seconds = _mean(part.seconds for part in trained)
+        rows.append([site, *map(size, (total.down, total.up, down, up)), "" if seconds is None else f"{seconds:.0f}"])
     head = ("site", "to it", "from it", "in a training round: to it", "from it", "seconds")
-    return [*lines, "", *table_lines(head, rows)]
+    return ["## Cost", "", of_model, "", *table_lines(head, rows)]
 
 
 def _mean(numbers: Iterable[int | None]) -> float | None:
@@ -83,11 +80,11 @@ def _mean(numbers: Iterable[int | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _cell(row: Document | None, score: str) -> str:
+def _cell(row: Row | None, score: str) -> str:
     """The score; with its standard deviation over images, where it is a mean over images."""
     if row is None:
         return ""
-    value, spread = row["scores"].get(score), row["scores"].get(score.replace("_mean", "_std"))
+    value, spread = row.scores.get(score), row.scores.get(score.replace("_mean", "_std"))
     if value is None:
         return "withheld"
     return f"{value:.3f} ± {spread:.3f}" if score.endswith("_mean") and spread is not None else f"{value:.3f}"

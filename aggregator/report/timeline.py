@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Sheet
 from matplotlib.patches import Patch
 
-from aggregator.report.document import Document
 from aggregator.report.figures import BLUE, ORANGE, SAND, SOFT, Figure, label, picture
 from aggregator.report.tables import Cell, Table
+from aggregator.run_view import Part, RunView
 from shared.plurals import pluralize
 
 _KINDS = {
@@ -29,24 +28,22 @@ _MOST_NUMBERED = 40
 _MOST_SHAPES = 2000
 """More bars than this become pixels, or the page would be slow to scroll."""
 
-_TIMES = ("asked", "answered", "settled")
-
 Bars = dict[tuple[str, str], list[tuple[float, float]]]
 """By site and kind: where each bar begins, in seconds since the first round was signed, and how long it is."""
 
 
-def timeline(document: Document) -> Figure:
+def timeline(view: RunView) -> Figure:
     """When each site was asked, when it answered, and when the round was settled."""
     name, title = "timeline", "Time line"
-    begun = {number: when for number, _, found in reversed([*_entries(document)]) if (when := _at(found, "asked"))}
+    begun = {each.round: began for each in view.rounds if (began := each.began)}
     if not begun:
         return Figure(name, title, why_none="no site was asked yet", is_wide=True)
-    sites, first = document["configuration"]["sites"], min(begun.values())
-    patience = 3600 * document["configuration"]["round_deadline_hours"]
-    span = max(max(_ends(found, patience) for *_, found in _entries(document)) - first, 1.0)
+    sites, first = view.configuration.sites, min(begun.values())
+    patience = 3600 * view.configuration.round_deadline_hours
+    span = max(max(_ends(part, patience) for *_, part in view.parts()) - first, 1.0)
     bars: Bars = {}
-    for _, site, found in _entries(document):
-        for kind, start, end in _parts(found, first + span):
+    for _, site, part in view.parts():
+        for kind, start, end in _parts(part, first + span):
             bars.setdefault((site, kind), []).append((start - first, max(end - start, span / 200)))
     unit, seconds = _unit(span)
     beginnings = {number: when - first for number, when in begun.items()}
@@ -59,7 +56,7 @@ def timeline(document: Document) -> Figure:
     )
     what = f"{pluralize(len(begun), 'round')} of {pluralize(len(sites), 'site')}"
     alt = f"{what} over {span / seconds:.1f} {unit}; the table has every time."
-    return Figure(name, title, caption, alt, _table(document), svg, png, is_wide=True)
+    return Figure(name, title, caption, alt, _table(view), svg, png, is_wide=True)
 
 
 def _draw(
@@ -92,9 +89,9 @@ def _round_begins(axes: Axes, place: float, text: str) -> None:
     axes.annotate(text, (place, 1.0), xycoords=above, xytext=(2, 2), textcoords="offset points", size=8, color=SOFT)
 
 
-def _ends(found: Document, patience: float) -> float:
-    """The latest time of an entry; a site's clock counts while the round is open, and not beyond its deadline."""
-    asked, answered, settled = (_at(found, what) for what in _TIMES)
+def _ends(part: Part, patience: float) -> float:
+    """The latest time of a part; a site's clock counts while the round is open, and not beyond its deadline."""
+    asked, answered, settled = part.times
     if asked is None:
         return 0.0
     if settled is None and answered is not None and answered <= asked + patience:
@@ -102,9 +99,9 @@ def _ends(found: Document, patience: float) -> float:
     return settled or asked
 
 
-def _parts(found: Document, now: float) -> list[tuple[str, float, float]]:
+def _parts(part: Part, now: float) -> list[tuple[str, float, float]]:
     """A site's bars in a round: kind, beginning and end in seconds since 1970; ``now`` ends what goes on."""
-    asked, answered, settled = (_at(found, what) for what in _TIMES)
+    asked, answered, settled = part.times
     if asked is None:
         return []
     end = settled or now
@@ -115,41 +112,31 @@ def _parts(found: Document, now: float) -> list[tuple[str, float, float]]:
     return [("answering", asked, answered), ("waiting", answered, end)]
 
 
-def _table(document: Document) -> Table:
+def _table(view: RunView) -> Table:
     """Every time and every byte, and for whom a site waited: who has not answered, or answered last."""
     rows: list[list[Cell]] = []
-    for each in document["rounds"]:
-        answers = {site: when for site, found in each["sites"].items() if (when := _at(found, "answered"))}
+    for each in view.rounds:
+        answers = {site: part.answered for site, part in each.sites.items() if part.answered}
         latest = max(answers.values(), default=None)
-        awaited = [site for site in each["sites"] if site not in answers or answers[site] == latest]
+        awaited = [site for site in each.sites if answers.get(site, latest) == latest]
         silent = [site for site in awaited if site not in answers]
-        for site, found in each["sites"].items():
-            asked, answered, settled = (_at(found, what) for what in _TIMES)
+        for site, part in each.sites.items():
+            asked, answered, settled = part.times
             waited_for = silent or awaited if site in answers and (silent or site not in awaited) else []
             rows.append(
                 [
-                    *(each["round"], site, *(found[what] for what in _TIMES)),
+                    *(each.round, site, part.asked, part.answered, part.settled),
                     int(answered - asked) if answered and asked else None,
                     int(settled - answered) if settled and answered else None,
                     ", ".join(waited_for) or None,
-                    *(found["bytes"]["down"], found["bytes"]["up"]),
+                    *(part.bytes.down, part.bytes.up),
                 ]
             )
-    lengths = ("seconds to answer", "seconds until settled")
-    header = ("round", "site", *_TIMES, *lengths, "waited for", "bytes to it", "bytes from it")
+    header = (
+        *("round", "site", "asked", "answered", "settled", "seconds to answer", "seconds until settled"),
+        *("waited for", "bytes to it", "bytes from it"),
+    )
     return Table("timeline", "Each site in each round: when, how long, how much", header, rows)
-
-
-def _entries(document: Document) -> Iterator[tuple[int, str, Document]]:
-    """Of every round each site that was asked: the round's number, the site, what is known."""
-    for each in document["rounds"]:
-        for site, found in each["sites"].items():
-            yield each["round"], site, found
-
-
-def _at(found: Document, what: str) -> float | None:
-    """Seconds since 1970."""
-    return datetime.fromisoformat(found[what]).timestamp() if found[what] else None
 
 
 def _unit(seconds: float) -> tuple[str, float]:

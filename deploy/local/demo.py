@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from aggregator.new_run import Answers, filled_in
-from aggregator.report import report_text, run_report
+from aggregator.report import find_model, report_text
 from aggregator.report.before_after import Alone, before_and_after
+from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from deploy.local.report import site_scores
 from deploy.local.scenarios import SCENARIOS, Scenario
@@ -315,10 +316,12 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
     work = HOME / "aggregator"
     final = HOME / "final" / "model.safetensors"
     shutil.copyfile(work / "runs" / run.run / "final" / "model.safetensors", final)
-    report = run_report(work, RunStore(work, run.run))
-    scores = site_scores(report, scenario.score)
+    view = view_run(work, RunStore(work, run.run))
+    if view.card is None or view.outcome is None:
+        raise ValueError("the run has not ended")
+    scores = site_scores(view, view.card, scenario.score)
     summary = {
-        "outcome": report["outcome"]["name"],
+        "outcome": view.outcome.name,
         "sites": scores,
         "alone": {alone.site: alone.tests},
         "final_sha256": hash_file(final)[1],
@@ -326,9 +329,10 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
         "seconds": round(seconds, 1),
     }
     write_file(HOME / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-    write_file(HOME / "report.md", report_text(report, scenario.score, scenario.score_title, alone).encode())
-    console.print(f"\n{report['outcome']['text']}\n", markup=False, soft_wrap=True)
-    compared = before_and_after(report, scenario.score, scenario.score_title, alone)
+    text = report_text(view, find_model(work, run), scenario.score, scenario.score_title, alone)
+    write_file(HOME / "report.md", text.encode())
+    console.print(f"\n{view.outcome.text}\n", markup=False, soft_wrap=True)
+    compared = before_and_after(view, view.card.chosen_round, scenario.score, scenario.score_title, alone)
     told = [name for name in _COLUMNS if any(score[name] is not None for score in scores.values())]
     last = " and ".join(_COLUMNS[name] for name in ("theta", "weight") if name in told)
     console.print(f"{compared.caption}; {last} of the last training round")

@@ -351,14 +351,14 @@ def test_status_shows_what_the_site_says_of_itself(run: Played) -> None:
     store.begin(run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
     run.beat(RejectedError("runs/x/offer/run.yaml", "is not well-formed"))
     work_after_a_while(run)
-    said = overview(work)["sites"]["north"]["heartbeat"]
-    assert (said["phase"], said["run"], said["round"]) == ("trouble", RUN, 1)
+    said = overview(work).sites["north"].heartbeat
+    assert said and (said.phase, said.run, said.round) == ("trouble", RUN, 1)
     assert "says: trouble, run octa-1, round 1, at " in overview_text(overview(work))
     assert "run.yaml: is not well-formed" in overview_text(overview(work))
     withdraw(run)
     run.beat()
     work_after_a_while(run)
-    assert overview(work)["sites"]["north"]["phase"] == "withdrew: a change of plans"
+    assert overview(work).sites["north"].phase == "withdrew: a change of plans"
 
 
 def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from aggregator.overview import overview
+from aggregator.overview import Overview, overview
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
@@ -66,7 +66,7 @@ class Story:
 
     federation: Federation
     mark: Path  # made by code that must not run
-    in_trouble: dict[str, Any]  # the aggregator's overview while the server was dead
+    in_trouble: Overview  # the aggregator's overview while the server was dead
     before: dict[Path, bytes]  # what lay in folders and work directories before the restart
     verdicts: dict[int, Verdict]  # on south's answers, by round
     exit_code: int
@@ -167,10 +167,10 @@ def _mean(*scores: float | None) -> float:
 
 def test_an_exception_variable_that_eats_the_round_counter(story: Story) -> None:
     """An error was caught under the round counter's own name; here trouble in a round leaves the round what it is."""
-    assert (story.in_trouble["state"], story.in_trouble["round"]) == ("open", 1)
-    assert any(site["trouble"] for site in story.in_trouble["sites"].values())
+    assert (story.in_trouble.state, story.in_trouble.round) == ("open", 1)
+    assert any(site.trouble for site in story.in_trouble.sites.values())
     after = overview(story.federation.aggregator)
-    assert [site["trouble"] for site in after["sites"].values()] == [None, None]
+    assert [site.trouble for site in after.sites.values()] == [None, None]
     for site in ("north", "south"):
         rounds = story.federation.folder(site) / names.RUNS / RUN / "rounds"
         assert sorted(path.name for path in rounds.iterdir()) == ["0001", "0002", "0003"]

@@ -1,0 +1,382 @@
+"""One run as its work directory shows it: read here once, and drawn by all that tell of it.
+
+``status``, the dashboard, the report, ``compare``, the model card and the tracking sinks differ in what they show, not
+in what they read. A view is plain values of one moment, of a run that goes on as of one that ended. What a site
+withheld, what is undefined and what has not come yet are None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aggregator.facts import ending_of
+from aggregator.results import read_tables
+from aggregator.site import open_ledger
+from aggregator.store import RunStore, consent_of, withdrawal_of
+from shared.exchange.encryption import EncryptionKey
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import MANIFEST, MessageRef
+from shared.exchange.order import Ending
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.tables import MetricsRow, Split
+from shared.learning.choice import received_rows, reported_scores
+from shared.learning.metrics import mean_over_sites
+from shared.learning.outcome import Outcome, outcome_of, standstills
+from shared.learning.tasks import SELECTION_SCORES
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
+"""What a site scores the model on that it received, before it trains."""
+
+_NUMBERS = ("score", "tolerance", "theta", "epsilon", "weight")
+"""Of a verdict."""
+
+
+# --- what a view holds -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What was sent to a site, and what came from it."""
+
+    down: int | None = None
+    up: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a site told of the model that it received; ``images`` as count text."""
+
+    images: str
+    loss: float | None
+    scores: Mapping[str, float | None]
+
+    @property
+    def numbers(self) -> dict[str, float | None]:
+        """The loss and every score, by name."""
+        return {"loss": self.loss, **self.scores}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One site's part in one round: what it told, its verdict, and what was exchanged.
+
+    ``answered`` is by the site's clock, all else by the aggregator's. ``seconds``: from signing the round to signing
+    its verdict. Bytes are those of the messages, manifests included.
+    """
+
+    validation: Row | None = None
+    test: Row | None = None
+    status: str | None = None
+    reason: str | None = None
+    score: float | None = None
+    tolerance: float | None = None
+    theta: float | None = None
+    epsilon: float | None = None
+    weight: float | None = None
+    bytes: Bytes = Bytes()
+    asked: str | None = None
+    answered: str | None = None
+    settled: str | None = None
+    seconds: int | None = None
+
+    def row(self, split: Split) -> Row | None:
+        """What it told on one split."""
+        return self.validation if split == "validation" else self.test
+
+    @property
+    def times(self) -> tuple[float | None, float | None, float | None]:
+        """When it was asked, answered and was settled, in seconds since 1970."""
+        return _since_1970(self.asked), _since_1970(self.answered), _since_1970(self.settled)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of one score, its mean over the ``sites`` that reported it: sites alike (η = 1), and by their images (η = e)."""
+
+    sites: int
+    alike: float | None
+    by_images: float | None
+
+
+@dataclass(frozen=True)
+class Round:
+    """One opened round: what each site that was asked did, and the means of what they told."""
+
+    round: int
+    trains: bool
+    received_aggregate: int
+    sites: Mapping[str, Part]
+    means: Mapping[Split, Mapping[str, Mean]]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the verdicts are fixed, of all who were asked."""
+        return any(part.status for part in self.sites.values())
+
+    @property
+    def began(self) -> float | None:
+        """When it was first signed for a site, in seconds since 1970."""
+        return min((asked for part in self.sites.values() if (asked := part.times[0])), default=None)
+
+    @property
+    def settled(self) -> float | None:
+        """When its last verdict was signed, in seconds since 1970."""
+        return max((settled for part in self.sites.values() if (settled := part.times[2])), default=None)
+
+
+@dataclass(frozen=True)
+class Participant:
+    """What one site said to the run; ``images`` as count text by split, ``withdrew``: why."""
+
+    agrees: bool | None
+    reason: str | None
+    images: Mapping[Split, str]
+    withdrew: str | None
+    ended: Ending | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run.
+
+    Args:
+        aborted: why it ended without having started, if so.
+        score: the column of ``metrics.csv`` by which the model is chosen; empty of a task that this software lacks.
+        card: of the chosen model.
+        bytes: of all messages of the run, by enrolled site.
+        standstills: what keeps it from coming to anything while it goes on, a sentence each.
+    """
+
+    configuration: RunConfiguration
+    outcome: Outcome | None
+    aborted: str | None
+    score: str
+    card: FinalCard | None
+    sites: Mapping[str, Participant]
+    rounds: Sequence[Round]
+    bytes: Mapping[str, Bytes]
+    standstills: Sequence[str] = ()
+
+    @property
+    def run(self) -> str:
+        """Its name."""
+        return self.configuration.run
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or will never start."""
+        return self.card is not None or self.aborted is not None
+
+    def parts(self) -> Iterator[tuple[Round, str, Part]]:
+        """Every site in every round, in order."""
+        for of_round in self.rounds:
+            for site, part in of_round.sites.items():
+                yield of_round, site, part
+
+    def verdicts(self) -> Counter[str]:
+        """How often each verdict was given."""
+        return Counter(part.status for *_, part in self.parts() if part.status)
+
+    def scoring(self, aggregate: int) -> Round | None:
+        """The round in which the sites received an aggregate and scored it, if it is open yet."""
+        return next((each for each in self.rounds if each.received_aggregate == aggregate), None)
+
+    def receivers(self, aggregate: int) -> dict[str, Part]:
+        """The sites that received an aggregate, in the order of the run's list, with their part in that round."""
+        found = self.scoring(aggregate)
+        return {site: found.sites[site] for site in self.configuration.sites if site in found.sites} if found else {}
+
+    def frame(self) -> DataFrame:
+        """Return a row for each number that a site could tell of a model that it received; NaN where it told none."""
+        from pandas import DataFrame  # noqa: PLC0415  (who asks for no frame need not load it)
+
+        rows = [
+            (of_round.received_aggregate, of_round.round, site, split, row.images, name, value)
+            for of_round, site, part in self.parts()
+            for split in RECEIVED_SPLITS
+            if (row := part.row(split))
+            for name, value in row.numbers.items()
+        ]
+        columns = ["aggregate", "round", "site", "split", "images", "score", "value"]
+        return DataFrame(rows, columns=columns).astype({"value": float})
+
+
+def _since_1970(time: str | None) -> float | None:
+    return datetime.fromisoformat(time).timestamp() if time else None
+
+
+# --- how it is read ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a work directory holds of a run, opened: the run's files, and the exchange with each enrolled site."""
+
+    work: Path
+    store: RunStore
+    run: RunConfiguration
+    ledgers: Mapping[str, Mirror]
+
+
+def open_run_files(work: Path, store: RunStore, own_key: EncryptionKey | None = None) -> Reading:
+    """Open what the work directory holds of a run; nothing is sent or fetched.
+
+    Args:
+        own_key: the aggregator's, where it matters that a payload was encrypted; else no secret is read.
+
+    Raises:
+        DropfedError: what is kept of the run is damaged.
+    """
+    run, ledgers = store.configuration(), {}
+    for site in run.sites:
+        home = work / "sites" / site
+        ledger = open_ledger(home, encryption_key=own_key)
+        if ledger is not None:
+            ledgers[site] = ledger
+    return Reading(work, store, run, ledgers)
+
+
+def view_run(work: Path, store: RunStore) -> RunView:
+    """Return a run as it stands.
+
+    Raises:
+        DropfedError: what is kept of the run is damaged.
+    """
+    return view_of(open_run_files(work, store))
+
+
+def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
+    """Return an opened run as it stands.
+
+    Args:
+        with_open_round: read the tables of the open round too; without them a damaged one stops nobody.
+    """
+    store, run, ledgers, card = reading.store, reading.run, reading.ledgers, reading.store.card()
+    numbers, score = range(1, store.round_no + 1), card.score_name if card else SELECTION_SCORES.get(run.task, "")
+    verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
+    tables = read_tables(store, ledgers, numbers if with_open_round else verdicts)
+    rows = {split: received_rows(tables, split) for split in RECEIVED_SPLITS}
+    scores = reported_scores(rows["validation"], score)
+    of_closed = {aggregate: found for aggregate, found in scores.items() if aggregate + 1 in verdicts}
+    return RunView(
+        configuration=run,
+        outcome=outcome_of(run, card, store.aborted(), scores),
+        aborted=store.aborted(),
+        score=score,
+        card=card,
+        sites={site: _participant(ledgers.get(site), run.run) for site in run.sites},
+        rounds=[
+            _round(
+                reading, number, verdicts.get(number, {}), {split: rows[split].get(number - 1, {}) for split in rows}
+            )
+            for number in numbers
+        ],
+        bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
+        standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
+    )
+
+
+def _participant(ledger: Mirror | None, run: str) -> Participant:
+    consent = consent_of(ledger, run) if ledger else None
+    return Participant(
+        agrees=consent.agrees if consent else None,
+        reason=consent.reason if consent else None,
+        images=dict(consent.images) if consent else {},
+        withdrew=withdrawal_of(ledger, run) if ledger else None,
+        ended=ending_of(ledger, run) if ledger else None,
+    )
+
+
+def _round(
+    reading: Reading, number: int, verdicts: Mapping[str, Verdict], rows: Mapping[Split, Mapping[str, MetricsRow]]
+) -> Round:
+    return Round(
+        round=number,
+        trains=number <= reading.run.rounds,
+        received_aggregate=number - 1,
+        sites={
+            site: _part(
+                reading.ledgers.get(site),
+                _refs(reading.run.run, number),
+                verdicts.get(site),
+                (_row(rows["validation"].get(site)), _row(rows["test"].get(site))),
+            )
+            for site in reading.store.participants(number)
+        },
+        means={split: _means(of_split) for split, of_split in rows.items()},
+    )
+
+
+def _part(
+    ledger: Mirror | None,
+    refs: Sequence[MessageRef],
+    verdict: Verdict | None,
+    rows: tuple[Row | None, Row | None],
+) -> Part:
+    if ledger is None:
+        return Part(*rows)
+    to_site, from_site, told = refs
+    asked, answered, settled = (message.manifest.created if (message := ledger.message(ref)) else None for ref in refs)
+    began, ended = _since_1970(asked), _since_1970(settled)
+    part = Part(
+        *rows,
+        bytes=Bytes(down=_size(ledger, to_site, told), up=_size(ledger, from_site)),
+        asked=asked,
+        answered=answered,
+        settled=settled,
+        seconds=int(ended - began) if began and ended else None,
+    )
+    if verdict is None:
+        return part
+    said: dict[str, Any] = {name: float(text) for name in _NUMBERS if (text := getattr(verdict, name)) is not None}
+    return replace(part, status=verdict.status, reason=verdict.reason, **said)
+
+
+def _row(row: MetricsRow | None) -> Row | None:
+    return Row(row.images, row.loss, row.scores) if row else None
+
+
+def _means(rows: Mapping[str, MetricsRow]) -> dict[str, Mean]:
+    means = {}
+    for name in sorted({name for row in rows.values() for name in row.scores}):
+        told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
+        values = [value for value, _ in told]
+        images = [int(count) if count.isdecimal() else 0 for _, count in told]
+        means[name] = Mean(
+            sites=len(told),
+            alike=mean_over_sites(values, [1] * len(told), 1) if told else None,
+            by_images=mean_over_sites(values, images, math.e) if min(images, default=0) else None,
+        )
+    return means
+
+
+def _refs(run: str, number: int) -> tuple[MessageRef, MessageRef, MessageRef]:
+    """Where the messages of a round lie: to the site, from it, and the verdict."""
+    return MessageRef("round", run, number), MessageRef("update", run, number), MessageRef("verdict", run, number)
+
+
+def _bytes_of_run(ledger: Mirror, run: str, numbers: Sequence[int]) -> Bytes:
+    refs = [ref for number in numbers for ref in _refs(run, number)]
+    up = [MessageRef("consent", run), *(ref for ref in refs if ref.kind == "update"), MessageRef("withdrawal", run)]
+    down = [MessageRef("offer", run), *(ref for ref in refs if ref.kind != "update"), MessageRef("final", run)]
+    return Bytes(down=_size(ledger, *down), up=_size(ledger, *up))
+
+
+def _size(ledger: Mirror, *refs: MessageRef) -> int | None:
+    """What the messages at these places weigh, files pruned since included; None if there is none."""
+    there = [message for ref in refs if (message := ledger.message(ref))]
+    sizes = [
+        ledger.path(message.ref, MANIFEST).stat().st_size + sum(entry.size for entry in message.manifest.files.values())
+        for message in there
+    ]
+    return sum(sizes) if sizes else None
