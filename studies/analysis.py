@@ -8,7 +8,7 @@ pair of sites: whose model, whose images. ``internal`` is a model on images of i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -101,8 +101,8 @@ def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images
         what: the images are called, as in all tables.
     """
     body: list[list[Cell]] = [
-        [arm, kind, *(_over_repeats(rows, score) for score in scores)]
-        for (arm, kind), rows in _tested(results).groupby(["arm", "kind"], observed=True)
+        [*names, *(_over_repeats(rows, score) for score in scores)]
+        for names, rows in _groups(_tested(results), "arm", "kind")
     ]
     caption = f"Scores on test {what}: mean over sites, ± standard deviation of that mean over seeds and folds."
     if any(isinstance(cell, Partly) for line in body for cell in line):
@@ -120,8 +120,8 @@ def by_site(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     tested = _tested(results)
     sites = sorted(tested["tested_on"].unique())
     body = [
-        [arm, kind, *(spread_over_repeats(rows[rows["tested_on"] == site], score) for site in sites)]
-        for (arm, kind), rows in tested.groupby(["arm", "kind"], observed=True)
+        [*names, *(spread_over_repeats(rows[rows["tested_on"] == site], score) for site in sites)]
+        for names, rows in _groups(tested, "arm", "kind")
     ]
     caption = f"{heading(score)} by the site whose test {what} they are, so many: {tested_images(results)}."
     return Table("by-site", caption, ("arm", "tested on", *sites), body)
@@ -203,8 +203,8 @@ def noise(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     splits = {"0": "test"} | {split.removeprefix("noise-"): split for split in sorted(noisy, key=_variance)}
     rows = _ordered(results)
     body = [
-        [arm, *(spread_over_repeats(of_arm[of_arm["split"] == split], score) for split in splits.values())]
-        for arm, of_arm in rows[rows["kind"] == "internal"].groupby("arm", observed=True)
+        [*arm, *(spread_over_repeats(of_arm[of_arm["split"] == split], score) for split in splits.values())]
+        for arm, of_arm in _groups(rows[rows["kind"] == "internal"], "arm")
     ]
     caption = f"{heading(score)} on own sites' test {what} with Gaussian noise, by its variance; 0 is none."
     return Table("noise", caption, ("arm", *splits), body)
@@ -213,11 +213,11 @@ def noise(results: pd.DataFrame, score: str, what: str = "images") -> Table:
 def elsewhere(results: pd.DataFrame, what: str = "images") -> Table:
     """Whether models are less sure of other sites' images, and of out-of-distribution ones."""
     body: list[list[Cell]] = []
-    for arm, rows in _ordered(results).groupby("arm", observed=True):
+    for arm, rows in _groups(_ordered(results), "arm"):
         of_others = rows[(rows["split"] == "test") & (rows["kind"] == "external")]
         others = _ONE_MODEL if _mirrored(of_others) else spread_over_repeats(of_others, "ood_auroc")
         of_ood = rows[rows["split"] == "out_of_distribution"]
-        body.append([arm, others, spread_over_repeats(of_ood, "ood_auroc")])
+        body.append([*arm, others, spread_over_repeats(of_ood, "ood_auroc")])
     caption = (
         f"P(one of the {what} from elsewhere is more uncertain than one of the model's own site); 0.5 tells nothing. "
         f"One model of all sites would come to 0.5 on other sites' {what}, whatever it says."
@@ -237,13 +237,13 @@ def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     """The mean over sites with larger sites counting ever more: Σ η^(ln n) λ / Σ η^(ln n) (FedEE)."""
     tested = _tested(results)
     body: list[list[Cell]] = []
-    for arm, rows in tested[tested["kind"] == "internal"].groupby("arm", observed=True):
+    for arm, rows in _groups(tested[tested["kind"] == "internal"], "arm"):
         repeats = [repeat for _, repeat in _known(rows, score).groupby(REPEAT, dropna=False)]
         means = [
             [mean_over_sites(repeat["value"].tolist(), repeat["images"].tolist(), eta) for repeat in repeats]
             for eta in ETAS
         ]
-        body.append([arm, *map(spread, means)])
+        body.append([*arm, *map(spread, means)])
     header = ("arm", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
     caption = f"{heading(score)}, mean over sites: alike with η = 1, by their {what} with η = e."
     return Table("fairness", caption, header, body)
@@ -256,7 +256,7 @@ def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
         seconds, up, down = map(float, cells[["seconds", "bytes_from_site", "bytes_to_site"]].mean())
         answers, parameters, flops = map(int, cells[["answers", "parameters", "flops"]].iloc[0])
         joules = seconds * energy.watts + (up + down) * answers / 1e6 * energy.joules_per_megabyte
-        body.append([arm, parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, joules / 3600])
+        body.append([str(arm), parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, joules / 3600])
     header = (
         "arm",
         "parameters",
@@ -288,6 +288,12 @@ def _ordered(results: pd.DataFrame) -> pd.DataFrame:
 def _tested(results: pd.DataFrame) -> pd.DataFrame:
     """The rows of test images."""
     return _ordered(results[results["split"] == "test"])
+
+
+def _groups(rows: pd.DataFrame, *by: str) -> Iterator[tuple[list[str], pd.DataFrame]]:
+    """The rows of each group, by the names that it goes by."""
+    for names, group in rows.groupby([*by], observed=True):
+        yield [*map(str, names)], group
 
 
 def _known(rows: pd.DataFrame, score: str) -> pd.DataFrame:

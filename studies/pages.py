@@ -248,7 +248,7 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
     said = said[(said["kind"] == "internal") & (said["severity"] != "")]
     figures = []
     for index, (arm, of_arm) in enumerate(said.groupby("arm", sort=False)):
-        by_severity = dict(list(of_arm.groupby("severity")["probability_1"]))
+        by_severity = {str(name): of_name for name, of_name in of_arm.groupby("severity")["probability_1"]}
         binned = {
             voting.name_of_severity(each, names): np.histogram(by_severity[each], bins=edges)[0]
             for each in voting.in_order(by_severity)

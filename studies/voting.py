@@ -84,7 +84,7 @@ def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) ->
     scored = pd.DataFrame([{"arm": each.arm, "kind": each.kind, **_vote_scores(each)} for each in found])
     scored = scored.reindex(columns=["arm", "kind", *names, *severities])
     body = [
-        [arm, kind, *(spread(rows[name]) for name in (*names, *severities))]
+        [str(arm), str(kind), *(spread(rows[name]) for name in (*names, *severities))]
         for (arm, kind), rows in scored.groupby(["arm", "kind"], sort=False)
     ]
     caption = "Cut where sensitivity + specificity is greatest on validation images (Youden): mean ± standard deviation"
@@ -111,7 +111,8 @@ def _vote_scores(voted: Voted) -> dict[str, float | None]:
         found |= {"AUROC": curve.auroc(), "AUPRC": curve.average_precision()}
     if truth.any() or says.any():
         found["F1"] = 2 * (says & truth).sum() / (says.sum() + truth.sum())
-    return found | pd.Series(right).groupby(voted.predicted["severity"].to_numpy()).mean().to_dict()
+    by_severity = pd.Series(right).groupby(voted.predicted["severity"]).mean()
+    return found | {str(severity): share for severity, share in by_severity.items()}
 
 
 def _all_of(paths: Sequence[Path]) -> list[pd.DataFrame]:
