@@ -45,7 +45,7 @@ class Summary:
     seconds: int | None
 
     def on(self, split: Split) -> ChosenScores:
-        """The scores on one of the splits."""
+        """Return the scores on one of the splits."""
         return self.validation if split == "validation" else self.test
 
 
@@ -134,5 +134,5 @@ def _table(title: str, runs: Iterable[str], rows: Mapping[str, Sequence[str]]) -
 
 
 def _shown(value: Any) -> str:
-    """A setting in a cell."""
+    """Return a setting in a cell."""
     return ", ".join(map(str, value)) if isinstance(value, list) else "null" if value is None else str(value)

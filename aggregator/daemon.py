@@ -200,7 +200,7 @@ class Daemon:
         )
 
     def _has_looked(self, site: str) -> bool:
-        """Whether a site's folder was looked into since it was asked to take part in the newest round.
+        """Return whether a site's folder was looked into since it was asked to take part in the newest round.
 
         A look that has shown a withdrawal which cannot be taken yet is none.
         """
@@ -210,7 +210,7 @@ class Daemon:
         return has_come and not self._sites[site].has_unread_withdrawal
 
     def _has_looked_since_stop(self) -> bool:
-        """Whether each folder that can be reached was looked into since the PI asked to stop.
+        """Return whether each folder that can be reached was looked into since the PI asked to stop.
 
         An answer that lies there already counts: nobody is told that it never came.
         """
@@ -221,7 +221,7 @@ class Daemon:
         return None if site.channel is None or self._leaves_out(site) else site.channel.ledger
 
     def _leaves_out(self, site: FolderSync) -> bool:
-        """Whether the run is encrypted and a site that was enrolled only since the launch has no key for it."""
+        """Return whether the run is encrypted and a site that was enrolled only since the launch has no key for it."""
         reason = site.cannot_have(self._run)
         if reason is not None and site.name not in self._left_out:
             self._left_out.add(site.name)
@@ -353,7 +353,7 @@ class Daemon:
         )
 
     def _entry_of(self, model: Path) -> FileEntry:
-        """What manifests say of a model, which is never changed and goes to many sites."""
+        """Return what manifests say of a model, which is never changed and goes to many sites."""
         if model not in self._entries:
             self._entries[model] = entry_of(model)
         return self._entries[model]
@@ -381,7 +381,7 @@ class Daemon:
         }
 
     def _to_send(self, round_no: int, site: str) -> Path:
-        """The global model that a round sends to a site, in the run's form."""
+        """Return the global model that a round sends to a site, in the run's form."""
         wire = self._run.wire.of("round", names.GLOBAL_MODEL)
         aggregate = self._store.aggregate_for(round_no - 1, site)
         if wire == PLAIN:
@@ -397,7 +397,7 @@ class Daemon:
         return message.digest if message else None
 
     def _check(self, site: str, round_no: int) -> Scored:
-        """The tolerance check of one answer."""
+        """Return the tolerance check of one answer."""
         ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
         if (refusal := ledger.refusal(ref)) is not None:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(refusal))
@@ -407,7 +407,7 @@ class Daemon:
         return self._engine.check(message, site, partial(ledger.path, ref), score=self._heldout.score)
 
     def _limit(self, round_no: int) -> float | None:
-        """What a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
+        """Return what a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
 
         What follows from the last aggregate is measured once and kept, so that all answers of a round, whatever becomes
         of this process, are held against the same.
@@ -433,7 +433,7 @@ class Daemon:
         return self._engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn)
 
     def _answer(self, round_no: int, site: str) -> Answer:
-        """A site's answer that passed the checks."""
+        """Return a site's answer that passed the checks."""
         ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
         scored = self._store.score(round_no, site)
         theta = finite(scored.theta) if scored and scored.theta else None
@@ -469,7 +469,7 @@ class _Looks:
         self._asked.clear()
 
     def has_come(self, site: FolderSync) -> bool:
-        """Whether the look into a site's folder has come that is asked for when this is called first."""
+        """Return whether the look into a site's folder has come that is asked for when this is called first."""
         if site.name not in self._asked:
             self._asked[site.name] = site.request_look()
         return site.looked >= self._asked[site.name]

@@ -23,7 +23,7 @@ def end_is_expected(view: RunView, now: float) -> str | None:
 
 
 def answer_is_expected(view: RunView, site: str, ledger: Mirror) -> str | None:
-    """When a site's answer to the open round comes if it takes as long as the median of its past ones."""
+    """Return when a site's answer to the open round comes if it takes as long as the median of its past ones."""
     parts = {each.round: part for each in view.rounds if (part := each.sites.get(site))}
     newest = parts.pop(len(view.rounds), None)
     took = [

@@ -33,19 +33,19 @@ class Memory(Protocol):
         """Who takes part in an opened round."""
 
     def score(self, round_no: int, site: str) -> object | None:
-        """What the check of a site's answer gave; None before it."""
+        """Return what the check of a site's answer gave; None before it."""
 
     def verdicts(self, round_no: int) -> object | None:
-        """The verdicts of a closed round; None while it is open."""
+        """Return the verdicts of a closed round; None while it is open."""
 
     def has_aggregate(self, round_no: int) -> bool:
-        """Whether the models of a round are combined."""
+        """Return whether the models of a round are combined."""
 
     def card(self) -> object | None:
-        """Which aggregate was chosen; None while the run goes on."""
+        """Return which aggregate was chosen; None while the run goes on."""
 
     def aborted(self) -> str | None:
-        """Why the run ended without having started, or None."""
+        """Return why the run ended without having started, or None."""
 
 
 def run_facts(
@@ -58,7 +58,7 @@ def run_facts(
     has_looked: Callable[[str], bool],
     has_looked_since_stop: bool,
 ) -> RunFacts:
-    """The facts of a run.
+    """Return the facts of a run.
 
     Args:
         sites: what is known of each site's folder; None of one that is not enrolled, or cannot have the run.
@@ -102,7 +102,7 @@ def site_facts(
     takes_part: bool,
     has_looked: Callable[[str], bool],
 ) -> SiteFacts:
-    """The facts of one site; arguments as for ``run_facts``."""
+    """Return the facts of one site; arguments as for ``run_facts``."""
     if exchange is None:
         return SiteFacts(name)
     round_no = store.round_no
@@ -131,13 +131,13 @@ def _has_end(exchange: Exchange, run: str) -> bool:
 
 
 def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
-    """Whether the end of a run that is over is not signed yet for a site that is to be told."""
+    """Return whether the end of a run that is over is not signed yet for a site that is to be told."""
     facts = site_facts(name, exchange, store, run, takes_part=False, has_looked=lambda _: False)
     return due_end(facts, final_chosen=store.card() is not None) is not None
 
 
 def ending_of(exchange: Exchange, run: str) -> Ending | None:
-    """How a run ended in one folder, as far as is known here; None while it goes on there."""
+    """Return how a run ended in one folder, as far as is known here; None while it goes on there."""
     consent = consent_of(exchange, run)
     messages = [*exchange.own_messages(), *exchange.peer_messages()]
     if (known := ending(run, messages, agreed=consent.agrees if consent else None)) is not None:
@@ -146,7 +146,7 @@ def ending_of(exchange: Exchange, run: str) -> Ending | None:
 
 
 def awaited(exchange: Exchange, run: str, round_no: int) -> MessageRef | None:
-    """What a site owes now: its consent, or its answer to the newest round."""
+    """Return what a site owes now: its consent, or its answer to the newest round."""
     if withdrawal_of(exchange, run) is not None:
         return None
     for owed in (MessageRef("consent", run), MessageRef("update", run, round_no)):
@@ -156,7 +156,7 @@ def awaited(exchange: Exchange, run: str, round_no: int) -> MessageRef | None:
 
 
 def expected(exchange: Exchange) -> list[MessageRef]:
-    """Where the messages lie that a site may still send, in the order in which it sends them.
+    """Return where the messages lie that a site may still send, in the order in which it sends them.
 
     What comes before its newest consent that was accepted has come, or never will: its messages are chained.
     """

@@ -278,7 +278,7 @@ class FolderSync:
     # --- the site's heartbeat ------------------------------------------------------------------------------
 
     def _may_have_sent_more(self, channel: Channel) -> bool:
-        """Whether it is time to look for anything that is not awaited.
+        """Return whether it is time to look for anything that is not awaited.
 
         The heartbeat says how much the site had sent. Without one that holds, or while it stands still (a site that is
         switched off right after it sent something does not say so any more), looking is the only way to know.
@@ -378,7 +378,7 @@ def _shows_no_change(before: Entry | None, now: Entry) -> bool:
 
 
 def _max_weights_bytes(ledger: Mirror, ref: MessageRef) -> int:
-    """The most bytes of tensor files that a site's message at ``ref`` may bring."""
+    """Return the most bytes of tensor files that a site's message at ``ref`` may bring."""
     if ref.kind != "update":
         return 0
     offer = MessageRef("offer", ref.run)

@@ -47,11 +47,11 @@ class Host:
         self._named = read_configuration(work).sites if (work / FILE).exists() else {}
 
     def path(self, site: str) -> str:
-        """Where a site's folder is, among the aggregator's files."""
+        """Return where a site's folder is, among the aggregator's files."""
         return site
 
     def access(self, site: str) -> SiteAccess:
-        """The aggregator's access to a site's folder."""
+        """Return the aggregator's access to a site's folder."""
         values = {
             "url": f"{self._files.url}/{self.path(site)}/",
             "user": self._owner.user,
@@ -61,7 +61,7 @@ class Host:
         return check_record(values | {"ca_file": ca_file}, SiteAccess, f"--site {site}")
 
     def quota(self) -> int | None:
-        """What the aggregator's account may keep, in bytes; None without a limit, or if it is not told."""
+        """Return what the aggregator's account may keep, in bytes; None without a limit, or if it is not told."""
         return None
 
     def look(self, site: str) -> Facts:
@@ -85,7 +85,7 @@ class Host:
             return False
 
     def warnings(self, facts: Mapping[str, Facts]) -> Iterator[str]:
-        """What people should know, besides what is missing."""
+        """Yield what people should know, besides what is missing."""
         if not self._owner.password:
             yield f"which of the folders are there already was not looked at, for want of {self._owner.user}'s password"
 
@@ -96,7 +96,7 @@ class Host:
         self._files.make_folder(step.target)
 
     def entrance(self, site: str) -> Entrance:
-        """How the site enters, now that all is done.
+        """Return how the site enters, now that all is done.
 
         Raises:
             ActionRequiredError: it cannot, although its folder was just shared.
@@ -104,7 +104,7 @@ class Host:
         return Entrance(self.access(site).url, self.wish.accounts[site])
 
     def left_to_people(self) -> Iterator[str]:
-        """What nobody can do from here."""
+        """Yield what nobody can do from here."""
         yield "this server's accounts and rights cannot be set from here. Ask whoever runs it for:"
         for site, account in self.wish.accounts.items():
             yield (
@@ -162,7 +162,7 @@ class Cloud(Host):
         )
 
     def _is_its(self, share: Share, site: str, found: Facts) -> bool:
-        """Whether a share is that site's."""
+        """Return whether a share is that site's."""
         if self.wish.shared_by != "link":
             return (share.share_type, share.share_with) == (ACCOUNT, self.wish.accounts[site])
         if share.share_type != LINK:
@@ -171,7 +171,7 @@ class Cloud(Host):
         return is_invited or (self._link_name(site) in (share.name, share.label) and self._password(site) is not None)
 
     def _is_ours(self, site: str, found: Facts) -> bool:
-        """Whether an account that is there was made here."""
+        """Return whether an account that is there was made here."""
         account, invite, password = self.wish.accounts[site], found.invite, self._password(site)
         if invite is not None and invite.user == account:
             return (invite.url or "").startswith(f"{files_url(self._server, account)}/")
@@ -184,7 +184,7 @@ class Cloud(Host):
         return True
 
     def _mounted(self, site: str, share: Share) -> Share | None:
-        """A share as its account finds it; None if it is still to be accepted.
+        """Return a share as its account finds it; None if it is still to be accepted.
 
         The owner does not always know under which name it is found. Where the password is not here any more, or was
         changed, we have to rely on that.
@@ -313,5 +313,5 @@ class Cloud(Host):
 
 
 def kept(path: Path) -> str | None:
-    """A password that is kept in a file; None if there is no such file."""
+    """Return a password that is kept in a file; None if there is no such file."""
     return read_password(path) if path.exists() else None

@@ -72,7 +72,7 @@ def _open_sites(
     stop: threading.Event,
     news: threading.Event,
 ) -> list[FolderSync]:
-    """The run's sites, by their names."""
+    """Return the run's sites, by their names."""
     key, own_encryption_key, copies = SigningKey.at(work / KEY_FILE), encryption_key(work), Copies()
     return [
         FolderSync(

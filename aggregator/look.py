@@ -17,13 +17,13 @@ class Notices(Protocol):
     """What is noticed in a site's folder; an ``Inbox`` is one."""
 
     def notice(self, ref: MessageRef) -> bytes | None:
-        """The manifest's bytes if the site has published a message at ``ref``."""
+        """Return the manifest's bytes if the site has published a message at ``ref``."""
 
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
-        """Whether the site's key has signed a noticed manifest for this place."""
+        """Return whether the site's key has signed a noticed manifest for this place."""
 
     def skips_messages(self, ref: MessageRef, manifest: bytes) -> bool:
-        """Whether a noticed manifest is well signed but others of its sender come before it."""
+        """Return whether a noticed manifest is well signed but others of its sender come before it."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
 
 
 def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[str, Mirror]) -> ModelFile:
-    """What the file is.
+    """Return what the file is.
 
     Raises:
         ActionRequiredError: it is not what the sites were sent.
@@ -182,7 +182,7 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[
 
 
 def _site(said: Participant, part: Part, software: str | None, card: FinalCard, site: str) -> CardSite:
-    """What one site brought and said.
+    """Return what one site brought and said.
 
     Args:
         part: in the round that brought it the chosen aggregate.
@@ -201,7 +201,7 @@ def _site(said: Participant, part: Part, software: str | None, card: FinalCard, 
 
 
 def _software(work: Path, site: str) -> str:
-    """What a site's card said of its software when it joined.
+    """Return what a site's card said of its software when it joined.
 
     Raises:
         ActionRequiredError: the card is damaged.
@@ -215,7 +215,7 @@ def _software(work: Path, site: str) -> str:
 
 
 def _total(sites: Mapping[str, CardSite], split: Split) -> int | None:
-    """The images of those sites whose answers are in the model; None where one of them tells no exact number."""
+    """Return the images of those sites whose answers are in the model; None where one of them tells no exact number."""
     counts = [site.images.get(split, "not reported") for site in sites.values() if site.rounds_in_the_model]
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
@@ -233,5 +233,5 @@ def _digest(ledger: Mirror | None, ref: MessageRef) -> str | None:
 
 
 def _signed(ledgers: Mapping[str, Mirror], ref: MessageRef) -> list[str]:
-    """When the messages at a place were signed."""
+    """Return when the messages at a place were signed."""
     return [message.manifest.created for ledger in ledgers.values() if (message := ledger.message(ref))]

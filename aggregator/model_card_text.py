@@ -116,7 +116,7 @@ class ModelCard:
 
 
 def card_text(card: ModelCard) -> str:
-    """The card in words; what nobody told says so."""
+    """Return the card in words; what nobody told says so."""
     model, run = card.model, card.run
     facts = {
         "task": run.task,

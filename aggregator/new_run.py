@@ -39,7 +39,7 @@ class Answers:
 
 
 def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> list[str]:
-    """The tasks that this aggregator can have a run of: it has held-out images for them.
+    """Return the tasks that this aggregator can have a run of: it has held-out images for them.
 
     Raises:
         ConfigurationError: there is none.
@@ -52,7 +52,7 @@ def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> lis
 
 
 def template(task: str) -> str:
-    """The template of a task's runs.
+    """Return the template of a task's runs.
 
     Raises:
         ConfigurationError: there is no such task.
@@ -63,12 +63,12 @@ def template(task: str) -> str:
 
 
 def preset_names(task: str) -> list[str]:
-    """The papers whose settings for a task are kept."""
+    """Return the papers whose settings for a task are kept."""
     return [name for name, tasks in _presets().items() if task in tasks]
 
 
 def preset_of(task: str, name: str) -> dict[str, Any]:
-    """What a paper's settings of a task are, where its template may say something else.
+    """Return what a paper's settings of a task are, where its template may say something else.
 
     Raises:
         ConfigurationError: there is none by this name.
@@ -89,7 +89,7 @@ def _presets() -> dict[str, Any]:
 
 
 def suggested(work: Path, configuration: AggregatorConfiguration, task: str, preset: str | None) -> Answers:
-    """What the template of a task says, or a preset, over all sites, by a name that was not used here yet.
+    """Return what the template of a task says, or a preset, over all sites, by a name that was not used here yet.
 
     Raises:
         ConfigurationError: as ``settings``.
@@ -114,7 +114,7 @@ def answered(work: Path, configuration: AggregatorConfiguration, answers: Answer
 
 
 def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers) -> bytes:
-    """The RUN.yaml that these answers make.
+    """Return the RUN.yaml that these answers make.
 
     Raises:
         ConfigurationError: the name was used, or every problem of the answers.
@@ -141,7 +141,7 @@ def require_free(output: Path) -> Path:
 
 
 def filled_in(answers: Answers) -> str:
-    """The template of the task with these answers and what follows from them, each comment in its place.
+    """Return the template of the task with these answers and what follows from them, each comment in its place.
 
     Raises:
         ConfigurationError: there is no such task, preset or method.
@@ -168,7 +168,7 @@ def filled_in(answers: Answers) -> str:
 
 
 def settings(task: str, preset: str | None) -> dict[str, Any]:
-    """What the template of a task says, or a preset in its place.
+    """Return what the template of a task says, or a preset in its place.
 
     Raises:
         ConfigurationError: there is no such task, or no such preset of it.
@@ -184,7 +184,7 @@ def settings(task: str, preset: str | None) -> dict[str, Any]:
 
 
 def _over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    """A learning rate; one along a cosine falls once, in all rounds of the run."""
+    """Return a learning rate; one along a cosine falls once, in all rounds of the run."""
     return {**rate, "period": rounds} if rate["shape"] == "cosine" else dict(rate)
 
 
@@ -195,7 +195,7 @@ def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_choices(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What settings say about all methods, apart from what theirs takes by default: any method takes it."""
+    """Return what settings say about all methods, apart from what theirs takes by default: any method takes it."""
     usual = open_method(said["method"], {}).options.model_dump(mode="json")
     options = said["method_options"].items()
     return {name: value for name, value in options if name in MethodOptions.model_fields and value != usual[name]}
@@ -244,7 +244,7 @@ def _entries(lines: Iterable[str], indent: str) -> list[tuple[str, list[str]]]:
 
 
 def _with_value(line: str, value: Any) -> str:
-    """A line of settings with another value; its comment stays put."""
+    """Return a line of settings with another value; its comment stays put."""
     found = _LINE.fullmatch(line)
     if found is None:
         raise AssertionError(f"no `key: value` on one line: {line}")
@@ -255,5 +255,5 @@ def _with_value(line: str, value: Any) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A value as it stands on one line of YAML."""
+    """Return a value as it stands on one line of YAML."""
     return dump_values({"x": value}).decode().removeprefix("x: ").strip()

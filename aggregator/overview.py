@@ -169,7 +169,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
 
 
 def overview_text(state: Overview) -> str:
-    """The same for people."""
+    """Return the same for people."""
     is_closing = state.is_closing_round and not state.final_model
     where = "the closing round" if is_closing else f"round {state.round} of {state.rounds}"
     lines = [f"outcome: {state.outcome.text}"] if state.outcome else []
@@ -211,7 +211,7 @@ def _site_lines(site: SiteOverview, is_running: bool) -> Iterator[str]:
 
 
 def _waited_for(reading: Reading, view: RunView) -> list[str]:
-    """The sites that owe an answer now; at the end, those whose folder still has to take something."""
+    """Return the sites that owe an answer now; at the end, those whose folder still has to take something."""
     store, ledgers = reading.store, reading.ledgers
     if view.is_over:
         return [site for site, ledger in ledgers.items() if _is_owed(reading.work / "sites" / site, ledger, store)]
@@ -229,12 +229,12 @@ def _waited_for(reading: Reading, view: RunView) -> list[str]:
 
 
 def _is_owed(home: Path, ledger: Mirror, store: RunStore) -> bool:
-    """Whether a site's folder still has to take something of a run that is over."""
+    """Return whether a site's folder still has to take something of a run that is over."""
     return lacks_messages(home, ledger) or is_owed_end(home.name, ledger, store, store.run)
 
 
 def _why(store: RunStore, view: RunView, waited_for: list[str]) -> str | None:
-    """What the present stage waits for, in a sentence."""
+    """Return what the present stage waits for, in a sentence."""
     run, newest = view.configuration, view.rounds[-1] if view.rounds else None
     if view.is_over:
         return "the run ends when every site's folder has what was signed for it" if waited_for else None
@@ -256,7 +256,7 @@ def _why(store: RunStore, view: RunView, waited_for: list[str]) -> str | None:
 
 
 def _next(reading: Reading, view: RunView, waited_for: list[str]) -> str | None:
-    """What happens then."""
+    """Return what happens then."""
     store, run, newest = reading.store, reading.run, len(view.rounds)
     if view.is_over:
         return "the run ends" if waited_for else None
@@ -307,7 +307,7 @@ def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
 
 
 def _new_key(ledger: Mirror | None) -> str | None:
-    """Which key a site signs with, if another than it was enrolled with."""
+    """Return which key a site signs with, if another than it was enrolled with."""
     if ledger is None or not ledger.peer.handovers:
         return None
     newest = ledger.peer.handovers[-1]
@@ -334,7 +334,7 @@ def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | Non
 
 
 def _phase(reading: Reading, view: RunView, site: str) -> str:
-    """Where a site stands, as the files here read it."""
+    """Return where a site stands, as the files here read it."""
     ledger, home, said = reading.ledgers.get(site), reading.work / "sites" / site, view.sites[site]
     if ledger is None:
         return "not enrolled yet"

@@ -134,7 +134,7 @@ class _Status(_FromServer):
 
 
 def server_of(address: str) -> str:
-    """The server's address, from it or from that of anything on it, percent-encoded, without a final slash.
+    """Return the server's address, from it or from that of anything on it, percent-encoded, without a final slash.
 
     Raises:
         ActionRequiredError: it is no address that may be used.
@@ -143,13 +143,13 @@ def server_of(address: str) -> str:
 
 
 def bytes_of(quota: str) -> int | None:
-    """A quota, as in "5 GB", in bytes; None if it is no amount, as "none" and "default"."""
+    """Return a quota, as in "5 GB", in bytes; None if it is no amount, as "none" and "default"."""
     amount = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([KMGT]?B)?", quota.strip(), re.IGNORECASE)
     return None if amount is None else int(float(amount[1]) * _UNITS[(amount[2] or "B").upper()])
 
 
 def product_of(server: str, ca_file: Path | None) -> str | None:
-    """What runs at an address, as in "ownCloud 10.16.0"; None if it is neither ownCloud nor Nextcloud.
+    """Return what runs at an address, as in "ownCloud 10.16.0"; None if it is neither ownCloud nor Nextcloud.
 
     Both tell it to everybody, so nobody's password is shown.
 
@@ -211,7 +211,7 @@ class OwnCloud:
         self._ask(object, "PUT", _user(name), form, doing=f"set the quota of {name}")
 
     def shares(self, path: str) -> tuple[Share, ...]:
-        """Every share of a folder of one's own."""
+        """Return every share of a folder of one's own."""
         query = {"path": f"/{path}", "reshares": "true"}
         return tuple(self._ask(list[Share], "GET", _SHARES, query=query, doing=f"list the shares of {path}"))
 
@@ -240,7 +240,7 @@ class OwnCloud:
                 raise
 
     def received(self, share_id: str) -> Share | None:
-        """A share that this account received and accepted, so that it is mounted; None if there is no such."""
+        """Return a share that this account received and accepted, so that it is mounted; None if there is no such."""
         self.files.check()  # whoever comes in finds what is shared mounted, under a free name
         query = {"shared_with_me": "true"}
         shares = self._ask(list[Share], "GET", _SHARES, query=query, doing="list what was shared")
@@ -298,12 +298,12 @@ class OwnCloud:
 
 
 def files_url(server: str, user: str, path: str = "") -> str:
-    """The address of an account's files, or of what lies at ``path`` among them."""
+    """Return the address of an account's files, or of what lies at ``path`` among them."""
     return f"{server}/remote.php/dav/files/{quote(user, safe='')}/{quote(path.strip('/'))}".rstrip("/")
 
 
 def path_among_files(url: str, user: str) -> str | None:
-    """Where a folder is among an account's files, not percent-encoded; None if its address leads elsewhere."""
+    """Return where a folder is among an account's files, not percent-encoded; None if its address leads elsewhere."""
     path = unquote(urlsplit(checked_url(url)).path)
     for root in (f"/remote.php/dav/files/{user}/", "/remote.php/webdav/"):
         if root in path:
@@ -312,7 +312,7 @@ def path_among_files(url: str, user: str) -> str | None:
 
 
 def link_url(server: str) -> str:
-    """Where all public links are entered, each with its token as the user."""
+    """Return where all public links are entered, each with its token as the user."""
     return f"{server}/public.php/webdav"
 
 

@@ -146,7 +146,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
 
 
 def read_run(run_yaml: Path) -> RunConfiguration:
-    """A RUN.yaml, by itself.
+    """Return a RUN.yaml, by itself.
 
     Raises:
         ConfigurationError: it cannot be read, or every problem that it has by itself.
@@ -192,7 +192,7 @@ class _Draft(Record):
 
 
 def _problems_besides(run_yaml: Path, configuration: AggregatorConfiguration, work: Path) -> list[str]:
-    """What is wrong with the settings of a RUN.yaml, besides what keeps it from being a run at all."""
+    """Return what is wrong with the settings of a RUN.yaml, besides what keeps it from being a run at all."""
     draft = _found([], lambda: parse_yaml(run_yaml.read_bytes(), _Draft, str(run_yaml)))
     return _setting_problems(draft, configuration, work, str(run_yaml)) if draft else []
 
@@ -200,7 +200,7 @@ def _problems_besides(run_yaml: Path, configuration: AggregatorConfiguration, wo
 def _setting_problems(
     run: RunConfiguration | _Draft, configuration: AggregatorConfiguration, work: Path, where: str
 ) -> list[str]:
-    """What is wrong with each setting by itself; of a draft, as far as it says which task and method."""
+    """Return what is wrong with each setting by itself; of a draft, as far as it says which task and method."""
     problems = [
         f"{where}: sites: {site} is not in {work / FILE}; add it there or correct the name"
         for site in run.sites
@@ -245,7 +245,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
 
 
 def _steps(required: Requirements) -> Finding:
-    """How long a small site trains in the whole run."""
+    """Return how long a small site trains in the whole run."""
     takes = f"steps: a site with {_SMALL} training images takes {required.steps(_SMALL)} of them in the whole run"
     if not required.takes_few_steps(_SMALL):
         return Finding("note", takes)
@@ -254,7 +254,7 @@ def _steps(required: Requirements) -> Finding:
 
 
 def ended_already(run: str) -> str:
-    """What is said of a run that is launched once more."""
+    """Return what is said of a run that is launched once more."""
     return f"{run} has ended already; to run it again, give it a new name"
 
 
@@ -301,7 +301,7 @@ def _kept(run: RunConfiguration) -> str:
 
 
 def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> Found | None:
-    """What ``look`` finds; or None, and what is wrong is among the problems."""
+    """Return what ``look`` finds; or None, and what is wrong is among the problems."""
     try:
         return look()
     except (ConfigurationError, DataError) as error:
@@ -312,7 +312,7 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 
 
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
-    """Why the run would come too early: each other run is told to all its sites before the next is offered."""
+    """Return why the run would come too early: each other run is told to all its sites before the next is offered."""
     before = [store for store in runs_in(work) if store.run != run.run][-1:]
     ended = [
         f"{run_yaml}: run {store.run} has ended, and {', '.join(sites)} must still be told: finish it by "
@@ -330,14 +330,14 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
 
 
 def _sites_owed_end(work: Path, store: RunStore) -> list[str]:
-    """The sites for which the end of a run that is over is not signed."""
+    """Return the sites for which the end of a run that is over is not signed."""
     homes = {site: work / "sites" / site for site in store.configuration().sites}
     ledgers = {site: open_ledger(home) for site, home in homes.items()}
     return [site for site, ledger in ledgers.items() if ledger and is_owed_end(site, ledger, store, store.run)]
 
 
 def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration) -> list[str]:
-    """What stands in the way of reaching the run's sites, as far as this machine knows without asking them."""
+    """Return what stands in the way of reaching the run's sites, as far as this machine knows without asking them."""
     problems: list[str] = []
     _found(problems, lambda: SigningKey.at(work / KEY_FILE))
     for name, access in sorted(configuration.sites.items()):
@@ -402,7 +402,7 @@ def _opened(run: RunConfiguration) -> tuple[Task, Options, Method]:
 
 
 def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, options: Options) -> Collection | None:
-    """The images for the tolerance check; None where no folder is named.
+    """Return the images for the tolerance check; None where no folder is named.
 
     Raises:
         DataError: every problem of every file.
@@ -431,7 +431,7 @@ def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[st
 
 
 def _in_full(run: RunConfiguration) -> RunConfiguration:
-    """The run with every default written out: who agrees to it can read all that decides the result."""
+    """Return the run with every default written out: who agrees to it can read all that decides the result."""
     task = task_named(run.task)
     in_full = {
         "task_options": task.options(run.task_options),

@@ -29,7 +29,7 @@ from shared.settings import kept_password
 
 
 def recognise(wish: Wish, owner: str, admin: str | None) -> str | None:
-    """What a server is, before anybody's password is asked for; see ``product_of``.
+    """Return what a server is, before anybody's password is asked for; see ``product_of``.
 
     Args:
         owner, admin: names of the accounts that are to be used.

@@ -18,7 +18,7 @@ from shared.learning.outcome import Outcome, Standstill, outcome_by_tables, stan
 
 
 def read_tables(store: RunStore, ledgers: Mapping[str, Mirror], rounds: Collection[int]) -> Tables:
-    """Every table of these rounds that can be read."""
+    """Return every table of these rounds that can be read."""
     tables: dict[int, dict[str, list[MetricsRow]]] = {}
     for round_no in rounds:
         for site in filter(ledgers.__contains__, store.participants(round_no)):
@@ -30,7 +30,7 @@ def read_tables(store: RunStore, ledgers: Mapping[str, Mirror], rounds: Collecti
 
 
 def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> int:
-    """The aggregate that would be chosen now."""
+    """Return the aggregate that would be chosen now."""
     rows = received_rows(read_tables(store, ledgers, range(1, store.round_no + 1)), "validation")
     return best_of(_kept(store), validation_means(rows, score_name))
 
@@ -51,7 +51,7 @@ def choose_final(
 
 
 def run_outcome(store: RunStore, ledgers: Mapping[str, Mirror]) -> Outcome | None:
-    """What a run came to; None while it goes on."""
+    """Return what a run came to; None while it goes on."""
     if not store.is_over:
         return None
     tables = partial(read_tables, store, ledgers)
@@ -59,7 +59,7 @@ def run_outcome(store: RunStore, ledgers: Mapping[str, Mirror]) -> Outcome | Non
 
 
 def run_standstills(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> dict[Standstill, str]:
-    """What keeps a run that goes on from coming to anything, a sentence each."""
+    """Return what keeps a run that goes on from coming to anything, a sentence each."""
     if store.is_over:
         return {}
     rounds = range(1, store.round_no + 1)

@@ -246,7 +246,7 @@ def _open(run: RunFacts, round_no: int) -> OpenRound:
 
 
 def _first(run: RunFacts, round_no: int, sites: Collection[str], count: int) -> tuple[str, ...]:
-    """The first ``count`` of some available sites in the round's order of asking."""
+    """Return the first ``count`` of some available sites in the round's order of asking."""
     if run.in_turn:
         turn = (round_no - 1) % len(run.available)
         order = [site for site in run.available[turn:] + run.available[:turn] if site in sites]
@@ -278,7 +278,7 @@ def _collect(run: RunFacts) -> list[Action]:
 
 
 def _may_close(run: RunFacts, answered: int, owing: int) -> bool:
-    """Whether the open round has what it waits for, or will never have it."""
+    """Return whether the open round has what it waits for, or will never have it."""
     if not owing:
         return True
     if answered >= run.quorum:
@@ -298,7 +298,7 @@ def _settle(run: RunFacts) -> list[Action]:
 
 
 def _go_on(run: RunFacts) -> list[Action]:
-    """What follows a round that is settled."""
+    """Return what follows a round that is settled."""
     if run.round_no == run.closing_round:
         return [ChooseFinal()]
     if run.stop_requested:

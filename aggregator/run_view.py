@@ -90,7 +90,7 @@ class Part:
     seconds: int | None = None
 
     def row(self, split: Split) -> Row | None:
-        """What it told on one split."""
+        """Return what it told on one split."""
         return self.validation if split == "validation" else self.test
 
     @property
@@ -178,17 +178,17 @@ class RunView:
         return self.card is not None or self.aborted is not None
 
     def parts(self) -> Iterator[tuple[Round, str, Part]]:
-        """Every site in every round, in order."""
+        """Yield every site in every round, in order."""
         for of_round in self.rounds:
             for site, part in of_round.sites.items():
                 yield of_round, site, part
 
     def verdicts(self) -> Counter[str]:
-        """How often each verdict was given."""
+        """Return how often each verdict was given."""
         return Counter(part.status for *_, part in self.parts() if part.status)
 
     def scoring(self, aggregate: int) -> Round | None:
-        """The round in which the sites received an aggregate and scored it, if it is open yet."""
+        """Return the round in which the sites received an aggregate and scored it, if it is open yet."""
         return next((each for each in self.rounds if each.received_aggregate == aggregate), None)
 
     def receivers(self, aggregate: int) -> dict[str, Part]:
@@ -361,7 +361,7 @@ def _means(rows: Mapping[str, MetricsRow]) -> dict[str, Mean]:
 
 
 def _refs(run: str, number: int) -> tuple[MessageRef, MessageRef, MessageRef]:
-    """Where the messages of a round lie: to the site, from it, and the verdict."""
+    """Return where the messages of a round lie: to the site, from it, and the verdict."""
     return MessageRef("round", run, number), MessageRef("update", run, number), MessageRef("verdict", run, number)
 
 
@@ -373,7 +373,7 @@ def _bytes_of_run(ledger: Mirror, run: str, numbers: Sequence[int]) -> Bytes:
 
 
 def _size(ledger: Mirror, *refs: MessageRef) -> int | None:
-    """What the messages at these places weigh, files pruned since included; None if there is none."""
+    """Return what the messages at these places weigh, files pruned since included; None if there is none."""
     there = [message for ref in refs if (message := ledger.message(ref))]
     sizes = [
         ledger.path(message.ref, MANIFEST).stat().st_size + sum(entry.size for entry in message.manifest.files.values())

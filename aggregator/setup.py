@@ -89,7 +89,7 @@ def initialise(
 
 
 def misnamed(names: Iterable[str]) -> list[str]:
-    """What is wrong with these names of federations and sites, a sentence for each."""
+    """Return what is wrong with these names of federations and sites, a sentence for each."""
     return [
         f"{name}: is not a name: use lower-case letters, digits, '-', '_' and '.', at most 64"
         for name in names
@@ -98,7 +98,7 @@ def misnamed(names: Iterable[str]) -> list[str]:
 
 
 def misfits(work: Path, federation: str, wanted: Mapping[str, SiteAccess]) -> list[str]:
-    """What in a work directory stands against these sites, a sentence for each."""
+    """Return what in a work directory stands against these sites, a sentence for each."""
     path = work / FILE
     if not path.exists():
         return []
@@ -200,7 +200,7 @@ def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping
 
 
 def invite_path(work: Path, site: str) -> Path:
-    """Where a site's invite is kept."""
+    """Return where a site's invite is kept."""
     return work / "invites" / f"{site}.json"
 
 
@@ -217,12 +217,12 @@ def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str)
 
 
 def _public_address(url: str) -> str | None:
-    """What an invite says of an address: of a folder of this machine nothing, the site's people name theirs."""
+    """Return what an invite says of an address: of a folder of this machine nothing, the site's people name theirs."""
     return url if folder_here(url) is None else None
 
 
 def led(invite: Invite, entrance: Entrance) -> Invite:
-    """The invite as it leads to ``entrance``; a password in it stays as long as the user is the same."""
+    """Return the invite as it leads to ``entrance``; a password in it stays as long as the user is the same."""
     kept = invite.password if invite.user == entrance.user else None
     password = entrance.password or kept
     return invite.model_copy(update={"url": _public_address(entrance.url), "user": entrance.user, "password": password})

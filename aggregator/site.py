@@ -19,7 +19,7 @@ PUBLISHED = "published.json"
 
 
 def open_ledger(home: Path, *, key: str | None = None, encryption_key: EncryptionKey | None = None) -> Mirror | None:
-    """What was exchanged with a site whose files are in ``home``, or None until it is enrolled.
+    """Return what was exchanged with a site whose files are in ``home``, or None until it is enrolled.
 
     Args:
         key: our public signing key; None: what our own file there says.
@@ -32,7 +32,7 @@ def open_ledger(home: Path, *, key: str | None = None, encryption_key: Encryptio
 
 
 def enrolled_in(home: Path, key: str | None) -> Federation | None:
-    """What says who takes part, or None until the site is enrolled: its card is written last."""
+    """Return what says who takes part, or None until the site is enrolled: its card is written last."""
     mirror = home / MIRROR
     if not (mirror / names.SITE_CARD).exists():
         return None
@@ -40,7 +40,7 @@ def enrolled_in(home: Path, key: str | None) -> Federation | None:
 
 
 def peer_of(federation: Federation) -> Peer:
-    """The site as the other side of the exchange, under the key of its card."""
+    """Return the site as the other side of the exchange, under the key of its card."""
     return Peer(federation.federation, federation.site, federation.site, federation.site_key)
 
 

@@ -139,11 +139,11 @@ class RunStore(RunFiles):
                 )
 
     def configuration(self) -> RunConfiguration:
-        """The run's configuration as offered."""
+        """Return the run's configuration as offered."""
         return self._begun(names.RUN_CONFIGURATION, RunConfiguration)
 
     def sharing(self) -> Sharing:
-        """What travels in this run and what stays."""
+        """Return what travels in this run and what stays."""
         return self._begun(names.TENSORS, Sharing)
 
     def _begun(self, name: str, kind: type[AnyRecord]) -> AnyRecord:
@@ -200,7 +200,7 @@ class RunStore(RunFiles):
         return opened.askings if opened else []
 
     def sent_path(self, round_no: int, site: str | None = None) -> Path:
-        """The global model, or that of one site alone, in the form in which a round sends it."""
+        """Return the global model, or that of one site alone, in the form in which a round sends it."""
         return self._round(round_no) / "sent" / f"{site or 'all'}{names.WEIGHTS_SUFFIX}"
 
     def clear_round(self, round_no: int) -> None:
@@ -209,7 +209,7 @@ class RunStore(RunFiles):
             shutil.rmtree(self._round(round_no) / folder, ignore_errors=True)
 
     def ciphertext_path(self, number: int) -> Path:
-        """Where a file that goes to several sites lies encrypted."""
+        """Return where a file that goes to several sites lies encrypted."""
         return self._ciphertexts / f"{number}{names.WEIGHTS_SUFFIX}"
 
     def clear_ciphertexts(self) -> None:
@@ -221,7 +221,7 @@ class RunStore(RunFiles):
         self._write(self._limit(round_no), Limit(tolerance=decimal_text(limit)))
 
     def limit(self, round_no: int) -> float | None:
-        """What a score must exceed in a round, or None if that was not measured yet."""
+        """Return what a score must exceed in a round, or None if that was not measured yet."""
         limit = self._read(self._limit(round_no), Limit)
         return finite(limit.tolerance) if limit else None
 
@@ -233,7 +233,7 @@ class RunStore(RunFiles):
         self._write(self._round(round_no) / "scores" / f"{site}.json", scored)
 
     def score(self, round_no: int, site: str) -> Scored | None:
-        """What the check of a site's answer gave, or None if it was not checked yet."""
+        """Return what the check of a site's answer gave, or None if it was not checked yet."""
         return self._read(self._round(round_no) / "scores" / f"{site}.json", Scored)
 
     def close_round(self, round_no: int, verdicts: dict[str, Verdict]) -> None:
@@ -241,12 +241,12 @@ class RunStore(RunFiles):
         self._write(self._round(round_no) / "closed.json", Closed(verdicts=verdicts))
 
     def verdicts(self, round_no: int) -> dict[str, Verdict] | None:
-        """The verdicts of a closed round, or None while it is open."""
+        """Return the verdicts of a closed round, or None while it is open."""
         closed = self._read(self._round(round_no) / "closed.json", Closed)
         return closed.verdicts if closed else None
 
     def has_aggregate(self, round_no: int) -> bool:
-        """Whether the models of a round are combined."""
+        """Return whether the models of a round are combined."""
         return self.aggregate_path(round_no).exists()
 
     # --- waiting and ending --------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class RunStore(RunFiles):
         self._write(self._card, card)
 
     def card(self) -> FinalCard | None:
-        """The choice, or None while the run goes on."""
+        """Return the choice, or None while the run goes on."""
         return self._read(self._card, FinalCard)
 
     def abort(self, reason: str) -> None:
@@ -311,7 +311,7 @@ class RunStore(RunFiles):
         write_file(self.home / "aborted.txt", reason.encode())
 
     def aborted(self) -> str | None:
-        """Why the run ended without having started, or None."""
+        """Return why the run ended without having started, or None."""
         path = self.home / "aborted.txt"
         return path.read_text() if path.exists() else None
 
@@ -361,23 +361,23 @@ class RunStore(RunFiles):
 
 
 def _offered(configuration: RunConfiguration, sharing: Sharing) -> dict[str, Record]:
-    """What of an offer is settings, by file; the run's own, whose presence says that it was begun, last."""
+    """Return what of an offer is settings, by file; the run's own, whose presence says that it was begun, last."""
     return {names.TENSORS: sharing, names.RUN_CONFIGURATION: configuration}
 
 
 def runs_in(work: Path) -> list[RunStore]:
-    """Every run begun in a work directory, oldest first."""
+    """Return every run begun in a work directory, oldest first."""
     begun = sorted(work.glob(f"runs/*/{names.RUN_CONFIGURATION}"), key=lambda path: path.stat().st_mtime)
     return [RunStore(work, path.parent.name) for path in begun if re.fullmatch(names.NAME_PATTERN, path.parent.name)]
 
 
 def open_runs(work: Path) -> list[RunStore]:
-    """Those of them that have not ended."""
+    """Return those of them that have not ended."""
     return [store for store in runs_in(work) if not store.is_over]
 
 
 def if_another_launch(work: Path) -> str:
-    """What to say to a second launch where a daemon works."""
+    """Return what to say to a second launch where a daemon works."""
     begun = open_runs(work)
     if not begun:
         return "another daemon works in this directory; nothing was begun; wait for it to end, or stop it first"
@@ -390,7 +390,7 @@ def if_another_launch(work: Path) -> str:
 
 
 def consent_of(ledger: Exchange, run: str) -> Consent | None:
-    """A site's answer to the offer, or None if there is none; an ill-formed one counts as no.
+    """Return a site's answer to the offer, or None if there is none; an ill-formed one counts as no.
 
     Raises:
         ActionRequiredError: it is not as it was accepted.
@@ -424,7 +424,7 @@ def withdrawal_of(ledger: Exchange, run: str) -> str | None:
 
 
 def training_images(ledger: Mirror, run: str) -> int:
-    """How many images a site that agreed said it trains on."""
+    """Return how many images a site that agreed said it trains on."""
     consent = consent_of(ledger, run)
     if consent is None or not consent.agrees:
         raise ValueError("a site that did not agree trains on nothing")
@@ -432,7 +432,7 @@ def training_images(ledger: Mirror, run: str) -> int:
 
 
 def metrics_of(ledger: Mirror, run: str, round_no: int) -> list[MetricsRow]:
-    """The table of a site's answer in a round.
+    """Return the table of a site's answer in a round.
 
     Raises:
         RejectedError: it is not a metrics table.

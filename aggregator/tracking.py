@@ -114,12 +114,12 @@ def _trouble(error: Exception) -> TransientError:
 
 
 def _newest_settled(store: RunStore) -> int:
-    """The newest round of which every site was told its verdict."""
+    """Return the newest round of which every site was told its verdict."""
     return store.round_no if store.is_over else store.round_no - 1
 
 
 def settled(of_round: Round) -> Settled:
-    """What is drawn of a round."""
+    """Return what is drawn of a round."""
     numbers: list[tuple[str, int, float | None]] = []
     aggregate = of_round.received_aggregate
     for site, part in of_round.sites.items():
@@ -135,7 +135,7 @@ def settled(of_round: Round) -> Settled:
 
 
 def tracker(work: Path, store: RunStore, wanted: Tracking, federation: str) -> Tracker | None:
-    """What tracks a run where the PI wants it, or None."""
+    """Return what tracks a run where the PI wants it, or None."""
     sinks: dict[str, Callable[[], Sink]] = {}
     if (folder := wanted.tensorboard) is not None:
         sinks["TensorBoard"] = lambda: TensorBoard(work / folder / store.run)

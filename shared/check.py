@@ -165,7 +165,7 @@ def look_at_server(folder: Folder, on_measured: Callable[[Capabilities], object]
 
 
 def free_scratch(folder: Folder) -> str:
-    """The first name of a scratch folder that is free.
+    """Return the first name of a scratch folder that is free.
 
     Raises:
         ActionRequiredError: none is.
@@ -236,7 +236,7 @@ def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
 
 
 def task_of(setting: str, task_name: str) -> Task:
-    """The task of this name.
+    """Return the task of this name.
 
     Args:
         setting: where it is named.
@@ -289,6 +289,6 @@ def _clock(ahead_s: float | None) -> Finding:
 
 
 def _shown(software: str) -> str:
-    """What a server says about itself, fit for a terminal."""
+    """Return what a server says about itself, fit for a terminal."""
     text = "".join(char for char in software if char.isprintable()).strip()
     return text[:_SHOWN_CHARACTERS] or "one that does not say its name"

@@ -93,7 +93,7 @@ class Program(click.Group):
             ) from error
 
     def code_of(self, _trouble: DropfedError) -> int:
-        """The exit code where something stands in the way."""
+        """Return the exit code where something stands in the way."""
         return 1
 
 
@@ -139,7 +139,7 @@ class Commands(Program):
 
 
 def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option ``--work DIR``; absolute, so that a command that we tell people works wherever they are.
+    """Return the option ``--work DIR``; absolute, so that a command that we tell people works wherever they are.
 
     Args:
         settings: the file in the work directory of who has these commands. A directory that holds another's in its
@@ -166,7 +166,7 @@ def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, str]:
-    """What an option that is given again and again as NAME=VALUE says.
+    """Return what an option that is given again and again as NAME=VALUE says.
 
     Args:
         form: how it is written, with an example.
@@ -187,7 +187,7 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
 
 
 def ask_password(user: str, instead: str) -> str:
-    """A password from the keyboard, without echo; what is asked does not get into the output.
+    """Return a password from the keyboard, without echo; what is asked does not get into the output.
 
     Args:
         instead: how the command is given without a question.
@@ -205,7 +205,7 @@ def ask_password(user: str, instead: str) -> str:
 
 
 def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
-    """What a person answers at the keyboard.
+    """Return what a person answers at the keyboard.
 
     Args:
         ask: asks, and raises ``click.Abort`` where no answer comes.
@@ -239,7 +239,7 @@ def require_yes(question: str) -> None:
 
 
 def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options ``--json`` and ``--watch``."""
+    """Return the options ``--json`` and ``--watch``."""
     return AS_JSON(click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command))
 
 

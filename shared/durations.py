@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def duration_text(seconds: float) -> str:
-    """A duration to the two largest units, as in "2 h 5 min"."""
+    """Return a duration to the two largest units, as in "2 h 5 min"."""
     whole = max(0, round(seconds))
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

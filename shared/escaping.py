@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def escape(text: str) -> str:
-    """The text on one line; what would break it, or cannot be seen, as an escape, as in ``\\n``."""
+    """Return the text on one line; what would break it, or cannot be seen, as an escape, as in ``\\n``."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def quoted(path: str | Path) -> str:
-    """A path as people type it in a command: quoted where a shell would not take it for one word."""
+    """Return a path as people type it in a command: quoted where a shell would not take it for one word."""
     return subprocess.list2cmdline([str(path)]) if sys.platform == "win32" else shlex.quote(str(path))

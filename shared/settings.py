@@ -47,7 +47,7 @@ def read_settings(path: Path, kind: type[AnyRecord], remedy: str) -> AnyRecord:
 
 
 def kept_password(path: Path, settings: str) -> Password:
-    """The password in a file.
+    """Return the password in a file.
 
     Args:
         settings: the file that names user and password file, as people should read it.

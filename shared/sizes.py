@@ -6,7 +6,7 @@ _UNITS = ("bytes", "kB", "MB", "GB")  # each a thousand of the one before
 
 
 def size_text(size: float) -> str:
-    """A size in bytes to three digits, as in "31.6 kB"."""
+    """Return a size in bytes to three digits, as in "31.6 kB"."""
     unit = 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1

@@ -53,7 +53,7 @@ class Trouble:
         return is_new
 
     def backoff_s(self, usual_s: float) -> float:
-        """How long to wait before the next try: the more often what nobody expected has happened, the longer."""
+        """Return how long to wait before the next try: the more often what nobody expected has happened, the longer."""
         return max(usual_s, min(usual_s * 2.0 ** min(self._unforeseen, 30), LONGEST_BACKOFF_S))
 
     def ends(self) -> bool:

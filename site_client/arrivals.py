@@ -28,22 +28,22 @@ class Arrivals:
         self._on_receiving = on_receiving
 
     def runs(self) -> list[str]:
-        """The runs that have a place in the folder."""
+        """Return the runs that have a place in the folder."""
         return [run for run in self._folders_in(names.RUNS) if is_name(run)]
 
     def offers(self) -> list[MessageRef]:
-        """Where the offers lie that we have not received."""
+        """Return where the offers lie that we have not received."""
         offers = [MessageRef("offer", run) for run in self.runs()]
         return [offer for offer in offers if self._ledger.message(offer) is None]
 
     def rounds_of(self, run: str) -> list[MessageRef]:
-        """Where the rounds lie that the aggregator sent us, or is sending, in order."""
+        """Return where the rounds lie that the aggregator sent us, or is sending, in order."""
         folder = f"{names.RUNS}/{run}/rounds"
         found = [ref_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
         return sorted((ref for ref in found if ref), key=lambda ref: ref.round_no)
 
     def later_rounds(self, after: MessageRef) -> list[MessageRef]:
-        """Where the rounds lie that follow a round, or an offer, in order."""
+        """Return where the rounds lie that follow a round, or an offer, in order."""
         return [ref for ref in self.rounds_of(after.run) if ref.round_no > after.round_no]
 
     def fetch_first(self, refs: Sequence[MessageRef]) -> MessageRef | None:
@@ -82,12 +82,12 @@ class Arrivals:
             return []
 
     def _answers(self, ref: MessageRef) -> frozenset[str | None]:
-        """Which of our messages the aggregator's message at ``ref`` may answer."""
+        """Return which of our messages the aggregator's message at ``ref`` may answer."""
         card = digest_of((self._ledger.root / names.SITE_CARD).read_bytes())
         return may_answer(self._ledger, ref, card)
 
     def _needs_weights(self, ref: MessageRef) -> bool:
-        """Whether we shall compute with what a message brings.
+        """Return whether we shall compute with what a message brings.
 
         A final model that comes after our withdrawal was signed before that was read: it is ours. Not so a round that
         does; and a past round's weights may be gone from the folder. That it is past only the aggregator can say.

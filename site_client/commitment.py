@@ -55,7 +55,7 @@ class Settled:
     rows: dict[SetName, int]
 
     def images(self, name: SplitName) -> int:
-        """How many images are in a set."""
+        """Return how many images are in a set."""
         return images_in(self.sets[name], self.found.own.blocks)
 
     def require_allowed(self, run: str, policy: Policy) -> None:
@@ -122,7 +122,7 @@ def commit(work: Path, ledger: Mirror, site: SiteConfiguration, trainer: Trainer
 
 
 def committed(work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration) -> Members:
-    """The units of each set of a run that this site agreed to, as far as their blocks are whole now.
+    """Return the units of each set of a run that this site agreed to, as far as their blocks are whole now.
 
     Raises:
         DataError: the images cannot be read.
@@ -166,7 +166,7 @@ def release(work: Path, ledger: Mirror, run: str) -> None:
 
 
 def agreed_runs(ledger: Mirror) -> list[str]:
-    """The runs that this site has agreed to, by its own messages."""
+    """Return the runs that this site has agreed to, by its own messages."""
     runs = [message.ref.run for message in ledger.own_messages() if message.ref.kind == "consent"]
     return [run for run in runs if (consent := store.consent(ledger, run)) is not None and consent.agrees]
 
@@ -242,7 +242,7 @@ def _require_privacy(budget: Budget, run: str, spending: Spending, policy: Polic
 
 
 def _spending(run: RunConfiguration, required: Requirements, images: int) -> Spending | None:
-    """What a run spends of the privacy of so many training images; None if it is not private.
+    """Return what a run spends of the privacy of so many training images; None if it is not private.
 
     Raises:
         ConfigurationError: they are too few, or no noise keeps so small an ε.
@@ -294,7 +294,7 @@ def _open_besides(budget: Budget, run: str) -> list[str]:
 
 
 def _without_rest(work: Path, ledger: Mirror, budget: Budget, run: str) -> Budget:
-    """The budget in which a run that is over has what its answers took.
+    """Return the budget in which a run that is over has what its answers took.
 
     An answer that is signed counts as sent. A private run gives nothing back if the secret of its noise is gone: then a
     disk was lost since this site agreed, and with it, perhaps, an answer that had left in part.

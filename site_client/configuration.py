@@ -173,7 +173,7 @@ def _misfits(work: Path, configuration: SiteConfiguration) -> list[str]:
 
 
 def other_site(where: str, reason: str, configuration: SiteConfiguration) -> ActionRequiredError:
-    """What is said where the folder shows another site than the settings."""
+    """Return what is said where the folder shows another site than the settings."""
     us = f"{configuration.federation}/{configuration.site}"
     return ActionRequiredError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
 
@@ -208,7 +208,7 @@ def note_running(work: Path, configuration: SiteConfiguration) -> None:
 
 
 def running_configuration(work: Path) -> SiteConfiguration:
-    """The settings that the daemon at work here started with.
+    """Return the settings that the daemon at work here started with.
 
     Raises:
         ConfigurationError: an earlier version did not keep them, and ``site.yaml`` cannot be read.
@@ -220,7 +220,7 @@ def running_configuration(work: Path) -> SiteConfiguration:
 
 
 def configuration_in_force(work: Path) -> SiteConfiguration:
-    """The settings of the daemon at work here, or those that it would start with.
+    """Return the settings of the daemon at work here, or those that it would start with.
 
     Raises:
         ConfigurationError: they cannot be read.
@@ -240,7 +240,7 @@ def workers_of(configuration: SiteConfiguration) -> int:
 
 
 def computing_of(configuration: SiteConfiguration) -> Computing:
-    """Where and how this site trains."""
+    """Return where and how this site trains."""
     from shared.learning.compute import Computing  # noqa: PLC0415  (PyTorch)
 
     return Computing(configuration.device, workers_of(configuration), configuration.precision)
@@ -293,24 +293,24 @@ def connect(work: Path, configuration: SiteConfiguration, meter: Meter, *, passw
 
 
 def ca_file_of(work: Path, configuration: SiteConfiguration) -> Path | None:
-    """The file of certificate authorities that are trusted instead of the public ones, if there is one."""
+    """Return the file of certificate authorities that are trusted instead of the public ones, if there is one."""
     return work / configuration.ca_file if configuration.ca_file else None
 
 
 def has_credential() -> bool:
-    """Whether systemd gives the password, so that no file in the work directory need hold it."""
+    """Return whether systemd gives the password, so that no file in the work directory need hold it."""
     return _credential() is not None
 
 
 def _credential() -> Path | None:
-    """The password that systemd gives to this service, if it gives one."""
+    """Return the password that systemd gives to this service, if it gives one."""
     folder = os.environ.get(CREDENTIALS_VARIABLE)
     path = Path(folder, "password") if folder else None
     return path if path is not None and path.exists() else None
 
 
 def _password(path: Path) -> Password:
-    """The password of the environment, or else of systemd, or else of the password file."""
+    """Return the password of the environment, or else of systemd, or else of the password file."""
     if given := os.environ.get(PASSWORD_VARIABLE):
         remedy = f"correct user or url in {FILE}, or set the right password in {PASSWORD_VARIABLE} and start again"
         return Password(lambda: given, remedy)

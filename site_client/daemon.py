@@ -160,7 +160,7 @@ class Daemon:
         self._own.go_on_or_stop(last.ref.run if last and direction == "down" else None)
 
     def _rest(self) -> Phase:
-        """Why there is nothing to do now."""
+        """Return why there is nothing to do now."""
         if not store.is_paused(self._work):
             waits: Phase = "asked for consent" if self._consents.waits_for_people else "waiting"
             return "outside hours" if self._is_kept_from_training() else waits
@@ -183,11 +183,11 @@ class Daemon:
             logger.info("nothing more to do now; this site waits for %s", waits_for)
 
     def consent(self, run: str) -> Consent | None:
-        """What this site answered to the offer of a run, or None."""
+        """Return what this site answered to the offer of a run, or None."""
         return store.consent(self._ledger, run)
 
     def images(self, run: str) -> Dataset:
-        """The hospital's images in the sets of a run that it agreed to."""
+        """Return the hospital's images in the sets of a run that it agreed to."""
         return self._own.images(run)
 
     # --- facts ---------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Daemon:
         )
 
     def _is_kept_from_training(self) -> bool:
-        """Whether there is a round to answer, and it is not the time for it."""
+        """Return whether there is a round to answer, and it is not the time for it."""
         facts = self._facts(Turn.LOOKED)
         at_its_time = rounds.decide(replace(facts, may_train=True))
         return not facts.may_train and isinstance(at_its_time, rounds.AnswerRound)

@@ -24,12 +24,12 @@ from site_client.configuration import Policy
 
 
 def count_text(images: int, policy: Policy) -> str:
-    """A number of images as it may leave the hospital."""
+    """Return a number of images as it may leave the hospital."""
     return str(images) if images >= policy.minimum_count else f"fewer than {max(policy.minimum_count, 2)}"
 
 
 def split_counts(dataset: Dataset, policy: Policy) -> dict[Split, str]:
-    """How many images each split has, as it may leave the hospital."""
+    """Return how many images each split has, as it may leave the hospital."""
     return {
         "train": count_text(len(dataset.train), policy),
         "validation": count_text(len(dataset.validation), policy),
@@ -78,7 +78,7 @@ class ScoreTable:
         )
 
     def _shown(self, score: Score) -> float | None:
-        """A score as it may leave; one over few images, or that is not finite, is absent."""
+        """Return a score as it may leave; one over few images, or that is not finite, is absent."""
         if score.value is None or score.images < self._policy.minimum_count or not math.isfinite(score.value):
             return None
         return round(score.value, DECIMALS) + 0.0  # never -0.0
@@ -104,7 +104,7 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
 
 
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:
-    """What of a site's θ and its uncertainties may leave.
+    """Return what of a site's θ and its uncertainties may leave.
 
     θ and its status always do: they are the method. All else is told only over as many images as the policy wants: how
     many were wrong only if as many were wrong and right, and quantiles only if there are as many images in each tenth.

@@ -102,13 +102,13 @@ class Budget(Record):
         return of_all + max((of_block.get(number, 0) for number in blocks), default=0)
 
     def spent(self, *, but: str = "") -> list[Spent]:
-        """What all private runs spend, without one."""
+        """Return what all private runs spend, without one."""
         return [
             agreed.private.as_spent() for run, agreed in self.runs.items() if agreed.private is not None and run != but
         ]
 
     def with_run(self, run: str, agreed: Agreed) -> Budget:
-        """The budget in which a run takes this."""
+        """Return the budget in which a run takes this."""
         return self.model_copy(update={"runs": {**self.runs, run: agreed}})
 
 
@@ -121,7 +121,7 @@ class Kept:
 
 
 def kept(work: Path, agreed: Collection[str]) -> Kept:
-    """The division and the budget of this site; new ones, not written yet, of one that has agreed to no run.
+    """Return the division and the budget of this site; new ones, not written yet, of one that has agreed to no run.
 
     Args:
         agreed: the runs that this site has agreed to, by its own messages.
@@ -170,7 +170,7 @@ def renew(work: Path, taken: Mapping[str, Agreed]) -> None:
 
 
 def division_here(work: Path) -> Division:
-    """The division as it is kept; a new one, which is not, where there is none.
+    """Return the division as it is kept; a new one, which is not, where there is none.
 
     Raises:
         ActionRequiredError: it is damaged, or readable by others.
@@ -179,7 +179,7 @@ def division_here(work: Path) -> Division:
 
 
 def budget_here(work: Path) -> Budget | None:
-    """The budget as it is kept, whatever division is here; None if there is none, or none that can be read."""
+    """Return the budget as it is kept, whatever division is here; None if there is none, or none that can be read."""
     try:
         return _read(work / BUDGET, Budget)
     except ActionRequiredError:

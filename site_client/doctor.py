@@ -116,7 +116,7 @@ def _folder(
 def _speed(
     configuration: SiteConfiguration, offered: tuple[RunConfiguration, Sharing] | None, folder: WebDavFolder
 ) -> Iterator[Finding]:
-    """How fast a large file moves, and what that means for a model; the site's limits hold back models alone."""
+    """Yield how fast a large file moves, and what that means for a model; the site's limits hold back models alone."""
     room = folder.room()
     if room is not None and room < 2 * LARGE_BYTES:
         yield Finding("warning", "round trip: left out, for the folder has no room for 16 MB")

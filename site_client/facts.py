@@ -24,7 +24,7 @@ def site_facts(
     unkept: str | None,
     looked: bool,
 ) -> SiteFacts:
-    """The facts of a site.
+    """Return the facts of a site.
 
     Args:
         wants_to_leave: whether a person here has decided to withdraw from a run.
@@ -57,7 +57,7 @@ def may_leave(exchange: Exchange, run: str) -> bool:
 
 
 def ending_of(exchange: Exchange, run: str) -> Ending | None:
-    """How a run ended here, as far as is known; None while it goes on."""
+    """Return how a run ended here, as far as is known; None while it goes on."""
     consent = store.consent(exchange, run)
     messages = [*exchange.own_messages(), *exchange.peer_messages()]
     return ending(run, messages, agreed=consent.agrees if consent else None)

@@ -85,7 +85,7 @@ class SiteModel:
 
 
 def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str | None:
-    """A run whose final model came but is not kept yet, or None; but for those to be left alone."""
+    """Return a run whose final model came but is not kept yet, or None; but for those to be left alone."""
     for path in sorted((ledger.root / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
         run = path.parent.parent.name
         if run not in left_alone and not (_home(work, run) / CARD).exists() and ending_of(ledger, run) == "finished":

@@ -23,14 +23,14 @@ class Found:
     ood: Present | None
 
     def members(self, sets: Mapping[SetName, Sequence[int]]) -> Members:
-        """The units of each set, as far as its blocks are whole now."""
+        """Return the units of each set, as far as its blocks are whole now."""
         of_own = members_of({name: numbers for name, numbers in sets.items() if name != "foreign"}, self.own.blocks)
         if self.ood is None:
             return of_own
         return {**of_own, **members_of({"foreign": sets.get("foreign", ())}, self.ood.blocks)}
 
     def told(self) -> list[str]:
-        """What people should know of images that are in no set, a sentence for each reason."""
+        """Return what people should know of images that are in no set, a sentence for each reason."""
         reasons = (
             ("waiting", "wait until they fill a block: minimum_count new ones of one kind"),
             ("left_out", "are left out with their blocks: one of each is lost or changed, or it is too small"),
@@ -46,7 +46,7 @@ class Found:
 
 
 def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[str, tuple[Unit, ...]]:
-    """What lies in the folders of these tasks, those of out-of-distribution images too.
+    """Return what lies in the folders of these tasks, those of out-of-distribution images too.
 
     Raises:
         DataError: what is wrong in one of them.
@@ -61,12 +61,12 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
 
 
 def all_units(work: Path, site: SiteConfiguration) -> dict[str, tuple[Unit, ...]]:
-    """The same of all tasks: an image that lies in two folders is to come into one block."""
+    """Return the same of all tasks: an image that lies in two folders is to come into one block."""
     return units_in(work, site, sorted({*site.data, *site.out_of_distribution}))
 
 
 def find(task: str, here: Folders, blocks: Sequence[Block], least: int) -> Found:
-    """Which blocks are whole in a task's folder, and in that of out-of-distribution images, if there is one.
+    """Return which blocks are whole in a task's folder, and in that of out-of-distribution images, if there is one.
 
     Raises:
         DataError: a group lies in two blocks.
@@ -86,5 +86,5 @@ def _read(name: str, root: Path, read: Callable[[Path], Sequence[Unit]], pattern
 
 
 def _ood_of(task: str) -> str:
-    """What a division calls the folder of images out of the task's distribution."""
+    """Return what a division calls the folder of images out of the task's distribution."""
     return f"foreign to {task}"

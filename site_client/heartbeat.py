@@ -88,7 +88,7 @@ class Heartbeat:
         self._say(status, sends=now or time_s - self._sent_at >= self._pause_s(status))
 
     def _pause_s(self, status: Status) -> float:
-        """How long to wait after the last heartbeat, in seconds, before this is sent."""
+        """Return how long to wait after the last heartbeat, in seconds, before this is sent."""
         is_news = self._sent is None or self._sent != self._public(status).model_copy(update={"time": self._sent.time})
         return EVERY_S if is_news else UNCHANGED_EVERY_S
 
@@ -131,13 +131,13 @@ class Heartbeat:
                 logger.debug("heartbeat not sent: %s", error)
 
     def _public(self, status: Status) -> Status:
-        """A status as the folder may have it."""
+        """Return a status as the folder may have it."""
         is_held_up = self.trouble and status.phase in ("waiting", "asked for consent")
         phase = "trouble" if is_held_up else status.phase
         return status.model_copy(update={"phase": phase, "trouble": self._public_trouble})
 
     def _holds_our_card(self) -> bool:
-        """Whether the card in the folder is the one here, and shows our key.
+        """Return whether the card in the folder is the one here, and shows our key.
 
         Raises:
             DropfedError, OSError: one of them is not there, or cannot be read.

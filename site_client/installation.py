@@ -25,14 +25,14 @@ _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  (nothing is put the
 
 
 def unit_name(configuration: SiteConfiguration) -> str:
-    """What systemd calls the service of this site."""
+    """Return what systemd calls the service of this site."""
     return f"dropfed-{configuration.site}.service"
 
 
 def unit_text(
     work: Path, configuration: SiteConfiguration, *, user: str | None = None, password_file: Path | None = None
 ) -> str:
-    """The unit of a site.
+    """Return the unit of a site.
 
     Args:
         work: absolute.
@@ -190,7 +190,7 @@ def _template() -> Template:
 
 
 def _escaped(text: str | Path) -> str:
-    """A value of a unit that ends with its line.
+    """Return a value of a unit that ends with its line.
 
     Raises:
         ConfigurationError: it holds what units give a meaning to.
@@ -202,5 +202,5 @@ def _escaped(text: str | Path) -> str:
 
 
 def _quoted(text: str | Path) -> str:
-    """A value of a unit that is one word of several."""
+    """Return a value of a unit that is one word of several."""
     return f'"{_escaped(text)}"'

@@ -64,7 +64,7 @@ def be_nice(nice: int) -> None:
 
 
 def describe(limits: Limits, threads: int, workers: int, processes: int = 1) -> str:
-    """The limits in one line, for people."""
+    """Return the limits in one line, for people."""
     each = f"{processes} processes of " if processes > 1 else ""
     parts = [f"{each}{pluralize(threads, 'thread')}"]
     parts += [pluralize(workers, "worker")] if workers else []

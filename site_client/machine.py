@@ -51,7 +51,7 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
 
 
 def if_another_daemon(work: Path) -> str:
-    """What to say where another daemon works."""
+    """Return what to say where another daemon works."""
     unit = unit_of(work)
     by_hand = "Ctrl-C where it was typed, or `kill` the process that `pgrep -af 'run --work|dropfed-site'` shows"
     how = f"`sudo systemctl stop {unit.name}`, or, of one that was started by hand, {by_hand}" if unit else by_hand
@@ -59,7 +59,7 @@ def if_another_daemon(work: Path) -> str:
 
 
 def unit_of(work: Path, folders: tuple[str, ...] = _UNITS) -> Path | None:
-    """The systemd unit that runs the daemon of a work directory, or None."""
+    """Return the systemd unit that runs the daemon of a work directory, or None."""
     for folder in folders:
         try:
             texts = {
@@ -98,7 +98,7 @@ def look_at_room(work: Path) -> Iterator[Finding]:
 
 
 def memory_bytes() -> int | None:
-    """How much memory this machine has, or this container may use; None if the system does not tell."""
+    """Return how much memory this machine has, or this container may use; None if the system does not tell."""
     try:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

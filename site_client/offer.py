@@ -43,7 +43,7 @@ Standing = Literal["offered", "agreed"] | Ending
 
 
 def offer_folder(work: Path, run: str) -> Path:
-    """Where an accepted offer lies.
+    """Return where an accepted offer lies.
 
     Raises:
         ConfigurationError: there is no such directory, or no such run was offered here.
@@ -68,12 +68,12 @@ def offer_folder(work: Path, run: str) -> Path:
 
 
 def read_ledger(work: Path) -> Mirror:
-    """What was exchanged, by a site whose signing key is here."""
+    """Return what was exchanged, by a site whose signing key is here."""
     return store.ledger(work, own_key(work).public)
 
 
 def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
-    """The run that was offered last; None if there is none that can be read."""
+    """Return the run that was offered last; None if there is none that can be read."""
     try:
         ledger = read_ledger(work)
         offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
@@ -84,7 +84,7 @@ def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
 
 
 def standing(work: Path, run: str) -> Standing:
-    """How far this site is with a run, by the messages in its work directory.
+    """Return how far this site is with a run, by the messages in its work directory.
 
     Raises:
         ConfigurationError: no such run was offered here.
@@ -97,7 +97,7 @@ def standing(work: Path, run: str) -> Standing:
 
 
 def why_over(work: Path, run: str) -> str | None:
-    """What to tell a person of a run that is over for this site, as a clause; None while it goes on.
+    """Return what to tell a person of a run that is over for this site, as a clause; None while it goes on.
 
     Raises:
         ConfigurationError: no such run was offered here.
@@ -133,7 +133,7 @@ def why_refused(work: Path, run: str) -> str | None:
 def _weighed(
     work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration, listed: Sharing
 ) -> tuple[Settled | str, list[str]]:
-    """Which images a run would use here, or why that cannot be told; and why the daemon would decline the run.
+    """Return which images a run would use here, or why that cannot be told; and why the daemon would decline the run.
 
     It decides by the same. Images that are not as they must be are none of the reasons: it waits until they are.
     """
@@ -202,7 +202,7 @@ def describe(work: Path, run: str) -> str:
 
 
 def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:
-    """What a run takes of this machine and of its images, beside what the hospital allows.
+    """Return what a run takes of this machine and of its images, beside what the hospital allows.
 
     Args:
         is_open: whether the run can still be agreed to.
@@ -243,7 +243,7 @@ def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
 
 
 def _own_images(work: Path, settled: Settled | str, least: int) -> str:
-    """How many images a run would use here; with a division that is not made yet groups may fall otherwise."""
+    """Return how many images a run would use here; with a division that is not made yet groups may fall otherwise."""
     required = f"{pluralize(least, 'image')} or more, or this site declines"
     if isinstance(settled, str):
         return f"{required}{f'; how many there are cannot be told: {settled}' if settled else ''}"

@@ -39,7 +39,7 @@ TROUBLE = "an end of the trouble told below"
 
 
 def overview(work: Path) -> dict[str, Any]:
-    """The site as plain values: what its daemon said last of itself, and what it waits for.
+    """Return the site as plain values: what its daemon said last of itself, and what it waits for.
 
     Raises:
         ConfigurationError: there is no such directory, or the daemon has not run here yet.
@@ -76,7 +76,7 @@ def overview(work: Path) -> dict[str, Any]:
 
 
 def overview_text(state: dict[str, Any]) -> str:
-    """The same for people."""
+    """Return the same for people."""
     lines = [f"{state['site']}: {status_text(state)}"]
     if not state["running"]:
         lines.append(f"the daemon is not running: start it with `dropfed-site run --work {quoted(state['work'])}`")
@@ -130,7 +130,7 @@ def _since(work: Path, ledger: Mirror, status: Mapping[str, Any]) -> str | None:
 
 
 def _ended(work: Path, ledger: Mirror) -> str | None:
-    """How the last run ended; None while it goes on."""
+    """Return how the last run ended; None while it goes on."""
     last = ledger.last_from_peer()
     if last is None:
         return None
@@ -183,7 +183,7 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirr
 
 
 def _asks_a_person(work: Path, policy: Policy, ledger: Mirror, run: str) -> bool:
-    """Whether the policy leaves an offer to a person, who has not decided yet."""
+    """Return whether the policy leaves an offer to a person, who has not decided yet."""
     try:
         configuration, _ = store.offer(ledger, run)
     except RejectedError:

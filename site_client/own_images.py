@@ -96,13 +96,13 @@ def _told_of(task_name: str) -> Iterator[None]:
 
 
 def image_files(root: Path) -> list[Path]:
-    """Every image and sound of a data folder, whatever the task makes of it."""
+    """Return every image and sound of a data folder, whatever the task makes of it."""
     kinds = {*GRADED_EXTENSIONS, SOUND}
     return sorted(path for path in root.rglob("*") if path.suffix.lower() in kinds and path.is_file())
 
 
 def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan]:
-    """A run's options and split, or the usual ones where it asks for what this software does not know."""
+    """Return a run's options and split, or the usual ones where it asks for what this software does not know."""
     try:
         if run is not None:
             return task.options(run.task_options), check_record(run.split, SplitPlan, "split")
@@ -112,7 +112,7 @@ def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan
 
 
 def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Finding]:
-    """How many images of each class are in each set."""
+    """Yield how many images of each class are in each set."""
     told, lacking = [], []
     for name, samples in parts.items():
         of_each = target_counts(task, samples, len(dataset.classes))

@@ -64,7 +64,7 @@ def _privacy_refusals(policy: Policy, run: RunConfiguration) -> list[str]:
 
 
 def excesses(policy: Policy, requirements: Requirements, repeats: int = 1) -> list[str]:
-    """What of a run's demands is more than the hospital allows, each a sentence.
+    """Return what of a run's demands is more than the hospital allows, each a sentence.
 
     Args:
         repeats: how often an image is taken in an epoch at most, where images of rarer classes are taken more often.

@@ -85,7 +85,7 @@ def _open(kept: SiteModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]]
 
 
 def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
-    """How the model does on labelled images.
+    """Return how the model does on labelled images.
 
     Raises:
         ConfigurationError: every problem of every image; or they are graded by another scale than the model's.
@@ -107,7 +107,7 @@ def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
 def _answers(
     kept: SiteModel, samples: Sequence[Sample]
 ) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-    """Each image's name, its probabilities (K, ...) and its uncertainty (...)."""
+    """Yield each image's name, its probabilities (K, ...) and its uncertainty (...)."""
     for batch, logits, targets in answers(kept.task, kept.model, samples):
         for sample, filled_up, target in zip(batch, by_target(logits, targets), targets, strict=True):
             image_logits = tame(_without_filling(filled_up, target))

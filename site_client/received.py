@@ -13,7 +13,7 @@ from shared.exchange.weights import check_tensors
 
 
 def received_state(ledger: Mirror, ref: MessageRef, sharing: Sharing) -> dict[str, Path]:
-    """Where each group of a message lies.
+    """Return where each group of a message lies.
 
     Raises:
         RejectedError: the message does not hold exactly the run's groups, each with exactly its tensors.

@@ -43,12 +43,12 @@ def own_key(work: Path) -> SigningKey:
 
 
 def first_key(work: Path) -> str:
-    """The public key that this site was enrolled with, which card and ``federation.json`` go on showing."""
+    """Return the public key that this site was enrolled with, which card and ``federation.json`` go on showing."""
     return _ourselves(work).key
 
 
 def shown_key(work: Path) -> str:
-    """The public key that card and ``federation.json`` show of this site, where all is well: its first.
+    """Return the public key that card and ``federation.json`` show of this site, where all is well: its first.
 
     Raises:
         ActionRequiredError: its key is missing, readable by others, not a key, or not the one that was handed over to

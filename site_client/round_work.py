@@ -74,7 +74,7 @@ class RoundWork:
     # --- what a run's work is done with ----------------------------------------------------------------------
 
     def images(self, run: str) -> Dataset:
-        """The hospital's images in the sets of a run that it agreed to, read once per run."""
+        """Return the hospital's images in the sets of a run that it agreed to, read once per run."""
         if self._dataset is None or self._dataset[0] != run:
             trainer = self.trainer(run)
             self._dataset = (run, trainer.open_dataset(self._members(trainer)))
@@ -92,7 +92,7 @@ class RoundWork:
         self._dataset = None
 
     def trainer(self, run: str) -> Trainer:
-        """What trains in a run that was offered.
+        """Return what trains in a run that was offered.
 
         Raises:
             RejectedError, ActionRequiredError: the offer does not hold.
@@ -116,7 +116,7 @@ class RoundWork:
     # --- whether it is wanted now ----------------------------------------------------------------------------
 
     def wants_to_leave(self, run: str) -> bool:
-        """Whether a person decided to withdraw from a run."""
+        """Return whether a person decided to withdraw from a run."""
         decided = store.decision(self._work, run)
         return decided is not None and decided.answer == "withdraw"
 
@@ -248,7 +248,7 @@ class RoundWork:
             )
 
     def _received(self, ref: MessageRef, trainer: Trainer) -> Path:
-        """A round's global model in the plain form.
+        """Return a round's global model in the plain form.
 
         Raises:
             RejectedError: it does not hold the run's tensors in the run's form.
@@ -269,7 +269,7 @@ class RoundWork:
     # --- the final model -------------------------------------------------------------------------------------
 
     def unkept_final(self) -> str | None:
-        """A run whose final model came and is not kept yet, or None."""
+        """Return a run whose final model came and is not kept yet, or None."""
         return unkept_final(self._work, self._ledger, self._left_alone)
 
     def keep_final(self, run: str) -> None:

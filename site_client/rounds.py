@@ -136,7 +136,7 @@ def decide(site: SiteFacts) -> Action:
 
 
 def next_look(site: SiteFacts) -> Look:
-    """Where the aggregator's next message can lie."""
+    """Return where the aggregator's next message can lie."""
     last = site.last
     if last is None or last.kind in ("final", "abort"):
         return Look(offers=True)

@@ -44,7 +44,7 @@ HEARTBEAT = "phase, run, round, progress, and the number and hash of the last me
 
 
 def sent(work: Path, since: str | None = None) -> State:
-    """Every file that was signed to leave, as plain values.
+    """Return every file that was signed to leave, as plain values.
 
     Args:
         since: a date, a time or a number of days, as people write it; None: everything.
@@ -78,7 +78,7 @@ def sent(work: Path, since: str | None = None) -> State:
 
 
 def sent_text(state: State) -> str:
-    """The same for people; of tensors how many there are, and of how many numbers."""
+    """Return the same for people; of tensors how many there are, and of how many numbers."""
     since = f" since {state['since']}" if state["since"] else ""
     lines = [f"{state['site']} of {state['federation']}: what left this hospital{since}, into {state['folder']}"]
     for message in state["messages"]:
@@ -138,7 +138,7 @@ def _message(ledger: Mirror, message: Message, seen: int) -> State:
 
 
 def _answered(ledger: Mirror, message: Message) -> str:
-    """What a message of ours answers, in words."""
+    """Return what a message of ours answers, in words."""
     ref = message.ref.answers
     if message.manifest.in_reply_to is None or ref is None:
         return "nothing"
@@ -151,7 +151,7 @@ def _answered(ledger: Mirror, message: Message) -> str:
 
 
 def _records(ledger: Mirror, seen: int) -> list[State]:
-    """The site's card and later keys: all that leaves beside messages and heartbeat, as far as it is here."""
+    """Return the site's card and later keys: all that leaves beside messages and heartbeat, as far as it is here."""
     is_enrolled = seen > 0 or (ledger.root / names.FEDERATION).exists()
     keys = (path.relative_to(ledger.root).as_posix() for path in sorted((ledger.root / names.KEYS).glob("*.json")))
     records = []
@@ -205,7 +205,7 @@ def _file(ledger: Mirror, message: Message, name: str, entry: FileEntry, *, was_
 
 
 def _layout(ledger: Mirror, ref: MessageRef, name: str, path: Path | None) -> Layout | None:
-    """What a tensor file holds: by its own header, or by the run's list where it is gone or in another form."""
+    """Return what a tensor file holds: by its own header, or by the run's list where it is gone or in another form."""
     if path is not None:
         try:
             return layout_of(path, name)
@@ -228,7 +228,7 @@ def _listed(sharing: Sharing, name: str) -> Layout | None:
 
 
 def _status(work: Path) -> Status | None:
-    """The last heartbeat, or None if there is none that can be read."""
+    """Return the last heartbeat, or None if there is none that can be read."""
     try:
         return fill(Status, open_signed((work / names.STATUS).read_bytes())[0])
     except (FileNotFoundError, Refusal):
@@ -244,7 +244,7 @@ def _last_seen(ledger: Mirror, status: Status | None) -> int:
 
 
 def _moment(text: str, now: datetime) -> datetime:
-    """The time that a person means, in UTC.
+    """Return the time that a person means, in UTC.
 
     Raises:
         ConfigurationError: it is none.

@@ -49,7 +49,7 @@ def read_invite(path: Path) -> Invite:
 
 
 def joined(work: Path, invite: Invite) -> SiteConfiguration | None:
-    """The settings of a directory that was set up from this invite before; None of a new one.
+    """Return the settings of a directory that was set up from this invite before; None of a new one.
 
     Raises:
         ConfigurationError: it belongs to another site, or its settings are wrong.
@@ -67,7 +67,7 @@ def joined(work: Path, invite: Invite) -> SiteConfiguration | None:
 def settings_of(
     invite: Invite, *, data: dict[str, str], url: str | None, user: str | None = None, ca_file: Path | None = None
 ) -> SiteConfiguration:
-    """What ``site.yaml`` says of a site that joins.
+    """Return what ``site.yaml`` says of a site that joins.
 
     Args:
         data: the hospital's folders by task; more can be filled in by hand.

@@ -64,7 +64,7 @@ def write_decision(work: Path, run: str, decided: Decision) -> None:
 
 
 def decision(work: Path, run: str) -> Decision | None:
-    """What a person decided, or None."""
+    """Return what a person decided, or None."""
     path = work / "decisions" / run
     if not path.exists():
         return None
@@ -84,12 +84,12 @@ def resume(work: Path) -> None:
 
 
 def is_paused(work: Path) -> bool:
-    """Whether a person paused this site."""
+    """Return whether a person paused this site."""
     return paused_at(work) is not None
 
 
 def paused_at(work: Path) -> float | None:
-    """When a person paused this site, in seconds since 1970; None if it is not paused."""
+    """Return when a person paused this site, in seconds since 1970; None if it is not paused."""
     try:
         return (work / PAUSED).stat().st_mtime
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def note_restored(work: Path) -> None:
 
 
 def is_restored(work: Path) -> bool:
-    """Whether it is, and no person has accepted that yet."""
+    """Return whether it is, and no person has accepted that yet."""
     return (work / RESTORED).exists()
 
 
@@ -113,7 +113,7 @@ def accept_restored(work: Path) -> None:
 
 
 def ledger(work: Path, public_key: str) -> Mirror:
-    """What was exchanged, as the work directory remembers it.
+    """Return what was exchanged, as the work directory remembers it.
 
     Args:
         public_key: of our signing key.
@@ -124,7 +124,7 @@ def ledger(work: Path, public_key: str) -> Mirror:
 
 
 def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:
-    """The contents of an accepted offer.
+    """Return the contents of an accepted offer.
 
     Raises:
         RejectedError: they are not well-formed.
@@ -135,7 +135,7 @@ def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:
 
 
 def round_name_of(ledger: Mirror, ref: MessageRef) -> str:
-    """What people call a round; its number where what was offered is not here any more."""
+    """Return what people call a round; its number where what was offered is not here any more."""
     try:
         run, _ = offer(ledger, ref.run)
     except (RejectedError, ActionRequiredError):
@@ -144,33 +144,33 @@ def round_name_of(ledger: Mirror, ref: MessageRef) -> str:
 
 
 def start(ledger: Mirror, run: str) -> Path | None:
-    """What an accepted offer has us begin with, or None if nothing is."""
+    """Return what an accepted offer has us begin with, or None if nothing is."""
     path = ledger.path(MessageRef("offer", run), names.START)
     return path if path.exists() else None
 
 
 def noise_path(work: Path, run: str) -> Path:
-    """Where the secret lies that the noise of a private run comes from."""
+    """Return where the secret lies that the noise of a private run comes from."""
     return work / "noise" / run
 
 
 def runs_with_noise(work: Path) -> list[str]:
-    """The runs that such a secret is here of."""
+    """Return the runs that such a secret is here of."""
     return [path.name for path in (work / "noise").glob("*")]
 
 
 def rounds_trained(ledger: Mirror, run: str, *, before: int) -> int:
-    """How many rounds below ``before`` we answered with a model."""
+    """Return how many rounds below ``before`` we answered with a model."""
     return len(_trained(ledger, run, before))
 
 
 def personal_path(work: Path, run: str, round_no: int) -> Path:
-    """Where what stayed here with the answer to a round lies."""
+    """Return where what stayed here with the answer to a round lies."""
     return work / "personal" / run / f"{round_no:04d}.safetensors"
 
 
 def newest_personal(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:
-    """What stayed here with our newest trained answer to a round below ``before``; None if there is none.
+    """Return what stayed here with our newest trained answer to a round below ``before``; None if there is none.
 
     Only a signed answer counts, and what stays is written before the answer is signed. So after a crash a head is never
     a round ahead of the encoder it was trained with, nor behind it. What had diverged in a round was not kept; where
@@ -202,7 +202,7 @@ def newest_accepted(work: Path, ledger: Mirror, run: str, *, before: int) -> Pat
 
 
 def _trained(ledger: Mirror, run: str, before: int) -> list[int]:
-    """The rounds below ``before`` that we answered with a model, newest first."""
+    """Return the rounds below ``before`` that we answered with a model, newest first."""
     updates = {round_no: ledger.message(MessageRef("update", run, round_no)) for round_no in range(before - 1, 0, -1)}
     return [round_no for round_no, update in updates.items() if update and names.SITE_MODEL in update.manifest.files]
 
@@ -213,13 +213,13 @@ def _newest(work: Path, run: str, rounds: list[int]) -> Path | None:
 
 
 def consent(ledger: Exchange, run: str) -> Consent | None:
-    """What we answered to an offer, or None."""
+    """Return what we answered to an offer, or None."""
     ref = MessageRef("consent", run)
     return None if ledger.message(ref) is None else ledger.record(ref, Consent)
 
 
 def why_aborted(ledger: Mirror, run: str) -> str:
-    """Why the aggregator says that a run is over.
+    """Return why the aggregator says that a run is over.
 
     Raises:
         ActionRequiredError: what it said is not as it was accepted.

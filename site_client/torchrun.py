@@ -73,7 +73,7 @@ class Obstacle(Record):
 
 
 def job_folder(work: Path) -> Path:
-    """Where a job is."""
+    """Return where a job is."""
     return work / store.SCRATCH / "torchrun"
 
 
@@ -151,7 +151,7 @@ def assist(work: Path, node: int, stop: threading.Event) -> None:
 
 
 def _read_job(folder: Path) -> Job | None:
-    """The job that is there; None if there is none, or not yet a whole one."""
+    """Return the job that is there; None if there is none, or not yet a whole one."""
     with suppress(OSError, ValidationError):
         return Job.model_validate_json((folder / JOB).read_bytes())
     return None
@@ -164,7 +164,7 @@ def _percent(folder: Path) -> int:
 
 
 def _log(job: Job, node: int) -> Path:
-    """Where all that one machine's processes have to say is kept until the next round."""
+    """Return where all that one machine's processes have to say is kept until the next round."""
     return job.work / (f"torchrun-{node}.log" if node else "torchrun.log")
 
 

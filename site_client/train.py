@@ -187,7 +187,7 @@ class Trainer:
     # --- what stays here -----------------------------------------------------------------------------------
 
     def network(self, classes: int, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
-        """The site's whole network: what it received, and what stays here; see ``Files``.
+        """Return the site's whole network: what it received, and what stays here; see ``Files``.
 
         Raises:
             ActionRequiredError: what stayed here does not fit: the site's grades are others now.
@@ -202,7 +202,7 @@ class Trainer:
         return self.computing.place(network)
 
     def _arrived(self, dataset: Dataset, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
-        """The same with BatchNorm's statistics measured here, where the run says so."""
+        """Return the same with BatchNorm's statistics measured here, where the run says so."""
         network = self.network(len(dataset.classes), received, start, personal)
         if self.method.options.refresh_batch_norm == "on_arrival":
             measure_statistics(self.task, network, dataset.train, self.computing)
@@ -215,18 +215,18 @@ class Trainer:
         )
 
     def stays(self, network: nn.Module) -> TensorList:
-        """What of a network stays at this site."""
+        """Return what of a network stays at this site."""
         return staying(self.sharing, network)
 
     def _groups_here(self, network: nn.Module) -> dict[str, TensorList]:
-        """The groups of tensors that stay here beside the network's."""
+        """Return the groups of tensors that stay here beside the network's."""
         groups = dict(self.method.groups(network, self.sharing).at_site)
         if self.method.options.keep_optimizer:
             groups[OPTIMIZER] = remembered(self._optimizer(network), network)
         return groups
 
     def _all_kept(self, network: nn.Module) -> TensorList:
-        """What the file holds of what stays here."""
+        """Return what the file holds of what stays here."""
         return TensorList(tensors=self.stays(network).tensors | grouped(self._groups_here(network)).tensors)
 
     def _check_kept(self, network: nn.Module, path: Path) -> None:
@@ -238,7 +238,7 @@ class Trainer:
             ) from None
 
     def _read_kept(self, network: nn.Module, path: Path | None) -> dict[str, Tensors]:
-        """The groups that stayed here; zeros before any did."""
+        """Return the groups that stayed here; zeros before any did."""
         groups = self._groups_here(network)
         if path is None:
             return {
@@ -265,7 +265,7 @@ class Trainer:
     # --- work ----------------------------------------------------------------------------------------------
 
     def measure_uncertainty(self, network: nn.Module, dataset: Dataset) -> MeasuredUncertainty:
-        """What θ of a network is measured on: its uncertainty of the split that the run names."""
+        """Return what θ of a network is measured on: its uncertainty of the split that the run names."""
         samples = dataset.train if self.method.options.theta_from == "train" else dataset.validation
         # λ does not enter the uncertainty: any round's objective reads a network alike.
         objective = self.method.objective(1, self.run.rounds)
@@ -390,7 +390,7 @@ class Trainer:
         personal: Path | None,
         on_progress: OnProgress = lambda percent: None,
     ) -> nn.Module:
-        """The chosen model with this site's own parts, fine-tuned where the run says so, ready for use.
+        """Return the chosen model with this site's own parts, fine-tuned where the run says so, ready for use.
 
         Args:
             configuration: of the run's last training round at this site.
@@ -422,7 +422,7 @@ class Trainer:
     def _private(
         self, network: nn.Module, dataset: Dataset, configuration: RoundConfiguration, epochs: int
     ) -> AbstractContextManager[PrivateRound | None]:
-        """What trains a round of so many epochs, if the run is private."""
+        """Return what trains a round of so many epochs, if the run is private."""
         if self.run.privacy is None or not epochs:
             return nullcontext()
         return PrivateRound(
@@ -436,7 +436,7 @@ class Trainer:
         )
 
     def _with_ood(self, network: nn.Module, dataset: Dataset, tested: Evaluation) -> Evaluation:
-        """How the network did on the test images, and whether it is less sure of out-of-distribution ones."""
+        """Return how the network did on the test images, and whether it is less sure of out-of-distribution ones."""
         if not dataset.ood:
             return tested
         objective = self.method.objective(1, self.run.rounds)  # any round's reads a network alike
@@ -447,7 +447,7 @@ class Trainer:
         return replace(tested, scores=tested.scores | {"ood_auroc": ood_auroc(inside, outside)})
 
     def _objective(self, dataset: Dataset, round_no: int) -> Objective:
-        """What training makes small at this site."""
+        """Return what training makes small at this site."""
         objective = self.method.objective(round_no, self.run.rounds)
         if self.method.options.class_weights == "none":
             return objective
@@ -508,7 +508,7 @@ class Trainer:
 
 
 def trainer_at(work: Path, site: SiteConfiguration, run: RunConfiguration, listed: Sharing) -> Trainer:
-    """A site's trainer for a run.
+    """Return a site's trainer for a run.
 
     Raises:
         ActionRequiredError: the site has no images for the run's task.

@@ -16,7 +16,7 @@ TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
 
 
 def as_trouble(error: Exception, work: Path) -> DropfedError:
-    """What was raised as people are told it."""
+    """Return what was raised as people are told it."""
     if isinstance(error, OSError):
         return disk_trouble(error, work)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

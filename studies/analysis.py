@@ -64,7 +64,7 @@ def chosen_rounds(results: pd.DataFrame) -> Table:
 
 
 def tested_images(results: pd.DataFrame) -> str:
-    """How many test images each site has: where folds and seeds differ, the fewest and the most."""
+    """Return how many test images each site has: where folds and seeds differ, the fewest and the most."""
     by_site = results[results["split"] == "test"].groupby("tested_on")["images"]
     return ", ".join(f"{site} {range_of(images)}" for site, images in by_site)
 
@@ -76,7 +76,7 @@ def range_of(numbers: pd.Series[int]) -> str:
 
 
 def spread(found: Sequence[float] | pd.Series[float]) -> Spread | float | None:
-    """The mean and standard deviation (n - 1 below) of what is defined; one value has no deviation."""
+    """Return the mean and standard deviation (n - 1 below) of what is defined; one value has no deviation."""
     known = pd.Series(found, dtype=float).dropna()
     if len(known) > 1:
         return Spread(float(known.mean()), float(known.std()))
@@ -84,18 +84,18 @@ def spread(found: Sequence[float] | pd.Series[float]) -> Spread | float | None:
 
 
 def spread_over_repeats(rows: pd.DataFrame, score: str) -> Spread | float | None:
-    """The mean over pairs of sites, then its mean and standard deviation over seeds and turns."""
+    """Return the mean over pairs of sites, then its mean and standard deviation over seeds and turns."""
     return spread(_known(rows, score).groupby(REPEAT, dropna=False)["value"].mean())
 
 
 def _over_repeats(rows: pd.DataFrame, score: str) -> Spread | Partly | float | None:
-    """The same, and where fewer values are defined than were asked for, how many."""
+    """Return the same, and where fewer values are defined than were asked for, how many."""
     over_repeats, known = spread_over_repeats(rows, score), len(_known(rows, score))
     return over_repeats if over_repeats is None or known == len(rows) else Partly(over_repeats, known, len(rows))
 
 
 def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images") -> Table:
-    """Every arm's scores on the sites' test images.
+    """Return every arm's scores on the sites' test images.
 
     Args:
         what: the images are called, as in all tables.
@@ -111,12 +111,12 @@ def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images
 
 
 def heading(score: str) -> str:
-    """What a score is called over a column; of a segmentation each is a mean over images."""
+    """Return what a score is called over a column; of a segmentation each is a mean over images."""
     return score.removesuffix("_mean")
 
 
 def by_site(results: pd.DataFrame, score: str, what: str = "images") -> Table:
-    """One score of every arm, by the site whose images they are."""
+    """Return one score of every arm, by the site whose images they are."""
     tested = _tested(results)
     sites = sorted(tested["tested_on"].unique())
     body = [
@@ -181,7 +181,7 @@ def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal") -> Table:
-    """All comparisons of one kind with adjusted p-values."""
+    """Return all comparisons of one kind with adjusted p-values."""
     paired = adjusted([each.paired for each in compared])
     unpaired = adjusted([each.unpaired for each in compared])
     body = [
@@ -198,7 +198,7 @@ def table_of_tests(compared: Sequence[Tested], score: str, kind: str = "internal
 
 
 def noise(results: pd.DataFrame, score: str, what: str = "images") -> Table:
-    """One score by the variance of the noise on the test images; 0 is none."""
+    """Return one score by the variance of the noise on the test images; 0 is none."""
     noisy = results["split"][results["split"].str.startswith("noise-")].unique()
     splits = {"0": "test"} | {split.removeprefix("noise-"): split for split in sorted(noisy, key=_variance)}
     rows = _ordered(results)
@@ -211,7 +211,7 @@ def noise(results: pd.DataFrame, score: str, what: str = "images") -> Table:
 
 
 def elsewhere(results: pd.DataFrame, what: str = "images") -> Table:
-    """Whether models are less sure of other sites' images, and of out-of-distribution ones."""
+    """Return whether models are less sure of other sites' images, and of out-of-distribution ones."""
     body: list[list[Cell]] = []
     for arm, rows in _groups(_ordered(results), "arm"):
         of_others = rows[(rows["split"] == "test") & (rows["kind"] == "external")]
@@ -234,7 +234,7 @@ def _mirrored(rows: pd.DataFrame) -> bool:
 
 
 def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
-    """The mean over sites with larger sites counting ever more: Σ η^(ln n) λ / Σ η^(ln n) (FedEE)."""
+    """Return the mean over sites with larger sites counting ever more: Σ η^(ln n) λ / Σ η^(ln n) (FedEE)."""
     tested = _tested(results)
     body: list[list[Cell]] = []
     for arm, rows in _groups(tested[tested["kind"] == "internal"], "arm"):
@@ -277,7 +277,7 @@ def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
 
 
 def _ordered(results: pd.DataFrame) -> pd.DataFrame:
-    """All rows with their kind; groups of arms and kinds come in the study's order."""
+    """Return all rows with their kind; groups of arms and kinds come in the study's order."""
     is_own = (results["model_of"] == results["tested_on"]) | (results["model_of"] == POOLED)
     return results.assign(
         arm=pd.Categorical(results["arm"], results["arm"].unique()),
@@ -286,18 +286,18 @@ def _ordered(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tested(results: pd.DataFrame) -> pd.DataFrame:
-    """The rows of test images."""
+    """Return the rows of test images."""
     return _ordered(results[results["split"] == "test"])
 
 
 def _groups(rows: pd.DataFrame, *by: str) -> Iterator[tuple[list[str], pd.DataFrame]]:
-    """The rows of each group, by the names that it goes by."""
+    """Yield the rows of each group, by the names that it goes by."""
     for names, group in rows.groupby([*by], observed=True):
         yield [*map(str, names)], group
 
 
 def _known(rows: pd.DataFrame, score: str) -> pd.DataFrame:
-    """The rows in which a score is defined, as their ``value``."""
+    """Return the rows in which a score is defined, as their ``value``."""
     return rows.assign(value=rows.get(score, math.nan)).dropna(subset="value")
 
 

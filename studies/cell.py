@@ -100,7 +100,7 @@ def _outcome(configuration: CellConfiguration, home: Path, computing: Computing)
 
 
 def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Path]) -> RunConfiguration:
-    """The run, with as many training images of each site as the study wants."""
+    """Return the run, with as many training images of each site as the study wants."""
     run, wanted = configuration.run, configuration.images_per_site
     if wanted == "fewest":
         task = task_named(run.task)
@@ -109,7 +109,7 @@ def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Pat
 
 
 def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Iterator[Row]:
-    """How each site's final model does on every site's images that have its classes."""
+    """Yield how each site's final model does on every site's images that have its classes."""
     task = task_named(configuration.run.task)
     options = task.options(configuration.run.task_options)
     ood = (
@@ -183,7 +183,7 @@ class _Asked:
         return text.getvalue().encode()
 
     def ood_auroc(self, inside: Sequence[Any], outside: Sequence[Any]) -> float | None:
-        """Whether the model is less sure of images from elsewhere."""
+        """Return whether the model is less sure of images from elsewhere."""
         of_inside, of_outside = (
             image_uncertainty(self.final.task, self.network, images, self.final.objective)
             for images in (inside, outside)

@@ -85,7 +85,7 @@ class StudyConfiguration(Record):
     energy: Energy = Energy()
 
     def problems(self) -> list[str]:
-        """A sentence for each key that does not go with another."""
+        """Return a sentence for each key that does not go with another."""
         found = []
         for where, keys in (("run", self.run), *((f"arms.{label}", arm) for label, arm in self.arms.items())):
             for key in _DECIDED_BY_THE_STUDY:
@@ -101,7 +101,7 @@ class StudyConfiguration(Record):
         return found
 
     def common(self) -> dict[str, Any]:
-        """What all runs have in common."""
+        """Return what all runs have in common."""
         if self.rounds_as is None:
             return dict(self.run)
         rounds = rounds_of_equal_steps(

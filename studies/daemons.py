@@ -161,7 +161,7 @@ def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapp
 
 
 def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon], computing: Computing) -> Outcome:
-    """What the aggregator's files, the messages and the models that the sites keep come to."""
+    """Return what the aggregator's files, the messages and the models that the sites keep come to."""
     work, store = aggregator_work(home), RunStore(aggregator_work(home), run.run)
     card = store.card()
     if card is None:
@@ -197,7 +197,7 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
 
 
 def _ledger(home: Path) -> Mirror:
-    """What was exchanged with a site."""
+    """Return what was exchanged with a site."""
     if (ledger := open_ledger(home)) is None:
         raise ActionRequiredError(f"{home} has no card of its site")
     return ledger

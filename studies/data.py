@@ -33,7 +33,7 @@ def require_readable(cells: Iterable[Cell]) -> None:
 
 
 def _way_of_reading(cell: Cell) -> str:
-    """The same for cells that read alike: all turns of a cross-validation do."""
+    """Return the same for cells that read alike: all turns of a cross-validation do."""
     return json.dumps([cell.configuration.run.task_options, {**_split(cell), "folds": None}], sort_keys=True)
 
 
@@ -59,7 +59,7 @@ def _problems(cell: Cell) -> Iterator[str]:
 
 
 def _folder_problems(key: str, folder: str, read: Callable[[Path], object]) -> Iterator[str]:
-    """What is wrong with a folder, by the key that names it and the keys of a study."""
+    """Yield what is wrong with a folder, by the key that names it and the keys of a study."""
     try:
         read(Path(folder))
     except DataError as error:

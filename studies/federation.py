@@ -24,12 +24,12 @@ RUN_FILE = "RUN.yaml"
 
 
 def aggregator_work(home: Path) -> Path:
-    """The aggregator's work directory."""
+    """Return the aggregator's work directory."""
     return home / "aggregator"
 
 
 def site_work(home: Path, site: str) -> Path:
-    """A site's work directory."""
+    """Return a site's work directory."""
     return home / "sites" / site
 
 

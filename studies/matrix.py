@@ -65,7 +65,7 @@ class CellConfiguration(Record):
     software: str
 
     def run_with(self, train_images: int | None) -> RunConfiguration:
-        """The run, with so many training images of each site; with None, as many as the run says."""
+        """Return the run, with so many training images of each site; with None, as many as the run says."""
         if train_images is None:
             return self.run
         return self.run.model_copy(update={"split": {**self.run.split, "train_images": train_images}})
@@ -96,7 +96,7 @@ class Cell:
 
 
 def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
-    """Every cell, ordered so that each seed is complete before the next begins.
+    """Return every cell, ordered so that each seed is complete before the next begins.
 
     Args:
         root: the folder that the study's paths are relative to.
@@ -163,7 +163,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
 
 
 def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
-    """A sentence for each folder that is not there, by the key that names it."""
+    """Return a sentence for each folder that is not there, by the key that names it."""
     named = {f"data: {site}": folder for site, folder in study.data.items()}
     named |= {
         key: folder
@@ -179,7 +179,7 @@ def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
 
 
 def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
-    """A sentence for each folder that is two sites', or out of distribution or held out besides: images would be
+    """Return a sentence for each folder that is two sites', or out of distribution or held out besides: images would be
     trained and tested on.
     """
     others = {"out_of_distribution": study.out_of_distribution, "heldout": study.heldout}
@@ -193,7 +193,7 @@ def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
 
 
 def contents_of(folder: Path) -> str:
-    """A digest of what files there are and how large they are."""
+    """Return a digest of what files there are and how large they are."""
     found = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
     return digest_of(json.dumps(found).encode())
 
@@ -204,7 +204,7 @@ def _methods(run: RunConfiguration) -> dict[str, str]:
 
 
 def _unknown_scores(study: StudyConfiguration) -> list[str]:
-    """A sentence for each score that the task does not have; of single classes each may."""
+    """Return a sentence for each score that the task does not have; of single classes each may."""
     scoring = task_named(study.task).scoring(CrossEntropy())
     there = scoring.scores([scoring.look(torch.zeros(2, 2), torch.tensor([0, 1]))])  # of two answers, whatever they say
     told = ", ".join(sorted(name for name in there if not name.startswith(OF_CLASS) and not name.endswith("_std")))
@@ -228,7 +228,7 @@ def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
 
 
 def _missing_weights(cells: Sequence[Cell], folder: Path) -> list[str]:
-    """A sentence for each published weights that runs begin with and that are not there."""
+    """Return a sentence for each published weights that runs begin with and that are not there."""
     runs = {json.dumps(cell.configuration.run.task_options, sort_keys=True): cell.configuration.run for cell in cells}
     problems: list[str] = []
     for run in runs.values():

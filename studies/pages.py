@@ -134,7 +134,7 @@ def _tests(results: pd.DataFrame, score: str, how: str) -> Section:
 
 
 def _usual_scores(task: str, results: pd.DataFrame) -> list[str]:
-    """The main score, then those of the usual ones that the task has."""
+    """Return the main score, then those of the usual ones that the task has."""
     main = SELECTION_SCORES.get(task) or task_named(task).selection_score
     usual = [name for score in _USUAL for name in (score, f"{score}_mean") if name in results and name != main]
     return [main, *usual]
@@ -169,7 +169,7 @@ def _uncertainty(results: pd.DataFrame, what: str) -> Section:
 
 
 def _points(table: Table, score: str, what: str) -> Figure:
-    """The main score of every arm with its spread: a point internally, a square externally."""
+    """Return the main score of every arm with its spread: a point internally, a square externally."""
     arms = list(dict.fromkeys(str(row[0]) for row in table.rows))
     shown = {(str(row[0]), str(row[1])): row[2] for row in table.rows if row[2] is not None}
     if not shown:
@@ -208,7 +208,7 @@ def _points(table: Table, score: str, what: str) -> Figure:
 def _curves(
     title: str, caption: str, table: Table, *, xlabel: str, ylabel: str, are_names: bool = False
 ) -> list[Figure]:
-    """A line for each arm; where they are too many for one figure, some at a time, all on the same range."""
+    """Return a line for each arm; where they are too many for one figure, some at a time, all on the same range."""
     arms = table.header[1:]
     if len(arms) <= MOST_NAMED:
         drawn = lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)
@@ -242,7 +242,7 @@ def _noise(table: Table, score: str, what: str) -> list[Figure]:
 
 
 def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
-    """How the probability of class 1 is spread in each severity, by arm; models on their own sites' images."""
+    """Return how the probability of class 1 is spread in each severity, by arm; models on their own sites' images."""
     edges = np.linspace(0, 1, 11)
     said = pd.concat([each.predicted.assign(arm=each.arm, kind=each.kind) for each in voted])
     said = said[(said["kind"] == "internal") & (said["severity"] != "")]

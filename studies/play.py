@@ -92,7 +92,7 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
 
 
 def name_of(cell: Cell) -> str:
-    """What people call a cell."""
+    """Return what people call a cell."""
     turn = f", fold {cell.turn.outer}/{cell.turn.inner}" if cell.turn else ""
     return f"{cell.arm}, seed {cell.configuration.run.seed}{turn}"
 

@@ -16,12 +16,12 @@ PREDICTIONS = "predictions"
 
 
 def folder_of(home: Path, cell: Cell) -> Path:
-    """Where a cell's files lie."""
+    """Return where a cell's files lie."""
     return home / CELLS / cell.name
 
 
 def result_of(home: Path, cell: Cell) -> dict[str, Any] | None:
-    """What a cell came to; None while it is not finished."""
+    """Return what a cell came to; None while it is not finished."""
     try:
         found: dict[str, Any] = json.loads((folder_of(home, cell) / RESULT).read_text())
     except (FileNotFoundError, ValueError):  # a damaged one is played anew

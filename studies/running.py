@@ -57,7 +57,7 @@ class Finished:
 
 
 def as_many_as_fit() -> int:
-    """How many cells this machine bears at a time: one for each core that we may use, while memory allows."""
+    """Return how many cells this machine bears at a time: one for each core that we may use, while memory allows."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not hasattr(os, "sysconf"):
         return cores
@@ -206,7 +206,7 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
 
 
 def finished_of(cell: Cell, home: Path, seconds: float) -> Finished:
-    """How a cell ended, by what it left."""
+    """Return how a cell ended, by what it left."""
     if (result := result_of(home, cell)) is not None:
         return Finished(cell, seconds, None, rounds_without_a_model(result))
     log = folder_of(home, cell) / LOG

@@ -148,7 +148,7 @@ def open_sites(
     weights: Path | None = None,
     computing: Computing = EXACT,
 ) -> tuple[torch.nn.Module, dict[str, Site]]:
-    """The network that the aggregator begins with, and each site with its images.
+    """Return the network that the aggregator begins with, and each site with its images.
 
     Args:
         home: where the sites' secrets go.
@@ -177,7 +177,7 @@ def open_sites(
 
 
 def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> Dataset:
-    """A site's images in the sets of a run, as its daemon would have them under ``EVERYONE``.
+    """Return a site's images in the sets of a run, as its daemon would have them under ``EVERYONE``.
 
     Raises:
         DataError: every problem of the images, or the sets cannot be made.
@@ -186,7 +186,7 @@ def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> D
 
 
 def public_members(task: Task, folder: Path, run: RunConfiguration, site: str) -> Members:
-    """What lies in a site's folder, in the sets of a run; as for ``open_public``."""
+    """Return what lies in a site's folder, in the sets of a run; as for ``open_public``."""
     plan = check_record(run.split, SplitPlan, "split")
     return members_anew(task, folder, plan, split_seed(run.seed, site), secret=no_secret(run.seed, site))
 
@@ -272,7 +272,7 @@ def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, S
 def answer_of(
     run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int
 ) -> tuple[Answer, list[MetricsRow]]:
-    """A site's answer to a round, as the aggregator has it, and its table."""
+    """Return a site's answer to a round, as the aggregator has it, and its table."""
     files, listed, trains = _files(store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
     configuration = round_configuration(run, round_no, name)
     tables = site.trainer.work(
@@ -303,12 +303,12 @@ def _size(files: Iterable[Path]) -> int:
 
 
 def _run_of_one(run: RunConfiguration, site: str) -> RunConfiguration:
-    """The same run with one site."""
+    """Return the same run with one site."""
     return run.model_copy(update={"sites": [site], "quorum": 1, "sites_per_round": None})
 
 
 def pooled(sites: Mapping[str, Site]) -> Site:
-    """One site with the images of all, each named after the site that it is of.
+    """Return one site with the images of all, each named after the site that it is of.
 
     Raises:
         ConfigurationError: their classes differ.
@@ -335,7 +335,7 @@ def pooled(sites: Mapping[str, Site]) -> Site:
 
 
 def _beside(outcomes: Sequence[Outcome]) -> Outcome:
-    """What several runs came to, each of other sites and as many rounds."""
+    """Return what several runs came to, each of other sites and as many rounds."""
     return Outcome(
         chosen={site: chosen for outcome in outcomes for site, chosen in outcome.chosen.items()},
         rows={
@@ -407,7 +407,7 @@ def _final(store: RunStore, run: RunConfiguration, site: Site, name: str, chosen
 
 
 def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path) -> Path:
-    """What the aggregator has of a trained model."""
+    """Return what the aggregator has of a trained model."""
     if wire == PLAIN:
         return trained
     encoded, decoded = _on_the_wire(trained, wire), trained.with_suffix(".decoded")
@@ -417,5 +417,5 @@ def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path)
 
 
 def _on_the_wire(trained: Path, wire: Wire) -> Path:
-    """Where a trained model lies in the form in which it would travel."""
+    """Return where a trained model lies in the form in which it would travel."""
     return trained if wire == PLAIN else trained.with_suffix(".encoded")

@@ -56,7 +56,7 @@ class Voted:
 
 
 def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
-    """Every ensemble of two classes whose members are finished, with all that they said about images; without a
+    """Yield every ensemble of two classes whose members are finished, with all that they said about images; without a
     cross-validation each votes alone.
     """
     groups: dict[tuple[str, int, int | None], list[Cell]] = defaultdict(list)
@@ -78,7 +78,7 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
 
 
 def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) -> Table:
-    """The scores of soft votes, and the share that is right of each severity."""
+    """Return the scores of soft votes, and the share that is right of each severity."""
     severities = in_order({name for each in found for name in each.predicted["severity"] if name})
     names = ("accuracy", "balanced accuracy", "AUROC", "AUPRC", "F1", "sensitivity", "specificity")
     scored = pd.DataFrame([{"arm": each.arm, "kind": each.kind, **_vote_scores(each)} for each in found])
@@ -116,14 +116,14 @@ def _vote_scores(voted: Voted) -> dict[str, float | None]:
 
 
 def _all_of(paths: Sequence[Path]) -> list[pd.DataFrame]:
-    """The tables of all members; none where somebody removed one, for the others are another ensemble."""
+    """Return the tables of all members; none where somebody removed one, for the others are another ensemble."""
     found = [read_predictions(path) for path in paths]
     there = [each for each in found if each is not None]
     return there if len(there) == len(paths) else []
 
 
 def _together(found: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
-    """The mean of several models' probabilities of class 1 of the same images."""
+    """Return the mean of several models' probabilities of class 1 of the same images."""
     if not found or any(not each["image"].equals(found[0]["image"]) for each in found):
         return None
     return found[0].assign(probability_1=np.mean([each["probability_1"] for each in found], axis=0))
@@ -135,5 +135,5 @@ def in_order(severities: Iterable[str]) -> list[str]:
 
 
 def name_of_severity(text: str, names: Sequence[str]) -> str:
-    """What people call a severity that a table of predictions numbers from 0."""
+    """Return what people call a severity that a table of predictions numbers from 0."""
     return names[int(text)] if text.isdecimal() and int(text) < len(names) else f"severity {text}"

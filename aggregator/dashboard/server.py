@@ -110,7 +110,7 @@ class Dashboard:
         return self._token is None or hmac.compare_digest(authorization.encode(), expected)
 
     def _is_ours(self, host: str) -> bool:
-        """Whether a request was meant for this machine: an address names it, a name has to be one of ours."""
+        """Return whether a request was meant for this machine: an address names it, a name has to be one of ours."""
         found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::\d+)?", host)
         if found is None:
             return False
@@ -191,7 +191,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine itself can reach what listens at ``host``."""
+    """Return whether only this machine itself can reach what listens at ``host``."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -199,7 +199,7 @@ def is_loopback(host: str) -> bool:
 
 
 def kept_token(work: Path) -> str:
-    """The token of a work directory, made when it is first asked for.
+    """Return the token of a work directory, made when it is first asked for.
 
     Raises:
         ActionRequiredError: its file can be read by others, or holds no token.

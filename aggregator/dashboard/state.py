@@ -70,7 +70,7 @@ def _score(view: RunView, site: str) -> str | None:
 
 
 def _words(site: SiteOverview, score: str | None) -> dict[str, str | None]:
-    """What of a site's state people read in words."""
+    """Return what of a site's state people read in words."""
     beat = site.heartbeat
     return {
         "says": beat.text if beat else None,
@@ -81,7 +81,7 @@ def _words(site: SiteOverview, score: str | None) -> dict[str, str | None]:
 
 
 def _round(reading: Reading, found: Round) -> dict[str, Any]:
-    """A round, and what came of each site's part in it: the verdict, or how far the round is."""
+    """Return a round, and what came of each site's part in it: the verdict, or how far the round is."""
     began, settled, update = found.began, found.settled, MessageRef("update", reading.run.run, found.round)
     has_answered = {site for site, ledger in reading.ledgers.items() if ledger.is_settled(update)}
     return {
@@ -129,7 +129,7 @@ def _short(number: float | None) -> float | None:
 
 
 def log_end(path: Path) -> list[str]:
-    """The last lines of the daemon's log, fit to be shown; none where it never ran."""
+    """Return the last lines of the daemon's log, fit to be shown; none where it never ran."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

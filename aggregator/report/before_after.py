@@ -25,7 +25,7 @@ class Alone:
     tests: Mapping[str, float | None]
 
     def at(self, site: str) -> Cell:
-        """The score at a site."""
+        """Return the score at a site."""
         if site not in self.tests:
             return OTHER_CLASSES
         score = self.tests[site]
@@ -33,7 +33,7 @@ class Alone:
 
 
 def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: Alone | None = None) -> Table:
-    """One score on each site's test images before training and after.
+    """Return one score on each site's test images before training and after.
 
     Args:
         chosen: the aggregate that the run came to.

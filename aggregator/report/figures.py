@@ -97,7 +97,7 @@ class Figure:
 
 
 def picture(draw: Callable[[Sheet], None], width: float = WIDTH, height: float = HEIGHT) -> tuple[bytes, bytes]:
-    """What ``draw`` puts on a sheet of so many inches, as SVG and as PNG."""
+    """Return what ``draw`` puts on a sheet of so many inches, as SVG and as PNG."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box stands for it
         sheet = Sheet(figsize=(width, min(height, _TALLEST)))
@@ -127,7 +127,7 @@ def panel(
     *,
     height: float = HEIGHT,
 ) -> Figure:
-    """A figure of one pair of axes, with the names of what ``draw`` puts into them below.
+    """Return a figure of one pair of axes, with the names of what ``draw`` puts into them below.
 
     Args:
         settings: of the axes: ``xlabel`` and ``ylabel`` with their units, limits.
@@ -154,7 +154,7 @@ def lines(
     why_none: str = "no scores received",
     **labels: str,
 ) -> Figure:
-    """One line for each column of a table over its first; where there is no number the line is cut.
+    """Return one line for each column of a table over its first; where there is no number the line is cut.
 
     Args:
         has_mean: whether the last column is the mean of the others.
@@ -188,7 +188,7 @@ def lines(
 
 
 def shares(words: Words, table: Table, shown: Table, *, height: float, **labels: str) -> Figure:
-    """A field for each cell of a table of shares, the darker the greater, with its number or why there is none.
+    """Return a field for each cell of a table of shares, the darker the greater, with its number or why there is none.
 
     Args:
         table: the figure's; what is drawn is ``shown``, whose first column and header name the fields.
@@ -216,7 +216,7 @@ def shares(words: Words, table: Table, shown: Table, *, height: float, **labels:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """How the line of this number looks."""
+    """Return how the line of this number looks."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
@@ -237,13 +237,13 @@ def _legend_below(sheet: Sheet, axes: Axes) -> None:
 
 
 def _columns_below(names: Sequence[str]) -> int:
-    """How many names stand beside each other below a figure without being cut off."""
+    """Return how many names stand beside each other below a figure without being cut off."""
     most = _LETTERS_BELOW // (_LETTERS_OF_A_HANDLE + max(map(len, names), default=1))
     return max(1, min(most, 2 if len(names) in {2, 4} else 3))
 
 
 def label(text: str, most: int = 24) -> str:
-    """A name as a figure shows it."""
+    """Return a name as a figure shows it."""
     text = escape(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

@@ -81,7 +81,7 @@ class HeldOut:
         )
 
     def model(self) -> Model:
-        """What the run's model costs, asked about the first image."""
+        """Return what the run's model costs, asked about the first image."""
         image, _ = self.task.collate(self.images.samples[:1])
         return Model(list(image.shape[1:]), **asdict(model_cost(self.untrained(), image)))
 
@@ -177,7 +177,7 @@ def find_model(work: Path, run: RunConfiguration) -> Model | str:
 
 
 def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:
-    """What an aggregate says of the held-out images.
+    """Return what an aggregate says of the held-out images.
 
     Raises:
         DataError: it is not kept any more, is of another network, has diverged, or the images are too few for a probe.
@@ -255,7 +255,7 @@ def _of_whole_model(heldout: HeldOut, model: nn.Module) -> Measured:
 
 
 def _examples(heldout: HeldOut, model: nn.Module, agreement: Sequence[float]) -> list[Example]:
-    """The images with the lowest, the median and the highest Dice."""
+    """Return the images with the lowest, the median and the highest Dice."""
     order = sorted(range(len(agreement)), key=lambda index: (agreement[index], index))
     chosen = sorted({order[place * (len(order) - 1) // (_EXAMPLES - 1)] for place in range(_EXAMPLES)}, key=order.index)
     examples = []
@@ -281,5 +281,5 @@ def _examples(heldout: HeldOut, model: nn.Module, agreement: Sequence[float]) ->
 
 
 def _flat(logits: Tensor, targets: Tensor) -> Tensor:
-    """One image's answers, one to each target: (..., K) -> (P, K); an ensemble's (..., M, K) -> (P, M, K)."""
+    """Return one image's answers, one to each target: (..., K) -> (P, K); an ensemble's (..., M, K) -> (P, M, K)."""
     return tame(logits.flatten(0, targets.ndim - 1) if targets.ndim else logits[None]).double()

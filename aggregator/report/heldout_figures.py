@@ -56,7 +56,7 @@ TITLES = {
 
 
 def heldout_figures(measured: Measured | str) -> list[Figure]:
-    """All of them.
+    """Return all of them.
 
     Args:
         measured: or why nothing could be measured.
@@ -149,7 +149,7 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
 
 
 def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
-    """The same counts twice: what is wrong among those kept, and what is right when so many are referred."""
+    """Return the same counts twice: what is wrong among those kept, and what is right when so many are referred."""
     kept, kept_right = left_by_referral(ranking(measured.uncertainty, ~right))
     places = thinned(len(kept) - 1)  # without the last, where nothing is kept
     coverage, accuracy = kept[places] / kept[0], kept_right[places] / kept[places]

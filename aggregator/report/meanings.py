@@ -34,7 +34,7 @@ _MEANINGS = {
 
 
 def meanings(names: Iterable[str], score: str) -> tuple[str, ...]:
-    """A line for each score of a table, its main one first; scores that differ in a number alone share one.
+    """Return a line for each score of a table, its main one first; scores that differ in a number alone share one.
 
     Args:
         names: as the table shows them.

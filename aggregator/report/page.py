@@ -126,7 +126,7 @@ def _write_figure(folder: Path, figure: Figure) -> None:
 
 
 def _aggregate(reading: Reading, view: RunView) -> int:
-    """The aggregate that the page looks at closely: the chosen one, or the one that would be chosen now."""
+    """Return the aggregate that the page looks at closely: the chosen one, or the one that would be chosen now."""
     if view.card:
         return view.card.chosen_round
     if not any(reading.store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):
@@ -135,7 +135,7 @@ def _aggregate(reading: Reading, view: RunView) -> int:
 
 
 def _measured(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured | str:
-    """What the aggregate says of the held-out images, or why that is not known."""
+    """Return what the aggregate says of the held-out images, or why that is not known."""
     try:
         return measure(heldout, store, aggregate)
     except (DataError, RejectedError) as error:
@@ -211,7 +211,7 @@ _PROBED = (
 
 
 def _counted(view: RunView) -> str:
-    """What became of the answers, in a sentence."""
+    """Return what became of the answers, in a sentence."""
     counts = ", ".join(f"{count} {status}" for status, count in view.verdicts().most_common())
     return f"Verdicts: {counts}." if counts else "No verdict was given yet."
 
@@ -250,7 +250,7 @@ def _ran(view: RunView) -> str:
 
 
 def _to_the_minute(seconds: float) -> str:
-    """A time since 1970, for people."""
+    """Return a time since 1970, for people."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 

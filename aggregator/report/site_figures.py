@@ -29,7 +29,7 @@ _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREE
 
 
 def curves(view: RunView) -> list[Figure]:
-    """The main score and the loss of each aggregate, on the sites' validation and test images."""
+    """Return the main score and the loss of each aggregate, on the sites' validation and test images."""
     score = view.score
     title = score_title(score)
     figures = []
@@ -59,7 +59,7 @@ def curves(view: RunView) -> list[Figure]:
 
 
 def of_classes(view: RunView, aggregate: int, split: Split) -> Figure:
-    """The share of each class that one aggregate gets right at each site."""
+    """Return the share of each class that one aggregate gets right at each site."""
     name, title = f"classes-{split}", f"Right answers of each grade, {split} images"
     found = view.receivers(aggregate)
     reported = {key for part in found.values() if (row := part.row(split)) for key in row.scores}
@@ -92,7 +92,7 @@ def _lowest(rows: Sequence[Sequence[Cell]], header: Sequence[str]) -> str:
 
 
 def selective(view: RunView, aggregate: int, split: Split) -> Figure:
-    """Each site's own accuracy without its most uncertain answers."""
+    """Return each site's own accuracy without its most uncertain answers."""
     found, sites = view.receivers(aggregate), view.configuration.sites
     ending = _ending(view)
     names = {percent: f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS}
@@ -110,7 +110,7 @@ def selective(view: RunView, aggregate: int, split: Split) -> Figure:
 
 
 def uncertainty_of_predictions(view: RunView, aggregate: int, split: Split) -> Figure:
-    """Each site's mean uncertainty of right and of wrong answers."""
+    """Return each site's mean uncertainty of right and of wrong answers."""
     name, title = f"uncertainty-sites-{split}", f"Mean u at the sites, {split} images"
     found = view.receivers(aggregate)
     keys = [f"uncertainty_{which}{_ending(view)}" for which in ("right", "wrong")]
@@ -142,7 +142,7 @@ def uncertainty_of_predictions(view: RunView, aggregate: int, split: Split) -> F
 
 
 def tolerance(view: RunView) -> Figure:
-    """The score of each site's model on the held-out set, round by round, beside the tolerance."""
+    """Return the score of each site's model on the held-out set, round by round, beside the tolerance."""
     name, title = "tolerance", "Tolerance check"
     caption = "Score of each site's model on the aggregator's held-out images; a word: there is none"
     table = of_rounds(view, "score", name, caption)
@@ -202,7 +202,7 @@ def thetas_and_weights(view: RunView) -> list[Figure]:
 
 
 def _ending(view: RunView) -> str:
-    """What the names of scores end in: a segmentation's are means over images."""
+    """Return what the names of scores end in: a segmentation's are means over images."""
     return "_mean" if view.score.endswith("_mean") else ""
 
 

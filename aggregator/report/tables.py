@@ -96,7 +96,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def csv(self) -> bytes:
-        """All rows; a number in the shortest text that reads back as exactly that number."""
+        """Return all rows; a number in the shortest text that reads back as exactly that number."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([_csv_text(name) for name in self.header])
@@ -131,17 +131,17 @@ class ShownCell:
 
 
 def number(cell: Cell) -> float:
-    """A cell as a coordinate: NaN, which no figure draws, where there is no number."""
+    """Return a cell as a coordinate: NaN, which no figure draws, where there is no number."""
     return float(cell) if isinstance(cell, (int, float)) else float("nan")
 
 
 def is_number(cell: Cell) -> bool:
-    """Whether there is a number, which a figure can draw."""
+    """Return whether there is a number, which a figure can draw."""
     return isinstance(cell, (int, float)) and math.isfinite(cell)
 
 
 def short(value: float) -> str:
-    """A number for people."""
+    """Return a number for people."""
     if isinstance(value, int):
         return f"{value:,}"
     if 0 < abs(value) < _TOO_SMALL:
@@ -153,7 +153,7 @@ def short(value: float) -> str:
 
 
 def told(part: Part | None, split: Split, name: str) -> Cell:
-    """One number of a site in a round, or why there is none.
+    """Return one number of a site in a round, or why there is none.
 
     Args:
         part: the site's; None if it was not asked.
@@ -174,7 +174,7 @@ def _why_none(images: str) -> Missing:
 
 
 def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
-    """One number of each aggregate at each site, and its mean over the sites that reported it."""
+    """Return one number of each aggregate at each site, and its mean over the sites that reported it."""
     sites = view.configuration.sites
     rows: list[list[Cell]] = []
     for of_round in view.rounds:
@@ -210,7 +210,7 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
 
 
 def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> Table:
-    """What the held-out images gave; ``score`` is the run's main one."""
+    """Return what the held-out images gave; ``score`` is the run's main one."""
     rows: list[list[Cell]] = []
     shown = _main_first(scores, score)
     for name in shown:
@@ -221,7 +221,7 @@ def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> T
 
 
 def every_score(view: RunView) -> Table:
-    """One row for each number that a site could have told."""
+    """Return one row for each number that a site could have told."""
     frame = view.frame()
     rows = [
         [*place, images, name, *((None, _why_none(images).why) if math.isnan(value) else (value, ""))]
@@ -232,7 +232,7 @@ def every_score(view: RunView) -> Table:
 
 
 def verdicts(view: RunView) -> Table:
-    """What became of every answer."""
+    """Return what became of every answer."""
     names = ("status", "score", "tolerance", "theta", "weight", "epsilon", "reason")
     rows = [
         [of_round.round, site, *(getattr(part, name) for name in names)]
@@ -243,7 +243,7 @@ def verdicts(view: RunView) -> Table:
 
 
 def of_rounds(view: RunView, key: str, name: str, caption: str) -> Table:
-    """One number of every verdict by its key, sites as columns."""
+    """Return one number of every verdict by its key, sites as columns."""
     sites = view.configuration.sites
     rows: list[list[Cell]] = []
     for of_round in view.rounds:
@@ -261,13 +261,13 @@ def _of_verdict(part: Part | None, key: str) -> Cell:
 
 
 def bytes_by_site(view: RunView) -> Table:
-    """What each site received and sent in the whole run."""
+    """Return what each site received and sent in the whole run."""
     rows = [[site, total.down, total.up] for site, total in view.bytes.items()]
     return Table("bytes", "Bytes of all messages of the run", ("site", "bytes to it", "bytes from it"), rows)
 
 
 def people(view: RunView) -> Table:
-    """What each site said to the run."""
+    """Return what each site said to the run."""
     rows: list[list[Cell]] = []
     for site, said in view.sites.items():
         answer = {None: "has not answered", True: "agreed", False: "declined"}[said.agrees]
@@ -295,7 +295,7 @@ def _with_spread(mean: Cell, std: Cell) -> Cell:
 
 
 def score_title(name: str) -> str:
-    """What people call a score, by its column of ``metrics.csv``."""
+    """Return what people call a score, by its column of ``metrics.csv``."""
     return name.removesuffix("_mean")
 
 
@@ -316,7 +316,7 @@ def _meanings(names: Iterable[str], score: str) -> tuple[str, ...]:
 
 
 def _std_of(name: str) -> str:
-    """The column that may hold a mean's standard deviation; that of no other score exists."""
+    """Return the column that may hold a mean's standard deviation; that of no other score exists."""
     return f"{name.removesuffix('_mean')}_std" if name.endswith("_mean") else ""
 
 
@@ -342,7 +342,7 @@ def _csv_cell(cell: Cell) -> str:
 
 
 def _csv_text(text: str) -> str:
-    """A text of somebody else's, so that no spreadsheet computes it."""
+    """Return a text of somebody else's, so that no spreadsheet computes it."""
     text = escape(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 

@@ -81,7 +81,7 @@ def _mean(numbers: Iterable[int | None]) -> float | None:
 
 
 def _cell(row: Row | None, score: str) -> str:
-    """The score; with its standard deviation over images, where it is a mean over images."""
+    """Return the score; with its standard deviation over images, where it is a mean over images."""
     if row is None:
         return ""
     value, spread = row.scores.get(score), row.scores.get(score.replace("_mean", "_std"))
@@ -104,10 +104,10 @@ def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
 
 
 def size(known: float | None) -> str:
-    """A size of so many bytes; nothing where it is not known."""
+    """Return a size of so many bytes; nothing where it is not known."""
     return "" if known is None else size_text(known)
 
 
 def short(number: float | None) -> str:
-    """A score to three places; nothing where it is not known."""
+    """Return a score to three places; nothing where it is not known."""
     return "" if number is None else f"{number:.3f}"

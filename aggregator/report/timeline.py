@@ -33,7 +33,7 @@ Bars = dict[tuple[str, str], list[tuple[float, float]]]
 
 
 def timeline(view: RunView) -> Figure:
-    """When each site was asked, when it answered, and when the round was settled."""
+    """Return when each site was asked, when it answered, and when the round was settled."""
     name, title = "timeline", "Time line"
     begun = {each.round: began for each in view.rounds if (began := each.began)}
     if not begun:
@@ -90,7 +90,7 @@ def _round_begins(axes: Axes, place: float, text: str) -> None:
 
 
 def _ends(part: Part, patience: float) -> float:
-    """The latest time of a part; a site's clock counts while the round is open, and not beyond its deadline."""
+    """Return the latest time of a part; a site's clock counts while the round is open, and not beyond its deadline."""
     asked, answered, settled = part.times
     if asked is None:
         return 0.0
@@ -100,7 +100,7 @@ def _ends(part: Part, patience: float) -> float:
 
 
 def _parts(part: Part, now: float) -> list[tuple[str, float, float]]:
-    """A site's bars in a round: kind, beginning and end in seconds since 1970; ``now`` ends what goes on."""
+    """Return a site's bars in a round: kind, beginning and end in seconds since 1970; ``now`` ends what goes on."""
     asked, answered, settled = part.times
     if asked is None:
         return []
@@ -113,7 +113,7 @@ def _parts(part: Part, now: float) -> list[tuple[str, float, float]]:
 
 
 def _table(view: RunView) -> Table:
-    """Every time and every byte, and for whom a site waited: who has not answered, or answered last."""
+    """Return every time and every byte, and for whom a site waited: who has not answered, or answered last."""
     rows: list[list[Cell]] = []
     for each in view.rounds:
         answers = {site: part.answered for site, part in each.sites.items() if part.answered}

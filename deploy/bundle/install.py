@@ -142,7 +142,7 @@ def install(wheels: list[Path], folder: Path) -> None:
 
 
 def verify(key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether an Ed25519 signature of 64 bytes holds; see RFC 8032, section 5.1.7."""
+    """Return whether an Ed25519 signature of 64 bytes holds; see RFC 8032, section 5.1.7."""
     if len(key) != 32 or len(signature) != 64:
         return False
     public, commitment = _decode(key), _decode(signature[:32])
@@ -169,7 +169,7 @@ def canonical(body: dict[str, str]) -> bytes:
 
 
 def _decode(content: bytes) -> Point | None:
-    """The point that 32 bytes name, if they name one."""
+    """Return the point that 32 bytes name, if they name one."""
     number = int.from_bytes(content, "little")
     y, is_odd = number % 2**255, number >> 255
     if y >= P:

@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def default_key() -> Path:
-    """Where a person's key lies unless he says otherwise: outside the code."""
+    """Return where a person's key lies unless he says otherwise: outside the code."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "dropfed" / "bundle.key"
 
 

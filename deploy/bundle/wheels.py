@@ -32,7 +32,7 @@ def collect(folder: Path) -> None:
 
 
 def pip_version() -> str:
-    """The version of pip that `make setup` falls back on, which installs the bundle."""
+    """Return the version of pip that `make setup` falls back on, which installs the bundle."""
     return re.split("-", PIP_WHEEL)[1]
 
 

@@ -21,7 +21,7 @@ COLUMNS = 120
 
 
 def program(name: str) -> click.Group:
-    """The group of commands that ``name`` starts."""
+    """Return the group of commands that ``name`` starts."""
     found = import_module(PROGRAMS[name]).main
     if not isinstance(found, click.Group):
         raise TypeError(f"{name} is no group of commands")
@@ -29,7 +29,7 @@ def program(name: str) -> click.Group:
 
 
 def commands(name: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command of a program by what people type, in the order of its help."""
+    """Yield every command of a program by what people type, in the order of its help."""
     group = program(name)
     context = click.Context(group, info_name=name)
     for command in group.list_commands(context):
@@ -39,7 +39,7 @@ def commands(name: str) -> Iterator[tuple[str, click.Command]]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = ["# Every command and option", "As `--help` prints it. `make docs` writes this page anew."]
     for name in PROGRAMS:
         parts += [f"## {name}", _help(name, program(name))]

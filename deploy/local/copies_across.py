@@ -41,7 +41,7 @@ class CopiesAcross(BaseMiddleware):  # type: ignore[misc]  # wsgidav has no type
 
     @staticmethod
     def _destination(address: str) -> tuple[str, str]:
-        """The folder that an address names, as in ``/north``, and the path inside it."""
+        """Return the folder that an address names, as in ``/north``, and the path inside it."""
         _, site, *inside = unquote(urlsplit(address).path).split("/")
         if not site or not inside:
             raise DAVError(HTTP_BAD_REQUEST, "Destination names no folder")

@@ -154,14 +154,14 @@ def _real_sites(data: Path, count: int | None) -> list[SiteData]:
 
 
 def _holds_images(folder: Path) -> bool:
-    """Whether this is a site's folder: ``images/``, or one folder for each grade."""
+    """Return whether this is a site's folder: ``images/``, or one folder for each grade."""
     return (folder / "images").is_dir() or any(path.is_dir() and path.name[:1].isdecimal() for path in folder.iterdir())
 
 
 def _heldout(
     scenario: Scenario, data: Path | None, sites: Sequence[SiteData], run: RunConfiguration, size: int
 ) -> Path:
-    """The aggregator's labelled images: ``heldout/``, fresh synthetic ones, or a few of the first site."""
+    """Return the aggregator's labelled images: ``heldout/``, fresh synthetic ones, or a few of the first site."""
     target = (HOME / "data" / "heldout").resolve()
     if data is None:
         scenario.write_heldout(target, 0, size, run.seed)
@@ -190,7 +190,7 @@ def _heldout(
 def run_configuration(
     scenario: Scenario, sites: Sequence[SiteData], size: int, *, method: str, rounds: int, seed: int
 ) -> RunConfiguration:
-    """What ``new-run`` suggests, but for what the scenario says."""
+    """Return what ``new-run`` suggests, but for what the scenario says."""
     names = [site.name for site in sites]
     text = filled_in(Answers(scenario.run, scenario.task, method, names, rounds))
     suggested = parse_yaml(text.encode(), RunConfiguration, scenario.run).model_dump()
@@ -279,7 +279,7 @@ def _daemon(module: str, *arguments: str, work: Path) -> subprocess.Popen[bytes]
 
 
 def _has_final(site: SiteData, run: str) -> bool:
-    """Whether the final model lies ready for use at the site."""
+    """Return whether the final model lies ready for use at the site."""
     return (HOME / "sites" / site.name / "final" / run / CARD).exists()
 
 

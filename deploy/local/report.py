@@ -10,7 +10,7 @@ SiteScore = dict[str, float | int | None]
 
 
 def site_scores(view: RunView, card: FinalCard, score: str) -> dict[str, SiteScore]:
-    """What each site came to; None where the site withheld a value, or the method has none.
+    """Return what each site came to; None where the site withheld a value, or the method has none.
 
     Args:
         card: the view's; it has ended.
@@ -35,6 +35,6 @@ def site_scores(view: RunView, card: FinalCard, score: str) -> dict[str, SiteSco
 
 
 def _classes(row: Row | None) -> int | None:
-    """How many classes a site tells apart."""
+    """Return how many classes a site tells apart."""
     of_classes = [name for name in row.scores if name.startswith(OF_CLASS)] if row else []
     return len(of_classes) or None

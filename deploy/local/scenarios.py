@@ -45,7 +45,7 @@ class Scenario:
     write_heldout: WriteSite
 
     def as_suggested(self) -> Scenario:
-        """The same with settings that are not the demo's own, but for the quorum and the seed.
+        """Return the same with settings that are not the demo's own, but for the quorum and the seed.
 
         Raises:
             ConfigurationError: they want weights that the demo has not.

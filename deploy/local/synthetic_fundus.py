@@ -232,7 +232,7 @@ class _View:
         return np.asarray(canvas.reduce(self.fold), dtype=np.float32) / np.float32(255)
 
     def vessels(self, vessels: Sequence[Vessel], strength: float, share: float = 1.0) -> list[_Patch]:
-        """The vessels as patches, the widest last; ``share`` of their width is drawn.
+        """Return the vessels as patches, the widest last; ``share`` of their width is drawn.
 
         One thinner than a pixel of the fine canvas is drawn as wide as that, and fainter instead.
         """
@@ -263,7 +263,7 @@ class _View:
 
 
 def draw_fundus(grade: int, style: FundusStyle, size: int, seed: int) -> NDArray[np.uint8]:
-    """One synthetic photograph, decided by the arguments alone.
+    """Return one synthetic photograph, decided by the arguments alone.
 
     Args:
         grade: 0 to 4 on the international scale, or ``UNGRADABLE``.
@@ -351,7 +351,7 @@ def write_graded_site(
 
 
 def contact_sheet(size: int = 176, seed: int = 2) -> Image.Image:
-    """All styles in rows, all grades in columns, each under its name; one eye a style."""
+    """Return all styles in rows, all grades in columns, each under its name; one eye a style."""
     gap, caption = 4, 18
     names = GRADE_NAMES[6]
     sheet = Image.new("RGB", (len(names) * (size + gap) + gap, len(STYLES) * (size + caption + gap) + gap), "white")
@@ -376,7 +376,7 @@ def _check_size(size: int) -> None:
 
 
 def _quota(images: int, percent: Sequence[int]) -> list[int]:
-    """How many images each grade has, by largest remainder; of equal remainders the lower grade goes first."""
+    """Return how many images each grade has, by largest remainder; of equal remainders the lower grade goes first."""
     quota = [images * share // 100 for share in percent]
     remainders = [images * share % 100 for share in percent]
     for grade in sorted(range(len(percent)), key=lambda grade: -remainders[grade])[: images - sum(quota)]:
@@ -385,13 +385,13 @@ def _quota(images: int, percent: Sequence[int]) -> list[int]:
 
 
 def _neighbour(rng: np.random.Generator, grade: int, worst: int) -> int:
-    """One of the grades beside this one; at an end of the scale there is but one."""
+    """Return one of the grades beside this one; at an end of the scale there is but one."""
     step = 1 if rng.random() < 0.5 else -1
     return grade + step if 0 <= grade + step <= worst else grade - step
 
 
 def _spoil(rng: np.random.Generator, style: FundusStyle) -> FundusStyle:
-    """The same camera, misused: out of focus, in the dark, or blinding."""
+    """Return the same camera, misused: out of focus, in the dark, or blinding."""
     fault = int(rng.integers(3))
     if fault == 0:
         return replace(style, blur_mm=style.blur_mm + rng.uniform(0.5, 0.9), haze=style.haze + 0.15)
@@ -403,7 +403,7 @@ def _spoil(rng: np.random.Generator, style: FundusStyle) -> FundusStyle:
 
 
 def _grow_eye(rng: np.random.Generator) -> _Eye:
-    """A healthy eye, left or right, with the harmless spots that eyes have."""
+    """Return a healthy eye, left or right, with the harmless spots that eyes have."""
     tilt = rng.normal(0.0, 0.08)
     turn = np.array([[math.cos(tilt), math.sin(tilt)], [-math.sin(tilt), math.cos(tilt)]])
     turn[:, 0] *= -1 if rng.random() < 0.5 else 1
@@ -472,7 +472,7 @@ def _arcade(rng: np.random.Generator, stops: Points, width: float) -> Vessel:
 def _branches(
     rng: np.random.Generator, parents: list[Vessel], spacing_mm: float, shortest_mm: float, longest_mm: float
 ) -> list[Vessel]:
-    """The branches of all vessels: to both sides in turn, away from the disc."""
+    """Return the branches of all vessels: to both sides in turn, away from the disc."""
     roots, headings, widths = [], [], []
     for parent in parents:
         step_mm = float(np.hypot(*(parent.path[1:] - parent.path[:-1]).T).mean())
@@ -627,7 +627,7 @@ def _tangle(rng: np.random.Generator) -> list[Vessel]:
 
 
 def _boat(rng: np.random.Generator) -> Points:
-    """A pre-retinal haemorrhage: blood that has sunk in front of the retina, so that it has a level top."""
+    """Return a pre-retinal haemorrhage: blood that has sunk in front of the retina, so that it has a level top."""
     radius_mm = rng.uniform(0.7, 1.5)
     centre = np.array([rng.uniform(-3.5, 2.5), rng.choice((-1, 1)) * rng.uniform(1.2, 3.0)])
     around = np.linspace(0, math.pi, 24)
@@ -665,7 +665,7 @@ def _paint(eye: _Eye, lesions: _Lesions, view: _View) -> Canvas:
 
 
 def _mix(scene: Canvas, share: Canvas, colour: tuple[float, float, float]) -> Canvas:
-    """The scene with a share, (size, size) in 0 to 1, of each pixel replaced by a colour."""
+    """Return the scene with a share, (size, size) in 0 to 1, of each pixel replaced by a colour."""
     result: Canvas = scene + share[..., None] * (np.array(colour, np.float32) - scene)
     return result
 
@@ -684,7 +684,7 @@ def _soft(view: _View, cover: Canvas, sigma_mm: float) -> Canvas:
 def _photograph(
     scene: Canvas, style: FundusStyle, view: _View, taking: np.random.Generator, noise: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """The scene through a camera: no two photographs are lit, coloured and focused alike."""
+    """Return the scene through a camera: no two photographs are lit, coloured and focused alike."""
     half = view.size / 2
     along = (np.arange(view.size, dtype=np.float32) + 0.5 - half) / (half * style.aperture)
     across, down = along[None, :], along[:, None]

@@ -124,7 +124,7 @@ class Vessel:
 
 
 def render(style: OctaStyle, size: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """One synthetic image and its mask, decided by the arguments alone.
+    """Return one synthetic image and its mask, decided by the arguments alone.
 
     Args:
         style: the device.
@@ -188,7 +188,7 @@ def write_site(folder: Path, *, style: OctaStyle, images: int, size: int, seed: 
 
 
 def contact_sheet(size: int = 256, pairs: int = 2, seed: int = 1) -> Image.Image:
-    """All styles in rows; in each row, so many images, each with its mask at its right."""
+    """Return all styles in rows; in each row, so many images, each with its mask at its right."""
     gap = 8
     width = pairs * 2 * (size + gap) + gap
     sheet = Image.new("L", (width, len(STYLES) * (size + gap) + gap), 255)
@@ -244,14 +244,14 @@ def _arcade(rng: np.random.Generator, side: int, order: int) -> Vessel:
 
 
 def _towards_macula(rng: np.random.Generator, side: int) -> Vessel:
-    """A small vessel that runs straight from the disc to the macula and ends before it."""
+    """Return a small vessel that runs straight from the disc to the macula and ends before it."""
     stops = np.array([[rng.uniform(-2.8, -2.0), side * rng.uniform(0.5, 0.8)], [-0.8, side * rng.uniform(0.3, 0.6)]])
     width = rng.uniform(0.045, 0.065)
     return _walk(rng, _DISC + np.array([0.0, 0.15 * side]), stops, width=width, wobble=0.16)
 
 
 def _walk(rng: np.random.Generator, start: Points, stops: Points, *, width: float, wobble: float) -> Vessel:
-    """A smooth, slightly winding path by way of the stops, half as wide at its end as at its start."""
+    """Return a smooth, slightly winding path by way of the stops, half as wide at its end as at its start."""
     x, y = start.tolist()
     points = [(x, y)]
     heading = math.atan2(*(stops[0] - start)[::-1])
@@ -299,7 +299,7 @@ def _grow(
     width: float,
     generation: int,
 ) -> Vessel:
-    """One branch: it leaves at an angle, bends along its way, and ends before another vessel or the fovea."""
+    """Return one branch: it leaves at an angle, bends along its way, and ends before another vessel or the fovea."""
     along = parent.path[min(at + 2, len(parent.path) - 1)] - parent.path[max(at - 2, 0)]
     heading = math.atan2(along[1], along[0]) + side * rng.uniform(0.6, 1.25)
     outwards = math.atan2(parent.path[at][1], parent.path[at][0])
@@ -324,7 +324,7 @@ def _grow(
 
 
 def _ahead(x: float, y: float, heading: float, distance: float) -> tuple[float, float]:
-    """The place at this distance. Of plain floats, for a retina has a hundred thousand such steps."""
+    """Return the place at this distance. Of plain floats, for a retina has a hundred thousand such steps."""
     return x + distance * math.cos(heading), y + distance * math.sin(heading)
 
 
@@ -337,12 +337,12 @@ def _occupy(taken: set[tuple[int, int]], path: Points) -> None:
 
 
 def _turn(angle: float) -> float:
-    """The same angle between -π and π."""
+    """Return the same angle between -π and π."""
     return math.remainder(angle, 2 * math.pi)
 
 
 def _draw(vessels: list[Vessel], fine: int, pixels_per_mm: float, centre: Points, thinnest_px: float) -> Field:
-    """The vessels on a canvas of (fine, fine), 1 inside, 0 outside; each at least so many pixels wide."""
+    """Return the vessels on a canvas of (fine, fine), 1 inside, 0 outside; each at least so many pixels wide."""
     canvas = Image.new("L", (fine, fine), 0)
     draw = ImageDraw.Draw(canvas)
     for vessel in vessels:

@@ -49,7 +49,7 @@ def write_scans(folder: Path, *, style: OctaStyle, scans: int, size: int, seed: 
 
 
 def _without_patches(image: NDArray[np.uint8], patches: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """The image with so many dark squares, at drawn places."""
+    """Return the image with so many dark squares, at drawn places."""
     left = image.copy()
     side = round(_PATCH_SHARE * len(image))
     for _ in range(patches):

@@ -126,7 +126,7 @@ def open_archive(
 
 
 def is_address(place: str) -> bool:
-    """Whether a place is named by its address on a server."""
+    """Return whether a place is named by its address on a server."""
     return "://" in place
 
 
@@ -145,7 +145,7 @@ def _folder_at_address(address: str, user: str, password: str, ca_file: Path | N
 
 
 def _mirrors(home: Path) -> dict[str, Folder]:
-    """The copies in an aggregator's work directory."""
+    """Return the copies in an aggregator's work directory."""
     mirrors = sorted(home.glob(f"sites/*/{MIRROR}"))
     if not mirrors:
         raise ConfigurationError([f"{home}: is an aggregator's work directory that no hospital has joined yet"])
@@ -176,7 +176,7 @@ def _named(*roots: Path) -> dict[str, Folder]:
 
 
 def _is_shut(root: Path) -> bool:
-    """Whether it is a folder that this user may not list, or not look into."""
+    """Return whether it is a folder that this user may not list, or not look into."""
     try:
         with os.scandir(root):
             os.lstat(root / names.FEDERATION)
@@ -188,7 +188,7 @@ def _is_shut(root: Path) -> bool:
 
 
 def _is_drop_folder(root: Path) -> bool:
-    """Whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
+    """Return whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
     if root.absolute().name == MIRROR and not _has(root, names.STATUS):
         return False
     return any(_has(root, name) for name in _CARDS)
@@ -199,7 +199,7 @@ def _has(root: Path, name: str) -> bool:
 
 
 def _looks_like(root: Path, inside: Sequence[Path]) -> str:
-    """What a directory may be instead, and what to name."""
+    """Return what a directory may be instead, and what to name."""
     above = list(root.resolve().parents)[:_LEVELS]
     if whole := next(filter(_is_drop_folder, above), None):
         return f"it lies within one; name {whole}"

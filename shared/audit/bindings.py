@@ -52,7 +52,7 @@ class Loose:
 
 
 def loose_records(reading: Reading) -> Iterator[Loose]:
-    """Every record of a folder that does not follow from the others."""
+    """Yield every record of a folder that does not follow from the others."""
     for message in reading.messages.values():
         run = reading.configuration(message.ref.run)
         if run is None:
@@ -105,7 +105,7 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
 
 
 def _table(reading: Reading, ref: MessageRef) -> list[MetricsRow]:
-    """The table of a site's answer; empty where there is none that holds."""
+    """Return the table of a site's answer; empty where there is none that holds."""
     try:
         return metrics_of(reading, ref.run, ref.round_no)
     except RejectedError:
@@ -146,7 +146,7 @@ def _by_status(
 
 
 def _by_tolerance(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
-    """What it says is the run's own, or what can follow from an aggregate's score, which is 1 or less."""
+    """Yield what it says is the run's own, or what can follow from an aggregate's score, which is 1 or less."""
     told = verdict.tolerance
     if not isinstance(run.tolerance, BelowLast):
         wanted = None if run.tolerance is None else decimal_text(run.tolerance)
@@ -160,7 +160,7 @@ def _by_tolerance(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 
 
 def _limit(verdict: Verdict, run: RunConfiguration) -> float | None:
-    """What the score had to exceed."""
+    """Return what the score had to exceed."""
     if isinstance(run.tolerance, BelowLast):
         return None if verdict.tolerance is None else finite(verdict.tolerance)
     return run.tolerance
@@ -260,7 +260,7 @@ def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
 
 
 def _of_its_choice(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
-    """The chosen aggregate has the best mean; where rounds' files were removed, it is the best of those left."""
+    """Yield the chosen aggregate has the best mean; where rounds' files were removed, it is the best of those left."""
     means = {whole(number): finite(mean) for number, mean in card.validation.items()}
     if not means or run.keep.startswith("last ") or _is_in_turn(run):
         return
@@ -312,7 +312,7 @@ def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration)
 
 
 def _differ(reading: Reading, final: Message, after: Message) -> bool:
-    """Whether the final model is another than what a round brought, where both are told in the plain form."""
+    """Return whether the final model is another than what a round brought, where both are told in the plain form."""
     if after.manifest.files[names.GLOBAL_MODEL].wire != PLAIN:
         return False
     try:

@@ -56,7 +56,7 @@ class Closing(Record):
 
 
 def closing(readings: Mapping[str, Reading], run: str) -> Closing:
-    """The closing digest of a run, over the folders that are here.
+    """Return the closing digest of a run, over the folders that are here.
 
     Raises:
         ConfigurationError: no folder has a message of the run.
@@ -84,7 +84,7 @@ def closing(readings: Mapping[str, Reading], run: str) -> Closing:
 
 
 def tree_digest(entries: Sequence[bytes]) -> str:
-    """The root of the tree over one or more entries, 64 hex digits."""
+    """Return the root of the tree over one or more entries, 64 hex digits."""
     return _root([hashlib.sha256(_LEAF + entry).digest() for entry in entries]).hex()
 
 
@@ -100,7 +100,7 @@ def _in_order(entries: Mapping[str, bytes]) -> list[bytes]:
 
 
 def sign(found: Closing, key: SigningKey) -> bytes:
-    """The signed statement: a record as every other of the protocol."""
+    """Return the signed statement: a record as every other of the protocol."""
     return key.sign(found.model_dump())
 
 

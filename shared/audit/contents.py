@@ -118,7 +118,7 @@ def check_contents(reading: Reading, message: Message, name: str, path: Path) ->
 
 
 def looks_like(path: Path) -> str | None:
-    """What a file may be by its first or last bytes, in words; None if they say nothing."""
+    """Return what a file may be by its first or last bytes, in words; None if they say nothing."""
     with path.open("rb") as file:
         head = file.read(8)
     known = (kind for beginning, kind in _BEGINNINGS.items() if head.startswith(beginning))
@@ -126,7 +126,7 @@ def looks_like(path: Path) -> str | None:
 
 
 def _hidden_kind(path: Path) -> str | None:
-    """What a file can be read as though its first bytes are those of another kind."""
+    """Return what a file can be read as though its first bytes are those of another kind."""
     with path.open("rb") as file:
         head = file.read(_TAR_AT + 5)
         if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":
@@ -137,7 +137,7 @@ def _hidden_kind(path: Path) -> str | None:
 
 
 def _ends_as_zip(file: BinaryIO, size: int) -> bool:
-    """Whether a reader finds a zip's directory by an end record, behind which anything may stand."""
+    """Return whether a reader finds a zip's directory by an end record, behind which anything may stand."""
     begin = max(0, size - _ZIP_END_WITHIN)
     tail = _bytes_at(file, begin, _ZIP_END_WITHIN)
     at = tail.find(_ZIP_END)
@@ -185,7 +185,7 @@ def _check_record(reading: Reading, ref: MessageRef, name: str, content: bytes, 
 
 
 def form_of(reading: Reading, name: str) -> type[Payload]:
-    """The form of a record of this name in a folder."""
+    """Return the form of a record of this name in a folder."""
     return protocol_1.RECORDS.get(name, _RECORDS[name]) if reading.opened.protocol == 1 else _RECORDS[name]
 
 

@@ -18,7 +18,7 @@ Document = dict[str, Any]
 
 
 def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
-    """All that can be compared of a run, flat: by key, a plain value."""
+    """Return all that can be compared of a run, flat: by key, a plain value."""
     facts: dict[str, Any] = {}
     if (settings := settings_of(readings, run)) is not None:
         facts |= dict(flat("configuration", settings.model_dump(mode="json", exclude={"run"})))
@@ -61,7 +61,7 @@ def final_model(reading: Reading, run: str) -> str:
 
 
 def difference(readings: Mapping[str, Reading], first: str, second: str) -> dict[str, tuple[Any, Any]]:
-    """What differs, by key: as it is in the first run and in the second; None where one does not have it.
+    """Return what differs, by key: as it is in the first run and in the second; None where one does not have it.
 
     What is not opened in either counts as different, for nobody knows.
 
@@ -80,7 +80,7 @@ def difference(readings: Mapping[str, Reading], first: str, second: str) -> dict
 
 
 def lines(found: Mapping[str, tuple[Any, Any]], first: str, second: str) -> Iterator[str]:
-    """One line per difference."""
+    """Yield one line per difference."""
     if not found:
         yield f"{first} and {second} do not differ in configuration, participants or outcome"
     for key, (one, other) in found.items():

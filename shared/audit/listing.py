@@ -100,7 +100,7 @@ class Listing:
                 self._find(inside, "is not what a `check` writes into its scratch folder")
 
     def _entries(self, path: str) -> list[Entry] | None:
-        """What lies in one folder; None if it cannot be listed, or has just gone as a check's does."""
+        """Return what lies in one folder; None if it cannot be listed, or has just gone as a check's does."""
         try:
             with blamed(self._folder, path):
                 return self._folder.list(path)
@@ -123,7 +123,7 @@ class Listing:
 
 
 def _may_hold_files(path: str) -> bool:
-    """Whether a folder at ``path`` is part of the protocol's tree."""
+    """Return whether a folder at ``path`` is part of the protocol's tree."""
     match path.split("/"):
         case [names.RUNS] | [names.KEYS]:
             return True
@@ -137,7 +137,7 @@ def _may_hold_files(path: str) -> bool:
 
 
 def _due_in(path: str) -> MessageRef | None:
-    """The message that comes first into an empty folder of the protocol's tree; None where nothing need come."""
+    """Return the message that comes first into an empty folder of the protocol's tree; None where nothing need come."""
     match path.split("/"):
         case [names.RUNS, run]:
             return MessageRef("offer", run)

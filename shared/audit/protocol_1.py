@@ -65,7 +65,7 @@ WITHOUT: frozenset[Kind] = frozenset({"abort"})
 
 
 def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:
-    """What a site was asked for in a round; the closing one has no epochs."""
+    """Return what a site was asked for in a round; the closing one has no epochs."""
     return RoundConfiguration(
         round=round_no,
         epochs=run.epochs if round_no <= run.rounds else 0,
@@ -78,7 +78,7 @@ def round_configuration(run: RunConfiguration, round_no: int, site: str) -> Roun
 
 
 def as_today(run: RunConfiguration) -> RunConfiguration:
-    """A run's configuration without what no run says any more.
+    """Return a run's configuration without what no run says any more.
 
     Raises:
         ConfigurationError: that was not as it had to be.
@@ -94,7 +94,7 @@ def as_today(run: RunConfiguration) -> RunConfiguration:
 
 
 def is_scratch(path: str) -> bool:
-    """Whether ``path`` is that of a folder in which somebody checked what the server can do."""
+    """Return whether ``path`` is that of a folder in which somebody checked what the server can do."""
     return re.fullmatch(r"check-[0-9a-f]{16}", path) is not None
 
 
@@ -130,7 +130,7 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
 
 
 def _beside_values(content: bytes) -> str | None:
-    """What a YAML text holds that is neither key nor value, where something could be hidden; None if nothing is.
+    """Return what a YAML text holds that is neither key nor value, where something could be hidden; None if nothing is.
 
     Raises:
         Refusal: it cannot be read at all.

@@ -132,11 +132,11 @@ class Reading(Ledger):
         return first
 
     def key_of(self, message: Message) -> str:
-        """The public key that signed a message."""
+        """Return the public key that signed a message."""
         return self.site.key_of(message.manifest.seq) if message.ref.is_from_site else self.opened.aggregator_key
 
     def reported_heads(self) -> Iterator[tuple[str, str, Head]]:
-        """The messages that records of the site speak of as the newest: where that is said, and their sender."""
+        """Yield the messages that records of the site speak of as the newest: where that is said, and their sender."""
         for path, handover in zip(self.handovers, self.site.handovers, strict=True):
             yield path, self.opened.site, handover.after
         if self.status is not None:
@@ -170,7 +170,7 @@ class Reading(Ledger):
         return found
 
     def read(self, path: str, *, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-        """A small file as it lies in the folder.
+        """Return a small file as it lies in the folder.
 
         Raises:
             NotFoundError: there is no such file.
@@ -180,11 +180,11 @@ class Reading(Ledger):
             return self.folder.read(path, max_bytes=max_bytes)
 
     def has(self, ref: MessageRef, name: str) -> bool:
-        """Whether a file that a message names is there."""
+        """Return whether a file that a message names is there."""
         return f"{ref.path}/{name}" in self.sizes
 
     def content(self, ref: MessageRef, name: str) -> bytes:
-        """What a small file of a message says, decrypted if it is encrypted.
+        """Return what a small file of a message says, decrypted if it is encrypted.
 
         Raises:
             NotFoundError: there is no such message or file.
@@ -206,7 +206,7 @@ class Reading(Ledger):
         return b"".join(decrypted(BytesIO(content), said, path))
 
     def parsed(self, content: bytes, kind: type[AnyPayload], path: str) -> AnyPayload:
-        """A record by what its file says, in the protocol of the folder.
+        """Return a record by what its file says, in the protocol of the folder.
 
         Raises:
             RejectedError: it is not well-formed.
@@ -272,7 +272,7 @@ class Reading(Ledger):
             yield target
 
     def _said(self, message: Message, name: str) -> Content | None:
-        """What decrypts a file of a message; None if it is not encrypted.
+        """Return what decrypts a file of a message; None if it is not encrypted.
 
         Raises:
             HiddenError: it is, and no key opens it.
@@ -299,7 +299,7 @@ class Reading(Ledger):
         return message.manifest.files[name].sha256 if said is None else said.sha256
 
     def is_hidden(self, ref: MessageRef, name: str) -> bool:
-        """Whether a file that a message names is encrypted, and no key opens it."""
+        """Return whether a file that a message names is encrypted, and no key opens it."""
         message = self.messages.get(ref)
         if message is None or name not in message.manifest.files:
             return False
@@ -312,12 +312,12 @@ class Reading(Ledger):
         return False
 
     def ending(self, run: str) -> Ending | None:
-        """How a run ended in this folder; None while it goes on, as far as can be read."""
+        """Return how a run ended in this folder; None while it goes on, as far as can be read."""
         consent = self.record_or_none(MessageRef("consent", run), Consent)
         return ending(run, self.messages.values(), agreed=consent.agrees if consent else None)
 
     def hides(self, run: str) -> bool:
-        """Whether some file of a run is encrypted, and no key opens it."""
+        """Return whether some file of a run is encrypted, and no key opens it."""
         return any(
             self.is_hidden(ref, name)
             for ref, message in self.messages.items()
@@ -326,11 +326,11 @@ class Reading(Ledger):
         )
 
     def hides_settings(self, run: str) -> bool:
-        """Whether the run's configuration is, and with it all that is said in the run."""
+        """Return whether the run's configuration is, and with it all that is said in the run."""
         return self.is_hidden(MessageRef("offer", run), names.RUN_CONFIGURATION)
 
     def hides_rules(self, run: str) -> bool:
-        """Whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
+        """Return whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
         offer = self.messages.get(MessageRef("offer", run))
         is_encrypted = offer is not None and offer.manifest.files[names.RUN_CONFIGURATION].encrypted is not None
         return is_encrypted and self.configuration(run) is None
@@ -346,7 +346,7 @@ class Reading(Ledger):
             return None
 
     def sharing(self, run: str) -> Sharing | None:
-        """What travels in the run, likewise."""
+        """Return what travels in the run, likewise."""
         return self._once(MessageRef("offer", run), Sharing)
 
     def was_pruned(self, ref: MessageRef, name: str) -> bool:
@@ -414,7 +414,7 @@ class Reading(Ledger):
         return content
 
     def _read_handovers(self, federation: Federation) -> Peer:
-        """The site with all its keys."""
+        """Return the site with all its keys."""
         site = Peer(
             federation.federation,
             federation.site,

@@ -124,7 +124,7 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
 
 
 def page(document: Document) -> str:
-    """The page, self-contained."""
+    """Return the page, self-contained."""
     return render(
         TEMPLATE,
         title=f"Audit of the federation {document['federation']}",
@@ -141,7 +141,7 @@ def page(document: Document) -> str:
 
 
 def _began(readings: Mapping[str, Reading], run: str) -> str:
-    """When a run's first message was signed."""
+    """Return when a run's first message was signed."""
     return min(reading.runs[run] for reading in readings.values() if run in reading.runs)
 
 
@@ -199,7 +199,7 @@ def _summary(settings: RunConfiguration | None) -> Document | None:
 
 
 def _stays(listed: Sharing | None) -> Document | None:
-    """What of a model travels, and what stays at each hospital by the signed offer."""
+    """Return what of a model travels, and what stays at each hospital by the signed offer."""
     if listed is None:
         return None
     return {"travels": len(listed.tensors), "start": sorted(listed.start), "personal": sorted(listed.personal)}
@@ -240,7 +240,7 @@ def _why_aborted(reading: Reading, run: str) -> str | None:
 
 
 def _sent(reading: Reading, run: str) -> list[Document]:
-    """What left the hospital in a run, by the name of the file."""
+    """Return what left the hospital in a run, by the name of the file."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for message in reading.sent_by(reading.opened.site):
@@ -284,13 +284,13 @@ def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfigurati
 
 
 def _card(readings: Mapping[str, Reading], run: str) -> FinalCard | None:
-    """What the first folder that tells it says of the final model."""
+    """Return what the first folder that tells it says of the final model."""
     cards = (reading.record_or_none(MessageRef("final", run), FinalCard) for reading in readings.values())
     return next(filter(None, cards), None)
 
 
 def _outcome(readings: Mapping[str, Reading], run: str) -> Document | None:
-    """What is said of the final model; None if none was sent."""
+    """Return what is said of the final model; None if none was sent."""
     final = MessageRef("final", run)
     sent = {site: reading for site, reading in readings.items() if final in reading.messages}
     if not sent:

@@ -103,7 +103,7 @@ def lines(sent: list[Sent]) -> Iterator[str]:
 
 
 def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:
-    """The files of a message, held against its manifest; the manifest comes last."""
+    """Yield the files of a message, held against its manifest; the manifest comes last."""
     for name, entry in sorted(message.manifest.files.items()):
         state, tensors = "there", None
         try:
@@ -122,7 +122,7 @@ def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:
 
 
 def _record(reading: Reading, path: str, created: str) -> Iterator[Sent]:
-    """A record that is part of no message, if it is there; ``created`` is what it says itself."""
+    """Yield a record that is part of no message, if it is there; ``created`` is what it says itself."""
     if path not in reading.sizes:
         return
     try:

@@ -22,7 +22,7 @@ _PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered
 
 
 def show(readings: Mapping[str, Reading], run: str, round_no: int) -> Document:
-    """One round as plain values.
+    """Return one round as plain values.
 
     Raises:
         ConfigurationError: no folder has anything of this round.
@@ -73,7 +73,7 @@ def lines(document: Document) -> Iterator[str]:
 
 
 def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
-    """The table of a site's answer; empty where there is none.
+    """Return the table of a site's answer; empty where there is none.
 
     Raises:
         RejectedError: it is not a metrics table, or another than its manifest says.
@@ -164,7 +164,7 @@ def _row(row: MetricsRow) -> Document:
 
 
 def _table(rows: list[Document]) -> Iterator[str]:
-    """One line per row."""
+    """Yield one line per row."""
     for row in rows:
         told = ", ".join(f"{name} {value:.4g}" for name, value in row["scores"].items() if value is not None)
         loss = "withheld" if row["loss"] is None else f"{row['loss']:.4g}"

@@ -21,7 +21,7 @@ _DAY_S = 24 * 60 * 60
 
 
 def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
-    """Every folder of an archive, by the name to show it under.
+    """Return every folder of an archive, by the name to show it under.
 
     Raises:
         ConfigurationError: two folders are of one site, or of two federations.
@@ -46,7 +46,7 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
 
 
 def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
-    """Every folder of an archive, by its site, as for ``by_site``.
+    """Return every folder of an archive, by its site, as for ``by_site``.
 
     Raises:
         RejectedError: no folder's ``federation.json`` holds.
@@ -57,7 +57,7 @@ def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str,
 
 
 def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
-    """The folders that say whose they are, by the site of their signed record.
+    """Return the folders that say whose they are, by the site of their signed record.
 
     Raises:
         RejectedError: none does.
@@ -76,7 +76,7 @@ def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
 
 
 def titles(folders: Mapping[str, Reading]) -> dict[str, str]:
-    """What to call each folder: by its name, after the site of its signed record where the name says another."""
+    """Return what to call each folder: by its name, after the site of its signed record where the name says another."""
     return {
         name: name
         if reading.federation is None or reading.federation.site == _last_of(name)
@@ -95,7 +95,7 @@ def unnamed(folders: Mapping[str, Reading]) -> dict[str, str]:
 
 
 def remarks(folders: Mapping[str, Reading]) -> Iterator[str]:
-    """What is no finding, and must be known by whoever reads that there is none; one sentence each."""
+    """Yield what is no finding, and must be known by whoever reads that there is none; one sentence each."""
     for name, reading in folders.items():
         if reading.federation is not None and reading.federation.site != _last_of(name):
             yield f"{name}: holds the folder of {reading.federation.site}"
@@ -131,7 +131,7 @@ def _odd_times(site: str, reading: Reading) -> Iterator[str]:
 
 
 def _last_of(name: str) -> str:
-    """The name of a folder itself, in which an aggregator's copy is that of its site."""
+    """Return the name of a folder itself, in which an aggregator's copy is that of its site."""
     if is_address(name):
         return name.rstrip("/").rpartition("/")[2]
     path = Path(name).absolute()
@@ -139,23 +139,23 @@ def _last_of(name: str) -> str:
 
 
 def settings_of(readings: Mapping[str, Reading], run: str) -> RunConfiguration | None:
-    """A run's configuration by the first folder whose offer holds; None if none does."""
+    """Return a run's configuration by the first folder whose offer holds; None if none does."""
     return next(filter(None, (reading.configuration(run) for reading in readings.values())), None)
 
 
 def sharing_of(readings: Mapping[str, Reading], run: str) -> Sharing | None:
-    """What travels in a run, likewise."""
+    """Return what travels in a run, likewise."""
     return next(filter(None, (reading.sharing(run) for reading in readings.values())), None)
 
 
 def absent_sites(readings: Mapping[str, Reading], run: str) -> list[str]:
-    """The sites of a run whose folder is not here, by its offer."""
+    """Return the sites of a run whose folder is not here, by its offer."""
     settings = settings_of(readings, run)
     return sorted(set(settings.sites) - readings.keys()) if settings else []
 
 
 def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:
-    """The sites in whose folders the run has no end yet."""
+    """Return the sites in whose folders the run has no end yet."""
     return [site for site, reading in readings.items() if _is_open(reading, run)]
 
 
@@ -164,7 +164,7 @@ def _is_open(reading: Reading, run: str) -> bool:
 
 
 def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
-    """The run that is meant: the one that is named, or the only one there is.
+    """Return the run that is meant: the one that is named, or the only one there is.
 
     Raises:
         ConfigurationError: there is none of this name, or several to choose from.
@@ -191,12 +191,12 @@ def require_opened(readings: Mapping[str, Reading], run: str) -> None:
 
 
 def not_opened(run: str) -> ConfigurationError:
-    """What is said where nothing can be told of a run without a key."""
+    """Return what is said where nothing can be told of a run without a key."""
     remedy = "name a key that opens it with --secret-key; the aggregator's opens every folder"
     return ConfigurationError([f"run {run} is encrypted: {remedy}"])
 
 
 def rounds_of(readings: Mapping[str, Reading], run: str) -> list[int]:
-    """The numbers of the rounds that some folder has a message of."""
+    """Return the numbers of the rounds that some folder has a message of."""
     refs = {ref for reading in readings.values() for ref in reading.messages}
     return sorted({ref.round_no for ref in refs if ref.run == run and ref.round_no})

@@ -140,7 +140,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
 
 
 def event_of(reading: Reading, message: Message) -> Event:
-    """One message of a folder as an event."""
+    """Return one message of a folder as an event."""
     manifest, ref = message.manifest, message.ref
     answered = reading.refs.get(manifest.in_reply_to or "")
     return Event(
@@ -164,12 +164,12 @@ def event_of(reading: Reading, message: Message) -> Event:
 
 
 def _card_if(reading: Reading, digest: str | None) -> str | None:
-    """The path of the site's card, if it has this digest."""
+    """Return the path of the site's card, if it has this digest."""
     return names.SITE_CARD if reading.card is not None and digest_of(reading.card) == digest else None
 
 
 def _new_key(reading: Reading, handover: Handover) -> NewKey:
-    """A hand-over of a folder as an event."""
+    """Return a hand-over of a folder as an event."""
     path, site = names.handover_path(handover.number), reading.site
     keys = [site.key, *(each.key for each in site.handovers)]
     before = keys[keys.index(handover.key) - 1]
@@ -177,7 +177,7 @@ def _new_key(reading: Reading, handover: Handover) -> NewKey:
 
 
 def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
-    """One line per event, hand-over or gap."""
+    """Yield one line per event, hand-over or gap."""
     for event in events:
         way = f"{event.site} -> aggregator" if event.sender == event.site else f"aggregator -> {event.site}"
         if isinstance(event, Gap):
@@ -219,7 +219,7 @@ def _ordered(reading: Reading) -> list[Message | Handover]:
 
 
 def _turn(found: Message | Handover) -> tuple[int, int]:
-    """Where in its sender's order it stands."""
+    """Return where in its sender's order it stands."""
     return (found.after.seq, found.number) if isinstance(found, Handover) else (found.manifest.seq, 0)
 
 
@@ -232,7 +232,7 @@ def _replies_to(found: Message | Handover) -> str | None:
 
 
 def _outcome(reading: Reading, ref: MessageRef) -> str:
-    """What a message says, or what was decided about it."""
+    """Return what a message says, or what was decided about it."""
     told = MessageRef("verdict", ref.run, ref.round_no) if ref.kind == "update" else ref
     if any(reading.is_hidden(told, name) for name in _SAYING):
         return NOT_OPENED
@@ -259,7 +259,7 @@ def _outcome(reading: Reading, ref: MessageRef) -> str:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A verdict in words."""
+    """Return a verdict in words."""
     weight = f", weight {finite(verdict.weight):.4f}" if verdict.weight is not None else ""
     return _with_reason(f"{verdict.status}{weight}", verdict.reason)
 

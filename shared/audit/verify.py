@@ -286,7 +286,7 @@ class _Verification:
                     self._find(ref.manifest, f"is missing: {beside}")
 
     def _must_be_whole(self, ref: MessageRef) -> bool:
-        """Whether a message of the aggregator's says that the one at ``ref`` was whole.
+        """Return whether a message of the aggregator's says that the one at ``ref`` was whole.
 
         What a site signed before it read the end of a run may still be on its way.
         """
@@ -302,14 +302,14 @@ class _Verification:
 
 
 def lines(audit: Audit) -> Iterator[str]:
-    """One line per finding."""
+    """Yield one line per finding."""
     for finding in audit.findings:
         since = "" if finding.since == UNKNOWN else f" (was right at {finding.since})"
         yield escape(f"{finding.file}: {finding.what}{since}")
 
 
 def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
-    """One line: how much was checked, and under which aggregator's key.
+    """Return one line: how much was checked, and under which aggregator's key.
 
     Args:
         audits: by what to call each folder.

@@ -45,5 +45,5 @@ def delay_of(retry_after: str) -> float | None:
 
 
 def offers(challenges: str, kind: str) -> bool:
-    """Whether WWW-Authenticate offers a kind of login."""
+    """Return whether WWW-Authenticate offers a kind of login."""
     return re.search(rf"(?:^|,)\s*{kind}\b(?!=)", challenges, re.IGNORECASE) is not None

@@ -112,7 +112,7 @@ def header(arrays: Mapping[str, tuple[str, Shape]], room: int = 0) -> bytes:
 
 
 def count_of(shape: Shape) -> int:
-    """How many numbers an array of this shape has."""
+    """Return how many numbers an array of this shape has."""
     return math.prod(shape)
 
 
@@ -127,7 +127,7 @@ def _text(arrays: Mapping[str, tuple[str, Shape]]) -> bytes:
 
 
 def _end(name: str, entry: Mapping[str, Any], start: int) -> int:
-    """Where an array's bytes end, behind the header.
+    """Return where an array's bytes end, behind the header.
 
     Raises:
         Refusal: its dtype or shape is none, or its bytes lie elsewhere.

@@ -69,7 +69,7 @@ def refs(content: bytes, max_bytes: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _events(content: bytes, max_bytes: int) -> Iterator[yaml.Event]:
-    """What a text consists of, one after another, as PyYAML calls it."""
+    """Yield what a text consists of, one after another, as PyYAML calls it."""
     with door("is not plain YAML"):
         require_size(content, max_bytes)
         text = _decoded(content)
@@ -122,7 +122,7 @@ class _Values:
         self._scalars = _Scalars()
 
     def document(self) -> Any:
-        """The value of the only document."""
+        """Return the value of the only document."""
         _, first = next(self._events), next(self._events)
         if isinstance(first, yaml.StreamEndEvent):
             return None
@@ -206,7 +206,7 @@ def write(values: Mapping[str, Any]) -> bytes:
 
 
 def _block(value: Mapping[str, Any] | list[Any]) -> list[str]:
-    """The lines of a mapping, or of a list that does not fit on one."""
+    """Return the lines of a mapping, or of a list that does not fit on one."""
     if not isinstance(value, Mapping):
         return [line for item in value for line in _behind("- ", _lines(item))]
     lines = []
@@ -229,7 +229,7 @@ def _behind(first: str, lines: list[str]) -> list[str]:
 
 
 def _on_one_line(value: Any) -> str | None:
-    """What stands behind a key or ``- ``, unless it has to stand below."""
+    """Return what stands behind a key or ``- ``, unless it has to stand below."""
     if isinstance(value, Mapping):
         return None if value else "{}"
     if isinstance(value, list):

@@ -25,7 +25,7 @@ _ONE_BYTE, _RESERVED = 1, 3  # kinds of blocks
 
 
 def most_bytes(size: int) -> int:
-    """The largest frame that holds so many bytes."""
+    """Return the largest frame that holds so many bytes."""
     return size + size // 256 + 64
 
 

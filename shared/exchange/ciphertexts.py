@@ -32,7 +32,7 @@ class Ciphertexts:
         self._keys: dict[str, RunKey] = {}
 
     def key(self, run: str) -> RunKey:
-        """What opens a run in this folder.
+        """Return what opens a run in this folder.
 
         Raises:
             ConfigurationError: there is none, because a side has shown no key.
@@ -46,7 +46,7 @@ class Ciphertexts:
         return self._keys[run]
 
     def folder(self, ref: MessageRef) -> Path:
-        """Where a message's ciphertext lies while it is on its way."""
+        """Return where a message's ciphertext lies while it is on its way."""
         return self._home / ref.path
 
     def encrypt(self, ref: MessageRef, name: str, plain: Path, known: Ciphertext | None) -> FileEntry:

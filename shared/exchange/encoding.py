@@ -129,13 +129,13 @@ def rounded(array: Array, numbers: Numbers) -> Array:
 
 
 def max_file_bytes(tensors: TensorList, wire: Wire = PLAIN) -> int:
-    """The largest file that can hold exactly ``tensors`` in this form."""
+    """Return the largest file that can hold exactly ``tensors`` in this form."""
     elements = sum(count_of(shape) for shape in _largest(tensors, wire).values())
     return 8 + MAX_HEADER_BYTES + elements * (1 if wire.compression == "zstd" else _width(wire))
 
 
 def max_weights_bytes(sharing: Sharing, kind: Kind, wire: Wire) -> int:
-    """The most bytes that all tensor files of one message of a run can have together."""
+    """Return the most bytes that all tensor files of one message of a run can have together."""
     model = GLOBAL_MODEL if kind == "round" else SITE_MODEL
     groups = (max_file_bytes(TensorList(tensors=group)) for group in sharing.groups(kind).values())
     return max_file_bytes(sharing.shared, wire.of(kind, model)) + sum(groups)
@@ -160,7 +160,7 @@ def _unsigned(wire: Wire) -> str:
 
 
 def _largest(tensors: TensorList, wire: Wire) -> dict[str, Shape]:
-    """Each array's shape; of a compressed one, the most bytes that zstd makes of it."""
+    """Return each array's shape; of a compressed one, the most bytes that zstd makes of it."""
     if wire.compression == "none":
         return shapes_of(tensors)
     sizes = {name: count_of(shape) * _width(wire) for name, shape in shapes_of(tensors).items()}
@@ -168,7 +168,7 @@ def _largest(tensors: TensorList, wire: Wire) -> dict[str, Shape]:
 
 
 def _base(wire: Wire, received: Path | None) -> TensorFile | None:
-    """What differences are taken from; None where a run sends none."""
+    """Return what differences are taken from; None where a run sends none."""
     if not wire.difference:
         return None
     if received is None:
@@ -222,14 +222,14 @@ def _after(steps: Bits, received: Bits) -> Bits:
 
 
 def _compressed(bits: Bits) -> NDArray[np.uint8]:
-    """One frame, as a vector of bytes."""
+    """Return one frame, as a vector of bytes."""
     little = bits.astype(bits.dtype.newbyteorder("<"), copy=False)
     shuffled = little.view(np.uint8).reshape(-1, bits.itemsize).T.tobytes()
     return np.frombuffer(zstd_frame.compress(shuffled), np.uint8)
 
 
 def _expanded(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: str) -> Bits:
-    """The bit patterns of one tensor, one after another.
+    """Return the bit patterns of one tensor, one after another.
 
     Raises:
         RejectedError: as ``_pieces``.
@@ -244,7 +244,7 @@ def _expanded(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as
 
 
 def _pieces(encoded: TensorFile, name: str, shape: Shape, wire: Wire, shown_as: str) -> Iterator[bytes]:
-    """The bytes of one tensor, shuffled, piece by piece.
+    """Yield the bytes of one tensor, shuffled, piece by piece.
 
     Raises:
         RejectedError: they are no frame of as many bytes as it has, and nothing besides.

@@ -65,7 +65,7 @@ class EncryptionKey(KeptKey):
         return cls.at(path) if path.exists() else None
 
     def shared_with(self, public: str) -> bytes:
-        """The 32 bytes that only this key and the other side's yield.
+        """Return the 32 bytes that only this key and the other side's yield.
 
         Raises:
             Refusal: ``public`` is no public key.
@@ -91,13 +91,13 @@ class RunKey:
     key: bytes
 
     def wrap(self, content: Content, ref: MessageRef, name: str) -> str:
-        """What a manifest holds of it, 208 hex digits."""
+        """Return what a manifest holds of it, 208 hex digits."""
         nonce, secret = random(NONCE_BYTES), content.key + bytes.fromhex(content.sha256)
         bound = self._bound_to(ref, name)
         return (nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self.key)).hex()
 
     def unwrap(self, wrapped: str, ref: MessageRef, name: str) -> Content:
-        """What a manifest holds of a payload.
+        """Return what a manifest holds of a payload.
 
         Raises:
             RejectedError: it was wrapped by another key, or for another payload.
@@ -122,7 +122,7 @@ class RunKey:
 
 
 def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, run: str) -> RunKey:
-    """The key of a run, by either side's private key.
+    """Return the key of a run, by either side's private key.
 
     Raises:
         ConfigurationError: there is none, because a side has shown no key.
@@ -179,7 +179,7 @@ def encrypt(plain: Path, target: Path) -> Ciphertext:
 
 
 def decrypted(encrypted: BinaryIO, content: Content, shown_as: str) -> Iterator[bytes]:
-    """What an encrypted file holds, block by block. Only with the last one is it known to be whole.
+    """Yield what an encrypted file holds, block by block. Only with the last one is it known to be whole.
 
     Args:
         shown_as: the file's path inside the folder, for the error.
@@ -218,5 +218,5 @@ def content_bytes(entry: FileEntry) -> int:
 
 
 def max_ciphertext_bytes(size: int) -> int:
-    """The largest file that holds so many bytes encrypted."""
+    """Return the largest file that holds so many bytes encrypted."""
     return HEADER_BYTES + size + (size // BLOCK_BYTES + 1) * MORE_BYTES

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def followed(site: Peer, mirror: Path) -> Peer:
-    """A site with all its keys that the mirror knows of, from the one of its card on.
+    """Return a site with all its keys that the mirror knows of, from the one of its card on.
 
     Raises:
         ActionRequiredError: what lies there is not as it was accepted.
@@ -41,7 +41,7 @@ def followed(site: Peer, mirror: Path) -> Peer:
 
 
 def learn(site: Peer, folder: Folder, mirror: Path, *, accepted: Head) -> Peer:
-    """A site with all its keys, of which the mirror learns those that are new in the folder.
+    """Return a site with all its keys, of which the mirror learns those that are new in the folder.
 
     Args:
         accepted: the site's last message here; what it signed so far cannot become another key's.
@@ -64,7 +64,7 @@ def learn(site: Peer, folder: Folder, mirror: Path, *, accepted: Head) -> Peer:
 
 
 def shown(site: Peer, folder: Folder) -> Peer:
-    """A site with all its keys that the folder shows, from the one that it has here on.
+    """Return a site with all its keys that the folder shows, from the one that it has here on.
 
     Raises:
         RejectedError: what lies in the folder is no hand-over by the site's key.
@@ -75,7 +75,7 @@ def shown(site: Peer, folder: Folder) -> Peer:
 
 
 def _shown(site: Peer, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Peer, bytes]]:
-    """The site with one key more at each step, and the record that hands over to that."""
+    """Yield the site with one key more at each step, and the record that hands over to that."""
     while True:
         try:
             content = folder.read(handover_path(site.next_key_number), max_bytes=MAX_RECORD_BYTES)
@@ -102,7 +102,7 @@ def publish(folder: Folder, mirror: Path) -> None:
 
 
 def not_as_it_was_left(path: Path, error: RejectedError) -> ActionRequiredError:
-    """What is said of a file of the mirror that does not hold."""
+    """Return what is said of a file of the mirror that does not hold."""
     if isinstance(error, ProtocolError):
         return ActionRequiredError(f"{path} {error.reason}, and an empty work directory")
     return ActionRequiredError(

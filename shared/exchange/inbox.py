@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def noticed(folder: Folder, ref: MessageRef) -> bytes | None:
-    """The manifest's bytes if a message is published at ``ref``; one small request."""
+    """Return the manifest's bytes if a message is published at ``ref``; one small request."""
     try:
         return folder.read(ref.manifest, max_bytes=MAX_RECORD_BYTES)
     except NotFoundError:
@@ -34,7 +34,7 @@ class Inbox:
         self._failed: set[str] = set()  # paths, of messages and of hand-overs, at which something failed before
 
     def notice(self, ref: MessageRef) -> bytes | None:
-        """The manifest's bytes if the other side has published a message at ``ref``; one small request."""
+        """Return the manifest's bytes if the other side has published a message at ``ref``; one small request."""
         return noticed(self._folder, ref)
 
     def fetch(
@@ -106,23 +106,23 @@ class Inbox:
         return message
 
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
-        """Whether the other side has signed a noticed manifest for this place."""
+        """Return whether the other side has signed a noticed manifest for this place."""
         return self._number_of(ref, manifest) is not None
 
     def skips_messages(self, ref: MessageRef, manifest: bytes) -> bool:
-        """Whether a noticed manifest is well signed but others of its sender come before it."""
+        """Return whether a noticed manifest is well signed but others of its sender come before it."""
         number = self._number_of(ref, manifest)
         return number is not None and number > self._mirror.peer_head.seq + 1
 
     def _number_of(self, ref: MessageRef, manifest: bytes) -> int | None:
-        """The number of a noticed manifest among its sender's; None of one that is not well signed."""
+        """Return the number of a noticed manifest among its sender's; None of one that is not well signed."""
         try:
             return self._mirror.peer.open_out_of_order(manifest, ref).manifest.seq
         except RejectedError:
             return None
 
     def open_status(self, content: bytes) -> Status:
-        """The heartbeat of the site that is the other side.
+        """Return the heartbeat of the site that is the other side.
 
         Raises:
             RejectedError: signature or names do not hold.
@@ -170,7 +170,7 @@ class Inbox:
             logger.warning("%s: took %s back from the folder", self._mirror.own.site, message.ref.path)
 
     def _fails_again(self, path: str) -> bool:
-        """A first failure may be a torn read; a second one is told, whatever came.
+        """Return a first failure may be a torn read; a second one is told, whatever came.
 
         Whoever writes in the folder could else have a message fail otherwise each time, and be waited for for ever.
         """

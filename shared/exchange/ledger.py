@@ -32,23 +32,23 @@ class Ledger(ABC):
         self._chosen: dict[str, int] = {}
 
     def message(self, ref: MessageRef) -> Message | None:
-        """The message at ``ref``, if it holds."""
+        """Return the message at ``ref``, if it holds."""
         return self.messages.get(ref)
 
     def sent_by(self, sender: str) -> list[Message]:
-        """A sender's messages, in their order."""
+        """Return a sender's messages, in their order."""
         known = list(self.messages.values())  # a copy: at the aggregator, two threads share a ledger
         found = [message for message in known if message.manifest.sender == sender]
         return sorted(found, key=lambda message: message.manifest.seq)
 
     def head_of(self, sender: str) -> Head:
-        """A sender's last message."""
+        """Return a sender's last message."""
         sent = self.sent_by(sender)
         return sent[-1].head if sent else Head()
 
     @abstractmethod
     def content(self, ref: MessageRef, name: str) -> bytes:
-        """What a small file of a message says.
+        """Return what a small file of a message says.
 
         Raises:
             NotFoundError, RejectedError, ActionRequiredError: it is not there, or another than its manifest says.
@@ -56,14 +56,14 @@ class Ledger(ABC):
 
     @abstractmethod
     def parsed(self, content: bytes, kind: type[AnyPayload], path: str) -> AnyPayload:
-        """A record by what its file says.
+        """Return a record by what its file says.
 
         Raises:
             RejectedError: it is not well-formed.
         """
 
     def record(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload:
-        """A record of a message.
+        """Return a record of a message.
 
         Raises:
             RejectedError: it is not well-formed.
@@ -72,7 +72,7 @@ class Ledger(ABC):
         return self.parsed(self.content(ref, kind.FILE), kind, f"{ref.path}/{kind.FILE}")
 
     def record_or_none(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload | None:
-        """A record of a message; None where there is none that holds."""
+        """Return a record of a message; None where there is none that holds."""
         try:
             with held_against(f"{ref.path}/{kind.FILE}"):
                 return self.record(ref, kind)
@@ -81,10 +81,10 @@ class Ledger(ABC):
 
     @abstractmethod
     def configuration(self, run: str) -> RunConfiguration | None:
-        """A run's configuration, as signed with the offer; None where it does not hold."""
+        """Return a run's configuration, as signed with the offer; None where it does not hold."""
 
     def may_be_pruned(self, ref: MessageRef, *, settled: Collection[int]) -> bool:
-        """Whether the tensor files of a message may go, by the rule of its run as signed with the offer.
+        """Return whether the tensor files of a message may go, by the rule of its run as signed with the offer.
 
         Nothing may go on the word of an offer or a final card that does not hold.
 

@@ -94,24 +94,24 @@ class Mirror(Ledger):
         return self.head_of(self.peer.sender)
 
     def own_messages(self) -> list[Message]:
-        """What we signed, in order."""
+        """Return what we signed, in order."""
         return self.sent_by(self.own.sender)
 
     def peer_messages(self) -> list[Message]:
-        """What we accepted of the other side, in its order."""
+        """Return what we accepted of the other side, in its order."""
         return self.sent_by(self.peer.sender)
 
     def last_from_peer(self) -> Message | None:
-        """The other side's last accepted message."""
+        """Return the other side's last accepted message."""
         accepted = self.peer_messages()
         return accepted[-1] if accepted else None
 
     def is_settled(self, ref: MessageRef) -> bool:
-        """Whether the message at ``ref`` was accepted or refused; neither is ever undone."""
+        """Return whether the message at ``ref`` was accepted or refused; neither is ever undone."""
         return self.message(ref) is not None or self.refusal(ref) is not None
 
     def refusal(self, ref: MessageRef) -> str | None:
-        """Why the message at ``ref`` was refused for good, or None."""
+        """Return why the message at ``ref`` was refused for good, or None."""
         try:
             return (self._quarantine / ref.path / "reason.txt").read_text("utf-8").strip()
         except FileNotFoundError:
@@ -181,7 +181,7 @@ class Mirror(Ledger):
         return self._configurations[run]
 
     def require_configuration(self, run: str) -> RunConfiguration:
-        """The run's configuration, which says what is encrypted.
+        """Return the run's configuration, which says what is encrypted.
 
         Raises:
             ActionRequiredError: it is not here as it was offered.
@@ -194,7 +194,7 @@ class Mirror(Ledger):
         return configuration
 
     def as_in_folder(self, message: Message, name: str) -> Path:
-        """Where a payload lies, or is to lie, as it is in the folder."""
+        """Return where a payload lies, or is to lie, as it is in the folder."""
         if message.manifest.files[name].encrypted is None:
             return self.path(message.ref, name)
         return self.ciphertexts.folder(message.ref) / name

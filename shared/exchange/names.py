@@ -179,38 +179,38 @@ def is_name(text: str) -> bool:
 
 
 def state_file(group: str) -> str:
-    """The name of the file that holds one group of a method's state."""
+    """Return the name of the file that holds one group of a method's state."""
     return f"state-{group}{WEIGHTS_SUFFIX}"
 
 
 def is_state(name: str) -> bool:
-    """Whether a file holds a group of a method's state."""
+    """Return whether a file holds a group of a method's state."""
     return re.fullmatch(STATE_PATTERN, name) is not None
 
 
 def may_hold(kind: Kind, name: str) -> bool:
-    """Whether a file of this name may be part of a message of this kind."""
+    """Return whether a file of this name may be part of a message of this kind."""
     of_kind = KINDS[kind]
     return name in of_kind.files | of_kind.optional or (of_kind.has_state and is_state(name))
 
 
 def is_weights(name: str) -> bool:
-    """Whether a payload is a tensor file: large, and what a run's rule may prune."""
+    """Return whether a payload is a tensor file: large, and what a run's rule may prune."""
     return name.endswith(WEIGHTS_SUFFIX)
 
 
 def handover_path(number: int) -> str:
-    """Where the record lies that hands over to a site's key of a number; its card shows the first."""
+    """Return where the record lies that hands over to a site's key of a number; its card shows the first."""
     return f"{KEYS}/{number:04d}.json"
 
 
 def is_handover(path: str) -> bool:
-    """Whether such a record may lie at ``path``."""
+    """Return whether such a record may lie at ``path``."""
     return re.fullmatch(rf"{KEYS}/(?!000[01])[0-9]{{4}}\.json", path) is not None
 
 
 def is_scratch(path: str) -> bool:
-    """Whether ``path`` is that of a scratch folder."""
+    """Return whether ``path`` is that of a scratch folder."""
     return path in SCRATCH
 
 

@@ -65,25 +65,25 @@ class Exchange(Protocol):
     """What one side knows of one folder; a ``Mirror`` is one."""
 
     def message(self, ref: MessageRef) -> Linked | None:
-        """The message at ``ref`` if it is signed here, or accepted."""
+        """Return the message at ``ref`` if it is signed here, or accepted."""
 
     def refusal(self, ref: MessageRef) -> str | None:
-        """Why the message at ``ref`` was refused for good, or None."""
+        """Return why the message at ``ref`` was refused for good, or None."""
 
     def is_settled(self, ref: MessageRef) -> bool:
-        """Whether the message at ``ref`` was accepted or refused."""
+        """Return whether the message at ``ref`` was accepted or refused."""
 
     def record(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload:
-        """A record of a message."""
+        """Return a record of a message."""
 
     def own_messages(self) -> Sequence[Linked]:
-        """What was signed here, in order."""
+        """Return what was signed here, in order."""
 
     def peer_messages(self) -> Sequence[Linked]:
-        """What was accepted of the other side, in no order."""
+        """Return what was accepted of the other side, in no order."""
 
     def last_from_peer(self) -> Linked | None:
-        """The other side's last accepted message."""
+        """Return the other side's last accepted message."""
 
 
 class Replies:
@@ -109,7 +109,7 @@ class Replies:
         self._read = max(self._read, self._numbers.get(message.manifest.in_reply_to or "", 0))
 
     def signed(self, ref: MessageRef) -> Linked | None:
-        """The message at ``ref``, if it was sent or taken."""
+        """Return the message at ``ref``, if it was sent or taken."""
         return self._by_ref.get(ref)
 
     def answers(self, ref: MessageRef) -> frozenset[str | None]:
@@ -125,7 +125,7 @@ class Replies:
         return digests | {None} if ref.kind == "verdict" else digests
 
     def fault(self, ref: MessageRef, in_reply_to: str | None) -> str | None:
-        """What is wrong with what the next message at ``ref`` answers; None if nothing is."""
+        """Return what is wrong with what the next message at ``ref`` answers; None if nothing is."""
         number = self._numbers.get(in_reply_to or "")
         if ref.kind in ANSWERS_NEWEST and number is not None:
             first, last = self._first(ref), self._last(ref)
@@ -153,7 +153,7 @@ class Replies:
 
 
 def may_follow(before: MessageRef, ref: MessageRef) -> bool:
-    """Whether the aggregator's message at ``ref`` may come next after its message ``before`` of the same run."""
+    """Return whether the aggregator's message at ``ref`` may come next after its message ``before`` of the same run."""
     match ref.kind:
         case "verdict":
             return before == MessageRef("round", ref.run, ref.round_no)
@@ -167,7 +167,7 @@ def may_follow(before: MessageRef, ref: MessageRef) -> bool:
 
 
 def ending(run: str, messages: Iterable[Linked], *, agreed: bool | None) -> Ending | None:
-    """How a run ended in one folder, by its messages; None while it goes on there.
+    """Return how a run ended in one folder, by its messages; None while it goes on there.
 
     Args:
         messages: of both sides and of all runs, as far as they are known.

@@ -104,7 +104,7 @@ def check_record(values: Mapping[str, Any], kind: type[AnyRecord], file: str) ->
 
 
 def problems_in(refusal: Refusal, kind: type[BaseModel], file: str) -> list[str]:
-    """One sentence for each problem of a record: file, key, what is wrong, what to do."""
+    """Return one sentence for each problem of a record: file, key, what is wrong, what to do."""
     if not isinstance(refusal, schema.Faults):
         return [f"{file}: {refusal}"]
     told = (_fault_and_remedy(problem, kind) for problem in refusal.found)
@@ -112,14 +112,14 @@ def problems_in(refusal: Refusal, kind: type[BaseModel], file: str) -> list[str]
 
 
 def fault_in(refusal: Refusal, kind: type[BaseModel]) -> str:
-    """The first problem of a record, in at most 200 characters; without a remedy, for what others signed."""
+    """Return the first problem of a record, in at most 200 characters; without a remedy, for what others signed."""
     if not isinstance(refusal, schema.Faults):
         return str(refusal)
     return _fault_and_remedy(refusal.found[0], kind)[0][:200]
 
 
 def _fault_and_remedy(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str, str]:
-    """The key and what is wrong with it; and what to do."""
+    """Return the key and what is wrong with it; and what to do."""
     key = escape(".".join(str(part)[:_SHOWN] for part in problem["loc"] if part not in _UNWRITTEN))
     message = _message(problem)
     if problem["type"] == "extra_forbidden":
@@ -141,7 +141,7 @@ def _fault_and_remedy(problem: ErrorDetails, kind: type[BaseModel]) -> tuple[str
 
 
 def _message(problem: ErrorDetails) -> str:
-    """What is wrong with a value: in our own words where we refused it, else by the table."""
+    """Return what is wrong with a value: in our own words where we refused it, else by the table."""
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     return PLAIN_WORDS.get(problem["type"], OTHERWISE).format(**problem.get("ctx", {}))
@@ -166,7 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 def _known_keys(kind: type[BaseModel], location: Sequence[int | str]) -> str:
-    """The keys that may stand where an unknown one was found, or ""."""
+    """Return the keys that may stand where an unknown one was found, or ""."""
     inner: Any = kind
     for part in location[:-1]:
         if isinstance(inner, UnionType):  # records told apart by a tag, which stands in the location
@@ -182,7 +182,7 @@ def _known_keys(kind: type[BaseModel], location: Sequence[int | str]) -> str:
 
 
 def _tag_of(problem: ErrorDetails) -> str:
-    """The key that tells the records of a union apart."""
+    """Return the key that tells the records of a union apart."""
     tag: str = problem["ctx"]["discriminator"].strip("'")
     return tag
 
@@ -193,7 +193,7 @@ def _is_tagged(kind: Any, tag: int | str) -> bool:
 
 
 def _found(key: str, value: object) -> str:
-    """What stands there, unless a secret may be part of it: addresses are written with passwords in them."""
+    """Return what stands there, unless a secret may be part of it: addresses are written with passwords in them."""
     told = {True: "true, which YAML also reads in yes and on", False: "false, which YAML also reads in no and off"}
     text = told[value] if isinstance(value, bool) else repr(value)
     if any(secret in key for secret in ("secret", "password", "url")) or "@" in text:

@@ -24,7 +24,7 @@ KEEP_PATTERN = r"^(all|best|last [1-9][0-9]{0,3})$"
 def may_be_removed(
     keep: str, ref: MessageRef, *, settled: Collection[int], chosen: int | None, difference: bool = False
 ) -> bool:
-    """Whether the tensor files of the message at ``ref`` may go.
+    """Return whether the tensor files of the message at ``ref`` may go.
 
     Args:
         keep: the rule, of ``KEEP_PATTERN``.

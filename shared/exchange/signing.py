@@ -118,7 +118,7 @@ def digest_of(content: bytes) -> str:
 
 
 def fingerprint(key: str) -> str:
-    """What people compare of a public key or a digest: its first 16 digits, in groups of four."""
+    """Return what people compare of a public key or a digest: its first 16 digits, in groups of four."""
     return in_groups(key[:16])
 
 

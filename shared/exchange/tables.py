@@ -81,13 +81,13 @@ def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[
 
 
 def epsilon_in(table: list[MetricsRow]) -> float | None:
-    """What a site says in its answer that it has spent of its images' privacy; None if it does not."""
+    """Return what a site says in its answer that it has spent of its images' privacy; None if it does not."""
     said = [row.scores.get(EPSILON) for row in table]
     return max((epsilon for epsilon in said if epsilon is not None), default=None)
 
 
 def is_declared(column: str) -> bool:
-    """Whether the protocol describes a score column."""
+    """Return whether the protocol describes a score column."""
     return _DECLARED.fullmatch(column) is not None
 
 

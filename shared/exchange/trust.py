@@ -95,7 +95,7 @@ class Peer:
         return len(self.handovers) + 2
 
     def key_of(self, seq: int) -> str:
-        """The key that signs the sender's message of a number."""
+        """Return the key that signs the sender's message of a number."""
         return next((each.key for each in reversed(self.handovers) if seq > each.after.seq), self.key)
 
     def hand_over(self, content: bytes, *, accepted: Head | None = None) -> Peer:

@@ -94,13 +94,13 @@ def write_arrays(path: Path, dtype: str, largest: Mapping[str, Shape], array: Ca
 
 
 def entry_of(path: Path) -> FileEntry:
-    """What a manifest says of a file, read for that."""
+    """Return what a manifest says of a file, read for that."""
     size, sha256 = hash_file(path)
     return FileEntry(size=size, sha256=sha256)
 
 
 def layout_of(path: Path, shown_as: str) -> Layout:
-    """What a file's header says that it holds, sorted by name; its numbers are not read.
+    """Return what a file's header says that it holds, sorted by name; its numbers are not read.
 
     Raises:
         RejectedError: it is not a safetensors file.
@@ -125,17 +125,17 @@ class TensorFile:
         return sorted(self._arrays)
 
     def place(self, name: str) -> tuple[Path, int, int]:
-        """Where the bytes of an array lie: the file, where they begin in it, and how many they are."""
+        """Return where the bytes of an array lie: the file, where they begin in it, and how many they are."""
         array = self._arrays[name]
         return self._path, array.start, count_of(array.shape) * tensor_file.WIDTHS[array.dtype]
 
     def array(self, name: str) -> AnyArray:
-        """One array, as it is laid out."""
+        """Return one array, as it is laid out."""
         shape = self._arrays[name].shape
         return self._read(name, 0, count_of(shape)).reshape(shape)
 
     def tensor(self, name: str) -> Array:
-        """One tensor of a plain file."""
+        """Return one tensor of a plain file."""
         return self.array(name).astype(np.float32, copy=False)
 
     def part(self, name: str, start: int, count: int) -> Array:
@@ -178,7 +178,7 @@ def require_bounded(array: Array, name: str, shown_as: str, largest: float = LAR
 
 
 def magnitude_of(array: AnyArray) -> float:
-    """The greatest magnitude among an array's numbers, 0 of none; not a number if one is none."""
+    """Return the greatest magnitude among an array's numbers, 0 of none; not a number if one is none."""
     return 0.0 if array.size == 0 else max(array.max().item(), -array.min().item())
 
 
@@ -209,12 +209,12 @@ def check_arrays(
 
 
 def shapes_of(tensors: TensorList) -> dict[str, Shape]:
-    """Each tensor's shape by name."""
+    """Return each tensor's shape by name."""
     return {name: tensor.shape for name, tensor in tensors.tensors.items()}
 
 
 def _header(dtype: str, shapes: Mapping[str, Shape], *, room: int = 0) -> bytes:
-    """The header of arrays of one dtype, in so many bytes, or as few as can be."""
+    """Return the header of arrays of one dtype, in so many bytes, or as few as can be."""
     return tensor_file.header({name: (dtype, shape) for name, shape in shapes.items()}, room)
 
 

@@ -52,12 +52,12 @@ def shown(address: str) -> str:
 
 
 def shown_user(url: str, user: str) -> str:
-    """The user as people may read it: that of a public link is its token."""
+    """Return the user as people may read it: that of a public link is its token."""
     return "…" if is_public_link(url) else user
 
 
 def is_public_link(url: str) -> bool:
-    """Whether ``url`` is that of a public link, whose user is a token, and which may need no password."""
+    """Return whether ``url`` is that of a public link, whose user is a token, and which may need no password."""
     return "/public.php/" in url or re.search(_LINK, url) is not None
 
 
@@ -87,12 +87,12 @@ def checked_address(url: str) -> str:
 
 
 def folder_here(url: str) -> Path | None:
-    """The folder of this machine that an address names; None of any other address."""
+    """Return the folder of this machine that an address names; None of any other address."""
     return Path(url2pathname(url.removeprefix("file://"))) if url.startswith("file:///") else None
 
 
 def is_loopback(url: str) -> bool:
-    """Whether ``url`` leads to this machine itself."""
+    """Return whether ``url`` leads to this machine itself."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ip_address(host).is_loopback

@@ -64,7 +64,7 @@ def invalid(
     ca_file: Path | None,
     settings: str,
 ) -> ActionRequiredError:
-    """What is wrong with a server's certificate, and what to do.
+    """Return what is wrong with a server's certificate, and what to do.
 
     Args:
         found: what the server showed; None if that could not be seen.
@@ -95,7 +95,7 @@ def invalid(
 
 
 def _unknown_authority(code: int, found: Certificate, host: str, ca_file: Path | None, settings: str) -> str:
-    """The rest of a sentence about a certificate whose authority is not trusted here."""
+    """Return the rest of a sentence about a certificate whose authority is not trusted here."""
     by = f"is by an authority called {found.issuer!r}"
     pem = f"ask for that authority's certificate as a PEM file and set `ca_file: FILE` in {settings}"
     if ca_file is not None:

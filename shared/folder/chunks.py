@@ -61,7 +61,7 @@ class ChunkedUploads:
             connection.interrupt()
 
     def is_offered(self) -> bool:
-        """Whether the server has such an area for this user."""
+        """Return whether the server has such an area for this user."""
         home = f"{self._area}/dropfed-{secrets.token_hex(16)}"
         made = self._connection.send("MKCOL", home)
         return made.status == 201 and self._connection.send("DELETE", home).status in (200, 204)

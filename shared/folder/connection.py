@@ -123,7 +123,7 @@ class Incoming:
             raise TransientError(f"{self._path} was cut off after {received} of {self.length} bytes.")
 
     def _next(self, blocks: Iterator[bytes]) -> bytes:
-        """The next block, empty at the end."""
+        """Return the next block, empty at the end."""
         try:
             return next(filter(None, blocks), b"")
         except Exception as error:

@@ -122,7 +122,7 @@ def unfinished_names(path: str) -> list[str]:
 
 
 def finished_name(path: str) -> str:
-    """The name that an unfinished file is to get, and any other file's own."""
+    """Return the name that an unfinished file is to get, and any other file's own."""
     while path.endswith(UNFINISHED):
         path = path.removesuffix(UNFINISHED)
     return path

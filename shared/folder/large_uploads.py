@@ -33,7 +33,7 @@ class Division:
         self._refused_bytes: int | None = None
 
     def is_due(self, name: str, size: int, bytes_per_second: float | None) -> bool:
-        """Whether a file goes in chunks.
+        """Return whether a file goes in chunks.
 
         Args:
             name: of its upload (``upload_name``).
@@ -115,7 +115,7 @@ class LargeUploads:
         division.note_arrived(name)
 
     def _put_in_chunks(self, path: str, source: Path, size: int, sha256: str) -> bool:
-        """Whether the server takes chunks after all."""
+        """Return whether the server takes chunks after all."""
         if self._chunks is None or not self._chunks.upload(path, source, size, sha256, self._meter):
             return False
         self._require_arrived(path, size)

@@ -76,12 +76,12 @@ class ListedFolder(FolderAround):
             del self._unfinished_since[path]
 
     def find(self, path: str) -> Entry | None:
-        """What the directory above lists under the name of ``path``; None if it is not there."""
+        """Return what the directory above lists under the name of ``path``; None if it is not there."""
         parent, _, name = path.rpartition("/")
         return next((entry for entry in self._listing(parent) or () if entry.name == name), None)
 
     def held_up(self) -> str | None:
-        """Which file that was asked for lacks its name alone, and for so long that its writer cannot give it."""
+        """Return which file that was asked for lacks its name alone, and for so long that its writer cannot give it."""
         now = time.monotonic()
         return next((path for path, since in self._unfinished_since.items() if now - since >= LOCKED_FOR_S), None)
 

@@ -149,7 +149,7 @@ class LocalFolder(Folder):
         return place
 
     def _file(self, path: str) -> Path:
-        """Where a file lies on disk; opened, no pipe may keep us waiting.
+        """Return where a file lies on disk; opened, no pipe may keep us waiting.
 
         Raises:
             NotFoundError: there is no such file.

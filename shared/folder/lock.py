@@ -21,7 +21,7 @@ LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for les
 
 
 def is_at_work(work: Path) -> bool:
-    """Whether a daemon works in a directory, which this user may perhaps only read."""
+    """Return whether a daemon works in a directory, which this user may perhaps only read."""
     try:
         with FileLock(work / LOCK, timeout=0):
             return False
@@ -34,7 +34,7 @@ def is_at_work(work: Path) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether anybody holds the lock of a file that may not be written."""
+    """Return whether anybody holds the lock of a file that may not be written."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

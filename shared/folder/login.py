@@ -28,7 +28,7 @@ class Password:
 
     @classmethod
     def fixed(cls, text: str) -> Password:
-        """One that stays as it is."""
+        """Return one that stays as it is."""
         return cls(lambda: text)
 
 

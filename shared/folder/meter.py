@@ -110,7 +110,7 @@ class Meter:
 
 
 def transfer_text(transfer: Transfer) -> str:
-    """A transfer in words."""
+    """Return a transfer in words."""
     way = "is sent" if transfer.direction == "up" else "is received"
     return (
         f"{transfer.path} {way}: {size_text(transfer.moved)} of {size_text(transfer.size)}, "
@@ -119,7 +119,7 @@ def transfer_text(transfer: Transfer) -> str:
 
 
 def read_transfer(told: Path) -> Transfer | None:
-    """What is on its way, or None if nothing is."""
+    """Return what is on its way, or None if nothing is."""
     try:
         return Transfer(**json.loads(told.read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):

@@ -34,7 +34,7 @@ class Partial:
             self._path, self.size = path, path.stat().st_size
 
     def is_of(self, etag: str | None) -> bool:
-        """Whether this is a part of the file that the server now tags ``etag``."""
+        """Return whether this is a part of the file that the server now tags ``etag``."""
         return self._path is not None and self._path == self._named(etag)
 
     def discard(self) -> None:
@@ -56,7 +56,7 @@ class Partial:
                 self.size = file.tell()
 
     def blocks(self) -> Iterator[bytes]:
-        """What is here, from its start."""
+        """Yield what is here, from its start."""
         if self._path is not None:
             with self._path.open("rb") as file:
                 while block := file.read(BLOCK):

@@ -29,7 +29,7 @@ class Speed:
 
 
 def large_text() -> bytes:
-    """What is sent: ``LARGE_BYTES`` that no proxy can make smaller, always the same."""
+    """Return what is sent: ``LARGE_BYTES`` that no proxy can make smaller, always the same."""
     return hashlib.shake_256(b"dropfed: a check of how fast this way is").digest(LARGE_BYTES)
 
 

@@ -147,7 +147,7 @@ class _Steady(io.RawIOBase):
         self._head_bytes = 0
 
     def readable(self) -> bool:
-        """Whether it can be read: yes."""
+        """Return whether it can be read: yes."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:

@@ -50,7 +50,7 @@ class Way:
 
     @classmethod
     def to(cls, url: str, settings: str) -> Way:
-        """The way that the daemons take to a checked address."""
+        """Return the way that the daemons take to a checked address."""
         parts = urlsplit(url)
         is_https = parts.scheme == "https"
         proxy = select_proxy(url, proxies_to(url))
@@ -69,7 +69,7 @@ class Way:
         return f"{parts.scheme}://{_bracketed(parts.hostname or '')}:{_port_of_proxy(self.proxy or '')}"
 
     def addresses(self) -> list[str]:
-        """The server's addresses, as this machine's DNS knows them.
+        """Return the server's addresses, as this machine's DNS knows them.
 
         Raises:
             ActionRequiredError: it does not know the name.
@@ -199,7 +199,7 @@ class Way:
         )
 
     def _shown_certificate(self) -> Certificate | None:
-        """The server's certificate, whatever it is worth; nothing is sent over that connection."""
+        """Return the server's certificate, whatever it is worth; nothing is sent over that connection."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
@@ -216,12 +216,12 @@ _SET_PROXY = (
 
 
 def proxies_to(url: str) -> dict[str, str]:
-    """The proxies for an address, by scheme, as the environment says: never to this machine itself."""
+    """Return the proxies for an address, by scheme, as the environment says: never to this machine itself."""
     return {} if is_loopback(url) else get_environ_proxies(url)
 
 
 def is_exempted(url: str) -> bool:
-    """Whether a proxy is set, but not for this address: NO_PROXY names it."""
+    """Return whether a proxy is set, but not for this address: NO_PROXY names it."""
     named = getproxies().keys() & {urlsplit(url).scheme, "all"}
     return bool(named) and not proxies_to(url)
 

@@ -233,7 +233,7 @@ class WebDavFolder(Folder):
         return True
 
     def _sha256_of(self, path: str, size: int) -> str | None:
-        """The SHA-256 (hex) of a file of the folder; None if it is longer than ``size``."""
+        """Return the SHA-256 (hex) of a file of the folder; None if it is longer than ``size``."""
         digest = hashlib.sha256()
         try:
             with (
@@ -378,7 +378,7 @@ def _name(path: str) -> str:
 
 
 def _parents(path: str) -> Iterator[str]:
-    """The folders above ``path``, down to the root, ``""``."""
+    """Yield the folders above ``path``, down to the root, ``""``."""
     while path:
         path = _parent(path)
         yield path

@@ -41,12 +41,12 @@ class Answer:
     theta: float | None = None
 
     def read(self, group: str) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-        """A group of its tensors, by name."""
+        """Return a group of its tensors, by name."""
         file = TensorFile(self.files[group])
         return {name: file.tensor(name).astype(np.float64) for name in file.names}
 
     def contribution(self) -> Contribution:
-        """What a method is told of it."""
+        """Return what a method is told of it."""
         return Contribution(self.images, self.theta, self.read)
 
 
@@ -75,7 +75,7 @@ class Aggregation:
         save_tensors(network, self._sharing.shared, self._store.aggregate_path(0))
 
     def weights(self, accepted: Mapping[str, Answer]) -> dict[str, float]:
-        """Each accepted site's weight in the aggregate: 0 for those that the run's rule leaves out.
+        """Return each accepted site's weight in the aggregate: 0 for those that the run's rule leaves out.
 
         Raises:
             ActionRequiredError: the method gave weights that are none.
@@ -96,7 +96,7 @@ class Aggregation:
         return {site: weights.get(site, 0.0) for site in accepted}
 
     def why_left_out(self, accepted: int) -> str:
-        """Why an accepted site's weight is 0, where so many were accepted."""
+        """Return why an accepted site's weight is 0, where so many were accepted."""
         rule, fewest = self._run.combination.rule, self._rule.fewest
         if accepted < fewest:
             return f"{rule} needs {fewest} models and only {accepted} passed: the global model stays as it was"
@@ -160,11 +160,11 @@ class Aggregation:
         )
 
     def _before(self, round_no: int, aggregate: Path) -> dict[str, Path]:
-        """Each group as a round began with it."""
+        """Return each group as a round began with it."""
         return {MODEL: aggregate, **{group: self._store.state_path(round_no - 1, group) for group in self._made}}
 
     def can_compare(self, round_no: int, site: str) -> bool:
-        """Whether what a site received in a round is here, where its answer is compared with that."""
+        """Return whether what a site received in a round is here, where its answer is compared with that."""
         before = self._before(round_no, self._store.aggregate_for(round_no - 1, site))
         is_here = all(before[group].exists() for group in (MODEL, *self._sharing.to_site))
         return is_here or type(self._method).implausible is Method.implausible

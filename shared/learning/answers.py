@@ -45,12 +45,12 @@ LIMIT_DECIMALS = 4
 
 
 def limit_below(last: float, tolerance: BelowLast) -> float:
-    """What a score must exceed, in [0, 1], where the model that the sites had received scores ``last``."""
+    """Return what a score must exceed, in [0, 1], where the model that the sites had received scores ``last``."""
     return max(0.0, round(last - tolerance.below_last, LIMIT_DECIMALS))
 
 
 def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> str:
-    """Why a verdict is what it is, where an answer was scored.
+    """Return why a verdict is what it is, where an answer was scored.
 
     Args:
         tolerance: what the score had to exceed.
@@ -97,7 +97,7 @@ def check_answer(
 
 
 def epochs_of(run: RunConfiguration, round_no: int, terms: Terms) -> int:
-    """How many epochs a round trains, as its tables count them; the closing one trains none."""
+    """Return how many epochs a round trains, as its tables count them; the closing one trains none."""
     return terms.epochs(run.epochs) if round_no <= run.rounds else 0
 
 
@@ -166,7 +166,7 @@ def decide(
     withdrawn: Collection[str],
     aggregation: Aggregation,
 ) -> dict[str, Verdict]:
-    """The verdict on each site that a round asked.
+    """Return the verdict on each site that a round asked.
 
     Args:
         scored: what the check of its answer gave; None where none came.

@@ -14,7 +14,7 @@ _GROUPS = 32  # of a GroupNorm at most, as in Wu and He 2018, and in Opacus
 
 
 def batch_norms(network: nn.Module) -> list[_BatchNorm]:
-    """Every BatchNorm of a network, found by its type: names tell nothing."""
+    """Return every BatchNorm of a network, found by its type: names tell nothing."""
     return [module for module in network.modules() if isinstance(module, _BatchNorm)]
 
 

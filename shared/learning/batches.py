@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 def even_parts(items: list[Item], largest: int) -> list[list[Item]]:
-    """The items in order, in parts whose sizes differ by at most one.
+    """Return the items in order, in parts whose sizes differ by at most one.
 
     No part is larger than ``largest``, except by one rather than leave a single item over, because a BatchNorm cannot
     learn from a batch of one.

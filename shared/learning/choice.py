@@ -61,13 +61,13 @@ def reported_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: st
 
 
 def best_of(kept: Collection[int], means: Mapping[int, float]) -> int:
-    """The aggregate with the best mean, of those that are kept; the newest where none has one."""
+    """Return the aggregate with the best mean, of those that are kept; the newest where none has one."""
     rated = [number for number in kept if number in means]
     return min(rated, key=lambda number: (-means[number], number), default=max(kept))
 
 
 def holds_answers(took_part: Mapping[str, Collection[str]], aggregate: int) -> bool:
-    """Whether an answer of some site is in an aggregate; else it is still the model that the run began with.
+    """Return whether an answer of some site is in an aggregate; else it is still the model that the run began with.
 
     Args:
         took_part: the sites whose weight is above 0, by round.
@@ -125,7 +125,7 @@ def choose(
 
 
 def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: bool) -> str:
-    """Why this one of several aggregates.
+    """Return why this one of several aggregates.
 
     Args:
         is_over_others: whether the means are not over the same sites for each aggregate.

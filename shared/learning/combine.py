@@ -171,7 +171,7 @@ class _Sent:
 def implausible(
     method: Method, parameters: TensorList, *, before: Files, sent: Files, rate: float, numbers: Numbers
 ) -> tuple[str, str] | None:
-    """What one site sent beside its model that cannot follow from that: the group and the parameter, or None.
+    """Return what one site sent beside its model that cannot follow from that: the group and the parameter, or None.
 
     Args:
         before: what it received, by group.
@@ -191,7 +191,7 @@ def implausible(
 
 
 def distances(answers: Mapping[str, Files], tensors: Mapping[str, TensorList]) -> dict[tuple[str, str], float]:
-    """The squared distance between the answers of each two sites, the earlier name first.
+    """Return the squared distance between the answers of each two sites, the earlier name first.
 
     Args:
         answers: files by site and group.

@@ -37,14 +37,14 @@ class Computing:
     processes: Processes = ALONE
 
     def place(self, model: nn.Module) -> nn.Module:
-        """The model itself, moved to where and how it computes best."""
+        """Return the model itself, moved to where and how it computes best."""
         model.to(torch.device(self.device))
         if self.precision == "bfloat16":  # in 32 bits it would change, on the CPU, the order in which sums are made
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
     def arithmetic(self) -> AbstractContextManager[object]:
-        """The context in which a model is asked; what it says may then be bfloat16."""
+        """Return the context in which a model is asked; what it says may then be bfloat16."""
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)

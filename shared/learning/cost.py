@@ -28,7 +28,7 @@ class ModelCost:
 
 
 def model_cost(model: nn.Module, image: Tensor) -> ModelCost:
-    """What a model costs that is asked about an image (1, C, H, W), or a time series (1, C, T)."""
+    """Return what a model costs that is asked about an image (1, C, H, W), or a time series (1, C, T)."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     statistics = [each for norm in batch_norms(model) for each in (norm.running_mean, norm.running_var)]
     with_statistics = parameters + sum(each.numel() for each in statistics if each is not None)
@@ -36,7 +36,7 @@ def model_cost(model: nn.Module, image: Tensor) -> ModelCost:
 
 
 def flops(model: nn.Module, image: Tensor) -> int:
-    """The floating-point operations of one forward pass, in eval mode.
+    """Return the floating-point operations of one forward pass, in eval mode.
 
     Convolutions and products of matrices are counted, a multiplication with its addition as two operations; what costs
     next to nothing beside them (biases, norms, activations, pooling) is not.

@@ -89,7 +89,7 @@ def prepared(
 
 
 def _ahead(batches: Iterator[Batch], device: torch.device, thread: ThreadPoolExecutor) -> Iterator[Batch]:
-    """Each batch, while a thread copies the next to the GPU: in a stream of its own, which waits for no other."""
+    """Yield each batch, while a thread copies the next to the GPU: in a stream of its own, which waits for no other."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copied() -> Batch | None:
@@ -120,7 +120,7 @@ class _Worker:
         self._lives = True
 
     def take(self, device: torch.device) -> Batch | None:
-        """The next of its batches, on a device; None if the process is no more."""
+        """Return the next of its batches, on a device; None if the process is no more."""
         if not self._lives:
             return None
         try:
@@ -180,7 +180,7 @@ class _SharedMemory:
         return layout
 
     def read(self, layout: _Layout) -> list[Tensor]:
-        """The tensors that lie in it, without a copy."""
+        """Return the tensors that lie in it, without a copy."""
         dtype, shape, _, start = layout[-1]
         size = start + shape.numel() * dtype.itemsize
         if self._mapped is None or len(self._mapped) < size:

@@ -71,7 +71,7 @@ def evidence(logits: Tensor) -> Tensor:
 
 
 def dirichlet(evidence: Tensor) -> Dirichlet:
-    """The Dirichlet distributions of some evidence (Wang et al. 2023, Eq. 1 to 3).
+    """Return the Dirichlet distributions of some evidence (Wang et al. 2023, Eq. 1 to 3).
 
     Args:
         evidence: (N, K) with K >= 2, >= 0.
@@ -160,7 +160,7 @@ def tempered_cross_entropy(opinion: Dirichlet, targets: Tensor, temperature: flo
 
 
 def evidential_terms(logits: Tensor, targets: Tensor, temperature: float = TEMPERATURE) -> EvidentialTerms:
-    """The three terms of the evidential loss, in the logits' own type.
+    """Return the three terms of the evidential loss, in the logits' own type.
 
     Args:
         logits: (N, K) with K >= 2; finite.

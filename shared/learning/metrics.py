@@ -110,7 +110,7 @@ def ranking(scores: Floats, positive: NDArray[np.bool_]) -> Ranking:
 
 
 def accuracy(predicted: Labels, truth: Labels) -> float:
-    """The share of pixels with the right class, in [0, 1].
+    """Return the share of pixels with the right class, in [0, 1].
 
     Args:
         predicted: (H, W), or any shape, of classes.
@@ -124,7 +124,7 @@ def accuracy(predicted: Labels, truth: Labels) -> float:
 
 
 def dice(predicted: Labels, truth: Labels) -> float:
-    """The Dice coefficient of the foreground, 2·|A∩B| / (|A| + |B|), in [0, 1].
+    """Return the Dice coefficient of the foreground, 2·|A∩B| / (|A| + |B|), in [0, 1].
 
     Foreground is every value but 0. Where neither has any, they agree: 1.0.
 
@@ -158,7 +158,7 @@ def macro_dice(predicted: Labels, truth: Labels, classes: int) -> float:
 
 
 def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
-    """The expected calibration error, Σ_bins (n_bin / N) · |accuracy − mean confidence|, in [0, 1].
+    """Return the expected calibration error, Σ_bins (n_bin / N) · |accuracy − mean confidence|, in [0, 1].
 
     Source: Guo et al. 2017, On calibration of modern neural networks, Eq. 3; 15 bins (i/15, (i+1)/15].
 
@@ -177,7 +177,7 @@ def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
 
 
 def calibration_bins(confidence: Floats) -> NDArray[np.int64]:
-    """Which of the bins of ``calibration_error`` each confidence in [0, 1] falls into, from 0."""
+    """Return which of the bins of ``calibration_error`` each confidence in [0, 1] falls into, from 0."""
     return np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, None)
 
 
@@ -187,7 +187,7 @@ def grading_scores(
     uncertainty: Floats,
     logit_probabilities: Floats | None = None,
 ) -> dict[str, Score]:
-    """The scores of N graded images.
+    """Return the scores of N graded images.
 
     ``accuracy``, ``kappa`` (quadratic weights) and ``calibration_error`` over all images. Means over classes, each
     against the rest: ``balanced_accuracy``, ``sensitivity``, ``f1``, ``dice`` (the same as F1), ``iou`` and ``auprc``
@@ -242,7 +242,7 @@ def grading_scores(
 
 
 def confusion_matrix(truth: NDArray[np.integer], predicted: NDArray[np.integer], classes: int) -> Counts:
-    """How many of each class were taken for each.
+    """Return how many of each class were taken for each.
 
     Args:
         truth: (N,) classes, 0 <= class < K.
@@ -257,7 +257,7 @@ def confusion_matrix(truth: NDArray[np.integer], predicted: NDArray[np.integer],
 
 
 def pixel_scores(truth: NDArray[np.integer], probabilities: Floats, uncertainty: Floats) -> dict[str, float | None]:
-    """The scores of one image's P pixels, foreground against background; None where one is undefined.
+    """Return the scores of one image's P pixels, foreground against background; None where one is undefined.
 
     ``balanced_accuracy`` is over the classes that pixels have. ``dice`` and ``iou`` are 1.0 where neither the truth nor
     the prediction has foreground. The other names are those of ``grading_scores``.
@@ -347,7 +347,7 @@ def mean_over_sites(values: Sequence[float], images: Sequence[int], eta: float) 
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the population standard deviation (divided by n, so 0.0 for one value).
+    """Return the mean and the population standard deviation (divided by n, so 0.0 for one value).
 
     Raises:
         ValueError: there are no values.
@@ -359,7 +359,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _uncertainty_scores(right: NDArray[np.bool_], uncertainty: Floats) -> dict[str, Score]:
-    """What the uncertainty says of which predictions are wrong (Zhang et al., FedEE).
+    """Return what the uncertainty says of which predictions are wrong (Zhang et al., FedEE).
 
     ``misdiagnosis_auroc`` is undefined, not 1.0, where all are right or all are wrong. ``selective_accuracy_p`` keeps
     u <= quantile(u, 1 − p %), linearly interpolated; ties stay. ``referral_share_p`` is the smallest share of the most
@@ -409,7 +409,7 @@ def _quadratic_kappa(confusion: Counts) -> float | None:
 
 
 def _mean_of(values: Floats | NDArray[np.bool_], chosen: NDArray[np.bool_]) -> Score:
-    """The mean of the chosen values, over as many."""
+    """Return the mean of the chosen values, over as many."""
     number = int(np.count_nonzero(chosen))
     if not number:
         return Score(None, 0)

@@ -30,7 +30,7 @@ class Objective(Protocol):
         """``LOSS`` and what it is made of by name, each (N,), with gradients."""
 
     def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What the loss of one image has besides, scalars by name, with gradients; all its logits are here."""
+        """Return what the loss of one image has besides, scalars by name, with gradients; all its logits are here."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """(N, K) in [0, 1], rows summing to 1; the greatest is the predicted class."""
@@ -214,7 +214,7 @@ def by_target(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a batch, and each of its terms for each image.
+    """Return the loss of a batch, and each of its terms for each image.
 
     Args:
         logits: (B, K) or (B, K, H, W); of an ensemble (B, M, K) or (B, M, K, H, W).
@@ -233,13 +233,13 @@ def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple
 
 
 def loss_of_each_image(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss over the targets of each image, (B,), with gradients; arguments as for ``image_losses``."""
+    """Return the mean loss over the targets of each image, (B,), with gradients; arguments as for ``image_losses``."""
     terms, own = _terms(objective, logits, targets)
     return sum(own.values(), start=_means_of_images(terms[LOSS], targets))
 
 
 def _terms(objective: Objective, logits: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Each term of the N targets that count, (N,), and each of the images themselves, (B,)."""
+    """Return each term of the N targets that count, (N,), and each of the images themselves, (B,)."""
     counts = targets != IGNORED
     answers, counted = by_target(logits, targets)[counts], targets[counts]
     of_each = counts.reshape(len(counts), -1).sum(dim=1).tolist()

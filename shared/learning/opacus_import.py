@@ -13,7 +13,7 @@ from shared.errors import DropfedError
 
 
 def import_opacus(part: str) -> ModuleType:
-    """A module of Opacus, as in ``opacus.accountants``.
+    """Return a module of Opacus, as in ``opacus.accountants``.
 
     Raises:
         DropfedError: Opacus cannot be imported; the message says what to install.

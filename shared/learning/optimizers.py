@@ -12,7 +12,7 @@ from shared.learning.tasks.terms import Options
 
 
 def new_optimizer(network: nn.Module, options: Options, learning_rate: float) -> torch.optim.Optimizer:
-    """An optimizer over the network's parameters that remembers nothing yet."""
+    """Return an optimizer over the network's parameters that remembers nothing yet."""
     if options.optimizer == "sgd":
         return torch.optim.SGD(
             network.parameters(), lr=learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
@@ -22,7 +22,7 @@ def new_optimizer(network: nn.Module, options: Options, learning_rate: float) ->
 
 
 def remembered(optimizer: torch.optim.Optimizer, network: nn.Module) -> TensorList:
-    """The tensors ``KIND/PARAMETER`` that an optimizer has after a step, by what it is.
+    """Return the tensors ``KIND/PARAMETER`` that an optimizer has after a step, by what it is.
 
     Raises:
         ValueError: it is none of those that a run can have.
@@ -42,7 +42,7 @@ def remembered(optimizer: torch.optim.Optimizer, network: nn.Module) -> TensorLi
 
 
 def read_memory(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
-    """What an optimizer remembers; of a parameter that it never moved, zeros."""
+    """Return what an optimizer remembers; of a parameter that it never moved, zeros."""
     memory: dict[str, Tensor] = {}
     parameters = dict(network.named_parameters())
     for key, listed in remembered(optimizer, network).tensors.items():

@@ -59,7 +59,7 @@ class Outcome:
 
 
 def outcome_of(run: RunConfiguration, card: FinalCard | None, aborted: str | None, scores: Scores) -> Outcome | None:
-    """What a run came to; None while it goes on.
+    """Return what a run came to; None while it goes on.
 
     Args:
         card: of the final model, if one was chosen.
@@ -98,7 +98,7 @@ def outcome_by_tables(
 
 
 def _learnt(card: FinalCard, scores: Scores) -> Outcome:
-    """What training came to, however the run ended."""
+    """Return what training came to, however the run ended."""
     name: OutcomeName
     if not any(card.took_part.values()):
         name = "nothing was accepted"
@@ -125,12 +125,12 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
 
 
 def is_untrained(card: FinalCard) -> bool:
-    """Whether no answer is in the chosen aggregate: it is still the model that the run began with."""
+    """Return whether no answer is in the chosen aggregate: it is still the model that the run began with."""
     return not holds_answers(card.took_part, card.chosen_round)
 
 
 def chosen_text(card: FinalCard) -> str:
-    """What the chosen model is, in words."""
+    """Return what the chosen model is, in words."""
     if not is_untrained(card):
         return f"the aggregate of round {card.chosen_round}"
     return "the model that the run began with, for no answer is in the chosen aggregate"
@@ -151,7 +151,7 @@ def final_text(card: FinalCard) -> str:
 def standstills(
     run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Verdict]], scores: Scores, score_name: str
 ) -> dict[Standstill, str]:
-    """What keeps a run from coming to anything, a sentence each, with what to do.
+    """Return what keeps a run from coming to anything, a sentence each, with what to do.
 
     Args:
         verdicts: of every round that is closed.
@@ -165,7 +165,7 @@ def standstills(
 
 
 def _without_model(run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Verdict]]) -> str | None:
-    """The newest rounds that left the model as it was."""
+    """Return the newest rounds that left the model as it was."""
     trained = [round_no for round_no in sorted(verdicts, reverse=True) if round_no <= run.rounds]
     with_model = (n for n in trained if any(float(verdict.weight or 0) > 0 for verdict in verdicts[n].values()))
     last, newest = next(with_model, 0), max(trained, default=0)
@@ -179,7 +179,7 @@ def _without_model(run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Ve
 
 
 def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) -> str | None:
-    """The newest aggregates that validate no better than one before them, at the same sites."""
+    """Return the newest aggregates that validate no better than one before them, at the same sites."""
     newest = max(scores, default=0)
     means = {
         aggregate: fmean(of_sites.values())

@@ -81,12 +81,12 @@ class Mechanism:
         return math.ceil(self.images / self.batch_size)
 
     def spent(self, epochs: int) -> Spent:
-        """What so many epochs spend."""
+        """Return what so many epochs spend."""
         return Spent(self.noise_multiplier, self.sampling_rate, self.steps_per_epoch * epochs)
 
 
 def mechanism(privacy: Privacy, *, images: int, batch_size: int, epochs: int) -> Mechanism:
-    """What a site's steps must do for a run to keep its promise.
+    """Return what a site's steps must do for a run to keep its promise.
 
     Args:
         images: n, the site's training images.
@@ -135,7 +135,7 @@ def objections(
     weighs_classes: bool = False,
     clips: bool = False,
 ) -> list[str]:
-    """Why a run cannot be private: each reason a sentence with its remedy; none if it can.
+    """Return why a run cannot be private: each reason a sentence with its remedy; none if it can.
 
     Args:
         method: its name.
@@ -185,7 +185,7 @@ def objections(
 
 @lru_cache  # a run asks for the same in every round, and the search takes seconds
 def _noise_for(target_epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
-    """The least σ, to a thousandth of ε, with which these steps keep within ε.
+    """Return the least σ, to a thousandth of ε, with which these steps keep within ε.
 
     Raises:
         ConfigurationError: there is none.
@@ -207,7 +207,7 @@ def _noise_for(target_epsilon: float, delta: float, sampling_rate: float, steps:
 
 
 def _quietly(reckon: Callable[..., Any], **values: Any) -> float:
-    """What Opacus reckons with our orders; that a tighter bound might be had is no warning for a hospital."""
+    """Return what Opacus reckons with our orders; that a tighter bound might be had is no warning for a hospital."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Optimal order is the")
         return float(reckon(**values, alphas=_ORDERS))

@@ -62,7 +62,7 @@ class Secret(KeptSecret):
             ) from None
 
     def of(self, *purpose: int | str | bytes) -> Secret:
-        """The secret for one purpose, from general to particular; no other can be found from it."""
+        """Return the secret for one purpose, from general to particular; no other can be found from it."""
         code = hmac.new(self._key, digestmod="sha256")
         for part in purpose:
             content = part if isinstance(part, bytes) else str(part).encode()
@@ -89,7 +89,7 @@ class Secret(KeptSecret):
 
 
 def sampled_batches(samples: Sequence[SampleT], mechanism: Mechanism, secret: Secret) -> Iterator[list[SampleT]]:
-    """The batches of a private epoch, of any size, 0 included: in each, every sample is or is not, on its own.
+    """Yield the batches of a private epoch, of any size, 0 included: in each, every sample is or is not, on its own.
 
     Args:
         samples: the training images, in an order that never changes.
@@ -246,7 +246,7 @@ class _ImageGradients:
 
 
 def _layers(model: nn.Module, rules: dict[type[nn.Module], Rule]) -> list[nn.Module]:
-    """The modules with parameters of their own.
+    """Return the modules with parameters of their own.
 
     Raises:
         ValueError: there is a BatchNorm, or a layer has no gradients of single images.

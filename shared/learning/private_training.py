@@ -67,7 +67,7 @@ class PrivateRound:
         self._gradients.__exit__(kind, error, trace)
 
     def epsilon(self, trained_rounds: int) -> float:
-        """What a site has spent that answered so many rounds with a model."""
+        """Return what a site has spent that answered so many rounds with a model."""
         return epsilon([self._mechanism.spent(self._epochs * trained_rounds)], self._delta)
 
     def train_epoch(

@@ -65,7 +65,7 @@ def probe_probabilities(
 def _cross_validated(
     task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int, answer: str
 ) -> tuple[NDArray[np.int64], NDArray[Any]] | None:
-    """The classes, and the probe's answers of one kind in their order; None where features are not finite."""
+    """Return the classes, and the probe's answers of one kind in their order; None where features are not finite."""
     # Imported when needed: an aggregator whose runs share whole models does without.
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
     from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict  # noqa: PLC0415

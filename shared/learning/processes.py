@@ -72,7 +72,7 @@ class Processes:
         yield partial(method.answer, local)
 
     def weighed(self, loss: Tensor, term: Tensor | None, targets: Tensor) -> Tensor:
-        """What to go backward from.
+        """Return what to go backward from.
 
         Args:
             loss: the mean over the targets that count of this process's share, a scalar.
@@ -82,18 +82,18 @@ class Processes:
         return loss if term is None else loss + term
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, of one shape in all."""
+        """Return the sum over all processes, of one shape in all."""
         return tensor
 
     def all_of(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-        """What each process has, in turn, on the CPU where that is of several.
+        """Return what each process has, in turn, on the CPU where that is of several.
 
         Their shapes may differ between processes, the number of their dimensions not.
         """
         return [tensors]
 
     def lead_says(self, value: bool) -> bool:
-        """What the one that leads says."""
+        """Return what the one that leads says."""
         return value
 
 

@@ -75,7 +75,7 @@ def image_uncertainty(
     objective: Objective,
     computing: Computing = EXACT,
 ) -> NDArray[np.float64]:
-    """A model's uncertainty of each image as it is, the mean over its targets: (N,) float64 in [0, 1]."""
+    """Return a model's uncertainty of each image as it is, the mean over its targets: (N,) float64 in [0, 1]."""
     found: list[float] = []
     for _, logits, targets in answers(task, model, samples, computing):
         for image_logits, image_targets in zip(by_target(logits, targets), targets, strict=True):

@@ -66,7 +66,7 @@ class Requirements:
         return self.rounds * self.epochs * ceil(views / self.batch_size)
 
     def takes_few_steps(self, inputs: int) -> bool:
-        """Whether training there is hardly long enough to teach anything."""
+        """Return whether training there is hardly long enough to teach anything."""
         return self.steps(inputs) < _FEW_STEPS
 
     def rows(self, trained: int, validated: int) -> dict[SplitName, int]:
@@ -95,7 +95,7 @@ class Requirements:
 
 
 def requirements(run: RunConfiguration) -> Requirements:
-    """What a run demands of each of its sites.
+    """Return what a run demands of each of its sites.
 
     Raises:
         ConfigurationError: an unknown task, method or option; or the method's epochs are not as many as its phases.

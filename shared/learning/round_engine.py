@@ -76,7 +76,7 @@ class RoundEngine:
         return Scored(score=_text(scored), theta=_text(theta), epsilon=_text(spent), reason="")
 
     def files(self, site: str, round_no: int, file: Callable[[str], Path]) -> dict[str, Path]:
-        """A site's tensor files of a round in the plain form, by group; arguments as for ``check``.
+        """Return a site's tensor files of a round in the plain form, by group; arguments as for ``check``.
 
         Raises:
             RejectedError: its model does not hold the run's tensors in the run's form.
@@ -102,7 +102,7 @@ class RoundEngine:
         limit: float | None,
         answer: Callable[[str], Answer],
     ) -> dict[str, Scored | None]:
-        """What the checks gave, and why those do not count that cannot be worked on with the others."""
+        """Return what the checks gave, and why those do not count that cannot be worked on with the others."""
         return together(self._run, round_no, scored, limit=limit, answer=answer, aggregation=self._aggregation)
 
     def decide(
@@ -114,7 +114,7 @@ class RoundEngine:
         answer: Callable[[str], Answer],
         withdrawn: Collection[str] = (),
     ) -> dict[str, Verdict]:
-        """The verdict on each site that the round asked, with its weight.
+        """Return the verdict on each site that the round asked, with its weight.
 
         Args:
             scored: what ``check``, then ``together``, gave; None where no answer came.
@@ -149,7 +149,7 @@ class RoundEngine:
 
 
 def given_weights(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
-    """The weights above 0 of a round, by site; in (0, 1]."""
+    """Return the weights above 0 of a round, by site; in (0, 1]."""
     given = {site: finite(verdict.weight) for site, verdict in verdicts.items() if verdict.weight is not None}
     return {site: weight for site, weight in given.items() if weight > 0}
 

@@ -61,7 +61,7 @@ def check_together(run: RunConfiguration) -> None:
 
 
 def _misfit(run: RunConfiguration, method: Method) -> str | None:
-    """Why the run's rule of combination cannot do what it is for, or None."""
+    """Return why the run's rule of combination cannot do what it is for, or None."""
     rule, name = open_rule(run.combination), run.combination.rule
     if method.in_turn and rule.fewest > 1:
         return f"{name} compares {rule.fewest} answers or more, and {run.method} asks one site a round; take mean"

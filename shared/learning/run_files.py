@@ -39,11 +39,11 @@ class RunFiles(ABC):
 
     @abstractmethod
     def configuration(self) -> RunConfiguration:
-        """The run's configuration as offered."""
+        """Return the run's configuration as offered."""
 
     @abstractmethod
     def sharing(self) -> Sharing:
-        """What travels in this run and what stays."""
+        """Return what travels in this run and what stays."""
 
     @abstractmethod
     def agreed(self, round_no: int) -> int:
@@ -55,28 +55,28 @@ class RunFiles(ABC):
         return self.home / names.START
 
     def aggregate_path(self, round_no: int) -> Path:
-        """The global model made in a round; 0 is the first one."""
+        """Return the global model made in a round; 0 is the first one."""
         return self._round(round_no) / "aggregate.safetensors"
 
     def own_aggregate_path(self, round_no: int, site: str) -> Path:
-        """The global model made in a round for one site alone."""
+        """Return the global model made in a round for one site alone."""
         return self._round(round_no) / "own" / f"{site}{names.WEIGHTS_SUFFIX}"
 
     def aggregate_for(self, round_no: int, site: str) -> Path:
-        """The global model made in a round as one site gets it."""
+        """Return the global model made in a round as one site gets it."""
         own = self.own_aggregate_path(round_no, site)
         return own if own.exists() else self.aggregate_path(round_no)
 
     def state_path(self, round_no: int, group: str) -> Path:
-        """A group that a method has beside the model made in a round; 0 is the beginning."""
+        """Return a group that a method has beside the model made in a round; 0 is the beginning."""
         return self._round(round_no) / names.state_file(group)
 
     def settled_path(self, round_no: int, group: str) -> Path:
-        """A group that goes with the model which a round's answers were measured with."""
+        """Return a group that goes with the model which a round's answers were measured with."""
         return self._round(round_no) / f"settled-{group}{names.WEIGHTS_SUFFIX}"
 
     def answer_path(self, round_no: int, site: str) -> Path:
-        """A site's model in the plain form. Paths of several are in the order of the sites' folders."""
+        """Return a site's model in the plain form. Paths of several are in the order of the sites' folders."""
         return self._round(round_no) / "answers" / site / names.SITE_MODEL
 
     @property

@@ -10,7 +10,7 @@ from shared.learning.seeds import seed_for
 
 
 def learning_rate(rate: LearningRate, round_index: int) -> float:
-    """The learning rate of one round r = ``round_index``.
+    """Return the learning rate of one round r = ``round_index``.
 
     cycle:    initial · factor^(r mod period), as published for OCTA's vessels: 0.1, 0.01, 0.001, 0.1, ...
     triangle: initial · factor^(period − |r mod 2·period − period|), down and up again
@@ -45,7 +45,7 @@ def _cosine(rate: Cosine, step: int) -> float:
 
 
 def rounds_of_equal_steps(images: int, sites: int, batch_size: int, pooled_epochs: int, steps_per_round: int) -> int:
-    """How many rounds let a site take as many steps as a training on all images: ⌊⌊⌊N / K⌋ / B⌋ · E / steps⌋.
+    """Return how many rounds let a site take as many steps as a training on all images: ⌊⌊⌊N / K⌋ / B⌋ · E / steps⌋.
 
     Source: the code released with FedEE (Zhang et al.), with N images at K sites, batches of B and E pooled epochs.
 
@@ -66,7 +66,7 @@ def order_of_asking(run_seed: int, round_no: int, sites: Iterable[str]) -> list[
 
 
 def round_configuration(run: RunConfiguration, round_no: int, site: str) -> RoundConfiguration:
-    """The configuration of one site's round; the closing round (``run.rounds`` + 1) has no epochs.
+    """Return the configuration of one site's round; the closing round (``run.rounds`` + 1) has no epochs.
 
     Args:
         round_no: 1-based.

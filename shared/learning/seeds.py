@@ -11,7 +11,7 @@ import hashlib
 
 
 def seed_for(run_seed: int, *purpose: int | str) -> int:
-    """The seed for one purpose: the first 63 bits of SHA-256 over the run's seed and the purpose.
+    """Return the seed for one purpose: the first 63 bits of SHA-256 over the run's seed and the purpose.
 
     Each part is written as its type, its length in bytes and its text, so that ("ab", "c") and ("a", "bc"), or 1 and
     "1", never meet.
@@ -27,7 +27,7 @@ def seed_for(run_seed: int, *purpose: int | str) -> int:
 
 
 def split_seed(run_seed: int, site: str) -> int:
-    """The seed by which a site's blocks are dealt out to a run's sets, one for the whole run."""
+    """Return the seed by which a site's blocks are dealt out to a run's sets, one for the whole run."""
     return seed_for(run_seed, site, "split")
 
 

@@ -28,7 +28,7 @@ def build_network(
     is_private: bool = False,
     prepare: Callable[[nn.Module], None] = lambda model: None,
 ) -> nn.Module:
-    """The network that a run trains, untrained, on the CPU, a ``Network``.
+    """Return the network that a run trains, untrained, on the CPU, a ``Network``.
 
     Args:
         is_private: private training puts a GroupNorm in the place of every BatchNorm.
@@ -49,7 +49,7 @@ def build_network(
 
 
 def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
-    """The parts of a network's state, and what travels beside them, as a run's offer lists them.
+    """Return the parts of a network's state, and what travels beside them, as a run's offer lists them.
 
     ``tensors`` travels every round; ``start`` stays at a site, but all sites begin with the aggregator's: what the
     method says, and a task's frozen layers, which never change; ``personal``
@@ -100,14 +100,14 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
 
 
 def staying(listed: Sharing, network: nn.Module) -> TensorList:
-    """The tensors of this network that become a site's own, with the shapes that they have there."""
+    """Return the tensors of this network that become a site's own, with the shapes that they have there."""
     state = network.state_dict()
     own = [*(key for key in listed.start if key not in listed.frozen), *listed.personal]
     return TensorList(tensors={key: _shape(state[key].shape) for key in own})
 
 
 def grouped(groups: TensorLists) -> TensorList:
-    """The tensors of several groups as those of one file: ``GROUP/NAME``."""
+    """Return the tensors of several groups as those of one file: ``GROUP/NAME``."""
     return TensorList(
         tensors={f"{group}/{name}": shape for group, listed in groups.items() for name, shape in listed.tensors.items()}
     )
@@ -123,7 +123,7 @@ def _below(modules: Iterable[nn.Module]) -> set[nn.Module]:
 
 
 def _own_tensors(path: str, module: nn.Module) -> dict[str, TensorShape]:
-    """A module's own parameters and buffers by their names in the state, without its children's."""
+    """Return a module's own parameters and buffers by their names in the state, without its children's."""
     prefix = f"{path}." if path else ""
     own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
     return {

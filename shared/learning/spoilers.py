@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def spoilers(sites: Sequence[str], work: Callable[[Sequence[str]], object]) -> dict[str, str]:
-    """The sites without which the others' answers can be worked on, with what goes wrong with them.
+    """Return the sites without which the others' answers can be worked on, with what goes wrong with them.
 
     Those that cannot be worked on even alone are it; else one without whom it goes, the first by name; else all.
 

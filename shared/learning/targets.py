@@ -22,7 +22,7 @@ def target_counts(task: Task, samples: Sequence[Sample], classes: int) -> Tensor
 
 
 def classes_text(counts: Tensor, classes: Sequence[str]) -> str:
-    """Each class with how much there is of it: how many samples, or of segmentations which share of the pixels.
+    """Return each class with how much there is of it: how many samples, or of segmentations which share of the pixels.
 
     Args:
         counts: as ``target_counts`` gives them.

@@ -62,7 +62,7 @@ class HeldOutSet:
         self._seed = seed
 
     def score(self, file: Path, shown_as: str) -> float | None:
-        """The score in [0, 1] of a model file on the held-out images; None where there are none.
+        """Return the score in [0, 1] of a model file on the held-out images; None where there are none.
 
         Raises:
             RejectedError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
@@ -71,7 +71,7 @@ class HeldOutSet:
         return self.score_as_it_is()
 
     def limit(self, aggregate: Path, tolerance: BelowLast) -> float:
-        """What a score must exceed, in [0, 1], where the sites had received this aggregate.
+        """Return what a score must exceed, in [0, 1], where the sites had received this aggregate.
 
         One that has diverged scores what always saying one class does, never NaN. Where the aggregate scores no more
         than ``below_last``, any score above 0 will do.
@@ -82,7 +82,7 @@ class HeldOutSet:
         return limit_below(self.score(aggregate, aggregate.name) or 0.0, tolerance)
 
     def score_as_it_is(self) -> float | None:
-        """The score in [0, 1] of the model as it is now; None where there are no images.
+        """Return the score in [0, 1] of the model as it is now; None where there are no images.
 
         Raises:
             ValueError: these images are too few to score with.
@@ -96,7 +96,7 @@ class HeldOutSet:
         return evaluate(self._task, self._model, self.images.samples, self._objective).scores[self._score].value or 0.0
 
     def _score_of_pixels(self, images: Collection) -> float:
-        """Each image's score, and the mean over images."""
+        """Return each image's score, and the mean over images."""
         found: list[float] = []
         for _, logits, targets in answers(self._task, self._model, images.samples):
             for of_image, mask in zip(by_target(tame(logits), targets), targets, strict=True):
@@ -105,7 +105,7 @@ class HeldOutSet:
         return float(np.mean(found))
 
     def _of_pixels(self, logits: Tensor, targets: Tensor, classes: int) -> float:
-        """One image's score, by (P, K) logits and (P,) targets."""
+        """Return one image's score, by (P, K) logits and (P,) targets."""
         predicted, truth = self._objective.probabilities(logits).argmax(dim=1).numpy(), targets.numpy()
         return accuracy(predicted, truth) if self._score == ACCURACY else macro_dice(predicted, truth, classes)
 

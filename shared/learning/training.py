@@ -57,7 +57,7 @@ class Epoch:
         return 0 if self.augmentation.originals else self.augmentation.crops_per_copy
 
     def views(self, sample: Sample) -> Iterator[int]:
-        """The views of an image that the model sees; see ``view_of``."""
+        """Yield the views of an image that the model sees; see ``view_of``."""
         first = self.first_view
         yield from range(first, first + self.augmentation.views * self.repeats.get(sample.id, 1))
 
@@ -174,7 +174,7 @@ def evaluate(
 def answers(
     task: Task[Any, SampleT], model: nn.Module, samples: Sequence[SampleT], computing: Computing = EXACT
 ) -> Iterator[tuple[Sequence[SampleT], Tensor, Tensor]]:
-    """What a model says to images as they are, in eval mode, batch by batch.
+    """Yield what a model says to images as they are, in eval mode, batch by batch.
 
     Yields:
         The samples, the logits (B, K, ...) and the targets (B, ...), both on the CPU. Whenever the caller has the word,
@@ -246,12 +246,12 @@ def tame(logits: Tensor) -> Tensor:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model is."""
+    """Return where the model is."""
     return next(model.parameters()).device
 
 
 def plan_batches(samples: Sequence[SampleT], epoch: Epoch) -> list[list[tuple[SampleT, int]]]:
-    """Which views of which images make up each batch of an epoch; see ``view_of``.
+    """Return which views of which images make up each batch of an epoch; see ``view_of``.
 
     The order is the epoch's own. Batches differ in size by at most one, so that no BatchNorm has to learn from a last
     batch of a single image.

@@ -42,7 +42,7 @@ class Threshold:
 
 
 def youden_threshold(uncertainty: NDArray[np.floating], wrong: NDArray[np.bool_]) -> Threshold:
-    """The θ of one site: where Youden's J is greatest, and the highest such θ.
+    """Return the θ of one site: where Youden's J is greatest, and the highest such θ.
 
     Only observed uncertainties are thresholds. The artificial first threshold of an ROC curve, "above everything",
     is infinite in scikit-learn from 1.3 on, and one infinite θ turns every site's weight into NaN.
@@ -76,7 +76,7 @@ def youden_threshold(uncertainty: NDArray[np.floating], wrong: NDArray[np.bool_]
 
 
 def reliability_weights(thetas: Mapping[str, float | None]) -> dict[str, float]:
-    """Each site's weight, softmax(θ) in float64, without a temperature (Wang et al. 2023, Algorithm 1).
+    """Return each site's weight, softmax(θ) in float64, without a temperature (Wang et al. 2023, Algorithm 1).
 
     They sum to 1, and none is more than e times another. Nothing else enters, not even the number of images.
 

@@ -14,7 +14,7 @@ _HERE = Path(__file__).parent
 
 
 def render(template: Path, **values: Any) -> str:
-    """One HTML page that loads nothing from anywhere.
+    """Return one HTML page that loads nothing from anywhere.
 
     Args:
         template: of package data; it extends ``base.html`` and fills its blocks.
@@ -33,7 +33,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What stands where a value was not told, and text without what a terminal or a browser would obey."""
+    """Return what stands where a value was not told, and text without what a terminal or a browser would obey."""
     if value is None:
         return "–"
     return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -44,7 +44,7 @@ class Models(RunFiles):
         return self._sharing
 
     def agreed(self, round_no: int) -> int:
-        """What is tried at present."""
+        """Return what is tried at present."""
         return self.agreed_so_far
 
     def forget(self, round_no: int) -> None:
@@ -63,7 +63,7 @@ class Models(RunFiles):
                 self.digests[number, site] = entry_of(path).sha256
 
     def brought(self, number: int) -> list[Reading]:
-        """The folders that a round's message is in, with the model to begin it from."""
+        """Return the folders that a round's message is in, with the model to begin it from."""
         ref = MessageRef("round", self.run, number)
         return [reading for reading in self._readings.values() if ref in reading.messages]
 
@@ -85,7 +85,7 @@ class Models(RunFiles):
         return bool(common)
 
     def are_what_was_sent(self, reading: Reading, number: int) -> bool:
-        """Whether a round's manifest in a folder says just the hashes of what was made here."""
+        """Return whether a round's manifest in a folder says just the hashes of what was made here."""
         message = reading.messages[MessageRef("round", self.run, number)]
         for group in self._sharing.to_site:
             made = self.state_path(number - 1, group)

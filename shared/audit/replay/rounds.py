@@ -55,7 +55,7 @@ class Round:
 
 
 def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
-    """What lies in the folders of one round."""
+    """Return what lies in the folders of one round."""
     found = Round(number)
     for site, reading in readings.items():
         asked, answered, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
@@ -103,7 +103,7 @@ class Replayer:
         self._state_is_known = True
 
     def steps(self, found: Round) -> Iterator[Step]:
-        """Every step of a round."""
+        """Yield every step of a round."""
         with ExitStack() as opened:
             yield from self._round(found, opened)
         self._models.forget(found.number - 1)
@@ -131,7 +131,7 @@ class Replayer:
             yield from self._aggregate(found, answers)
 
     def _open(self, site: str, message: Message, found: Round, opened: ExitStack) -> dict[str, Path]:
-        """The files of an answer that are there, as its manifest says they are."""
+        """Return the files of an answer that are there, as its manifest says they are."""
         paths = {}
         for name in message.manifest.files:
             try:
@@ -146,7 +146,7 @@ class Replayer:
 
     @staticmethod
     def _unanswered(verdict: Verdict) -> Scored | None:
-        """What an aggregator knows of a site whose answer did not come in time, or was refused as it came."""
+        """Return what an aggregator knows of a site whose answer did not come in time, or was refused as it came."""
         if verdict.status in UNANSWERED:
             return None
         return Scored(score=None, theta=None, reason=verdict.reason or "refused")
@@ -205,7 +205,7 @@ class Replayer:
                 yield Step(found.number, what, "differs", f"{told} was told, {decimal_text(score)} measured here")
 
     def _limit(self, found: Round) -> Generator[Step, None, float | None]:
-        """What a score had to exceed: what follows from an aggregate is measured again, if it can be.
+        """Yield what a score had to exceed: what follows from an aggregate is measured again, if it can be.
 
         Returns:
             The run's own tolerance, or what the verdicts tell: of several that differ, the first site's.
@@ -230,7 +230,7 @@ class Replayer:
         return limit
 
     def _by_group(self, paths: Mapping[str, Path]) -> dict[str, Path]:
-        """What there is of an answer's tensor files."""
+        """Return what there is of an answer's tensor files."""
         named = {group: names.state_file(group) for group in (*self._sharing.measured, *self._sharing.trained)}
         return {group: paths[name] for group, name in {MODEL: names.SITE_MODEL, **named}.items() if name in paths}
 
@@ -242,7 +242,7 @@ class Replayer:
     def _together(
         self, found: Round, scored: dict[str, Scored | None], answers: Mapping[str, Answer], limit: float | None
     ) -> tuple[dict[str, Scored | None], str | None]:
-        """What came out, once all answers were tried together; and why they could not be."""
+        """Return what came out, once all answers were tried together; and why they could not be."""
         number, run = found.number, self._run
         accepted = {site: 1.0 for site, each in scored.items() if each and passes(each, run, number, limit)}
         lacking = {site for site in scored if site in found.gone}
@@ -258,7 +258,7 @@ class Replayer:
         limit: float | None,
         untried: str | None,
     ) -> Iterator[Step]:
-        """What was decided about each site, and its weight.
+        """Yield what was decided about each site, and its weight.
 
         Args:
             limit: what a score had to exceed.
@@ -293,7 +293,7 @@ class Replayer:
             yield Step(number, f"verdict on {site}", "differs" if differing else "same", detail)
 
     def _by_the_clock(self, found: Round) -> Iterator[Step]:
-        """What was decided about sites whose answer is none, or none in time."""
+        """Yield what was decided about sites whose answer is none, or none in time."""
         number, run = found.number, self._run.run
         for site, verdict in found.verdicts.items():
             withdrawn = MessageRef("withdrawal", run) in self._readings[site].messages
@@ -309,7 +309,7 @@ class Replayer:
                 yield Step(number, f"verdict on {site}", "not replayable", detail)
 
     def _settle(self, found: Round, sound: Mapping[str, Answer]) -> Iterator[Step]:
-        """What goes with the aggregate that this round's answers were measured with."""
+        """Yield what goes with the aggregate that this round's answers were measured with."""
         lacking = [site for site, answer in sound.items() if not self._sharing.measured.keys() <= answer.files.keys()]
         if self._sharing.with_final and lacking:
             detail = f"because {found.gone.get(lacking[0], 'it is not here')}"
@@ -365,7 +365,7 @@ class Replayer:
         return f"what {', '.join(absent)} sent cannot be read here, and may have had a share"
 
     def _why_not(self, found: Round, weights: Mapping[str, float], answers: Mapping[str, Answer]) -> str | None:
-        """Why the next global model cannot be computed, or None."""
+        """Return why the next global model cannot be computed, or None."""
         if why := self._missing_of_shares(found):
             return why
         if not self._state_is_known:
@@ -387,7 +387,7 @@ class Replayer:
         return bool(self._groups.at_aggregator)
 
     def _numbers_agreed(self, number: int) -> list[int]:
-        """How many sites may have agreed when the round was asked: that is known to the aggregator alone."""
+        """Return how many sites may have agreed when the round was asked: that is known to the aggregator alone."""
         run = self._run.run
         agreed = [site for site in self._readings if (consent := self._consent(site)) and consent.agrees]
         if not self._depends_on_agreed:
@@ -411,13 +411,13 @@ class Replayer:
 
 
 def _reason_of(told: Verdict) -> str:
-    """Why an answer that cannot be looked at was refused, as far as its verdict tells: it then has no score."""
+    """Return why an answer that cannot be looked at was refused, as far as its verdict tells: it then has no score."""
     is_refused = told.status == "omitted" and told.score is None
     return told.reason or "refused" if is_refused else ""
 
 
 def _is_left_out(told: Verdict, computed: Verdict) -> bool:
-    """Whether a verdict has omitted what counts by itself, though its score was told."""
+    """Return whether a verdict has omitted what counts by itself, though its score was told."""
     return told.status == "omitted" and told.score is not None and computed.status in SOUND
 
 

@@ -55,7 +55,7 @@ _BINARY = 2  # classes of the network where no images say how many; what travels
 
 
 def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout: Path | None = None) -> list[Step]:
-    """Every step of a run, computed again.
+    """Return every step of a run, computed again.
 
     Args:
         scratch: an empty folder for what is made.
@@ -114,7 +114,7 @@ class _Replay:
             )
 
     def steps(self) -> Iterator[Step]:
-        """Every step of the run."""
+        """Yield every step of the run."""
         yield from self._offers()
         travels = self._tensors()
         yield travels
@@ -148,14 +148,14 @@ class _Replay:
             yield Step(0, f"offer, {name}", "same" if len(said) == 1 else "differs", told)
 
     def _tensors(self) -> Step:
-        """What travels is what this software computes for the run: nobody was offered something else."""
+        """Return what travels is what this software computes for the run: nobody was offered something else."""
         computed = sharing(self._task, self._method, self._network)
         if computed == self._sharing:
             return Step(0, "offer, what travels", "same", f"{pluralize(len(computed.tensors), 'tensor')} each round")
         return Step(0, "offer, what travels", "differs", "this software would offer other tensors for this run")
 
     def _initial(self) -> Iterator[Step]:
-        """The first global model: drawn from the run's seed if it was, else as it was sent."""
+        """Yield the first global model: drawn from the run's seed if it was, else as it was sent."""
         run, models, what = self._run, self._models, "first global model"
         drawn = self._models.home / "drawn.safetensors"
         try:
@@ -218,7 +218,7 @@ class _Replay:
                 )
 
     def _choice(self, card: FinalCard, found: Mapping[int, Round]) -> Step:
-        """Which aggregate was chosen, by the sites' own tables."""
+        """Return which aggregate was chosen, by the sites' own tables."""
         run, what = self._run, "choice of the final model"
         in_time = self._choose(found, late=False)
         computed = next((each for each in (self._choose(found, late=True), in_time) if _agree(each, card)), None)
@@ -242,7 +242,7 @@ class _Replay:
         return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is told otherwise")
 
     def _unread(self, found: Mapping[int, Round]) -> str | None:
-        """The first verdict, or table of a sound answer, that cannot be read here, if there is one."""
+        """Return the first verdict, or table of a sound answer, that cannot be read here, if there is one."""
         for number, of_round in sorted(found.items()):
             for site in sorted(of_round.asked):
                 if site not in of_round.verdicts:
@@ -258,7 +258,7 @@ class _Replay:
         return None
 
     def _choose(self, found: Mapping[int, Round], *, late: bool) -> FinalCard:
-        """The card as it would be; an answer that came late may have been there by then, or not."""
+        """Return the card as it would be; an answer that came late may have been there by then, or not."""
         run = self._run
         tables = {
             number: {site: rows for site, rows in of_sites.items() if late or site in found[number].answers}
@@ -286,7 +286,7 @@ class _Replay:
 
 
 def _or_why_not(number: int, what: str, steps: Iterator[Step]) -> Iterator[Step]:
-    """The steps; one more, where an error that nobody expected ends them."""
+    """Yield the steps; one more, where an error that nobody expected ends them."""
     try:
         yield from steps
     except (DropfedError, OSError, MemoryError):
@@ -297,7 +297,7 @@ def _or_why_not(number: int, what: str, steps: Iterator[Step]) -> Iterator[Step]
 
 
 def _agree(computed: FinalCard, card: FinalCard) -> bool:
-    """All but the words; rounds in which nobody took part may not have left anything in the folders."""
+    """Return all but the words; rounds in which nobody took part may not have left anything in the folders."""
     parts = [
         each.model_dump(exclude={"reason", "took_part"})
         | {"took_part": {number: sorted(sites) for number, sites in each.took_part.items() if sites}}

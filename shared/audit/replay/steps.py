@@ -31,7 +31,7 @@ class Step:
 
 
 def counts(steps: Iterable[Step]) -> dict[str, int]:
-    """How many steps had which outcome."""
+    """Return how many steps had which outcome."""
     found = dict.fromkeys(("same", "differs", "not replayable"), 0)
     for step in steps:
         found[step.outcome] += 1
@@ -39,7 +39,7 @@ def counts(steps: Iterable[Step]) -> dict[str, int]:
 
 
 def lines(steps: list[Step]) -> Iterator[str]:
-    """One line per step, and one that sums up."""
+    """Yield one line per step, and one that sums up."""
     for step in steps:
         where = f"round {step.round_no}, {step.what}" if step.round_no else step.what
         yield escape(f"{step.outcome:14}  {where}: {step.detail}")

@@ -147,7 +147,7 @@ class Invite(Record):
 
 
 def status_text(status: Mapping[str, Any]) -> str:
-    """The fields of a ``Status`` in words, without its trouble."""
+    """Return the fields of a ``Status`` in words, without its trouble."""
     percent = f" ({status['progress_percent']} %)" if status["phase"] == "training" else ""
     run = f", run {status['run']}" if status["run"] else ""
     round_no = f", round {status['round']}" if status["round"] else ""

@@ -223,5 +223,5 @@ class RoundConfiguration(Payload):
 
 
 def round_name(run: RunConfiguration, round_no: int) -> str:
-    """What people call a round."""
+    """Return what people call a round."""
     return f"round {round_no}" if round_no <= run.rounds else "the closing round"

@@ -75,7 +75,7 @@ class Sharing(Payload):
         return self
 
     def groups(self, kind: Kind, *, trains: bool = True) -> Groups:
-        """The groups that a message of a kind brings, in a round that trains or in the closing one."""
+        """Return the groups that a message of a kind brings, in a round that trains or in the closing one."""
         if kind == "update":
             return self.measured | (self.trained if trains else {})
         return {"round": self.to_site, "final": self.with_final}.get(kind, {})

@@ -73,12 +73,12 @@ TensorName = Annotated[
 
 
 def most(count: str) -> int:
-    """The most that a ``CountText`` can mean: of "fewer than 5", 4."""
+    """Return the most that a ``CountText`` can mean: of "fewer than 5", 4."""
     return whole(count.removeprefix("fewer than ")) - count.startswith("fewer than ")
 
 
 def fewest(count: str) -> int:
-    """The fewest that a ``CountText`` can mean: of "fewer than 5", none."""
+    """Return the fewest that a ``CountText`` can mean: of "fewer than 5", none."""
     return 0 if count.startswith("fewer than ") else whole(count)
 
 
@@ -114,7 +114,7 @@ AnyPayload = TypeVar("AnyPayload", bound=Payload)
 
 
 def now_text() -> str:
-    """The time now, UTC, to the second. Informs people; nothing is decided by it."""
+    """Return the time now, UTC, to the second. Informs people; nothing is decided by it."""
     return time_text(datetime.now(UTC).timestamp())
 
 
@@ -124,5 +124,5 @@ def time_text(timestamp: float) -> str:
 
 
 def decimal_text(number: float) -> str:
-    """The shortest text that reads back as exactly ``number``."""
+    """Return the shortest text that reads back as exactly ``number``."""
     return repr(float(number))

@@ -41,7 +41,7 @@ Encrypt = Literal["none", "weights", "all"]
 
 
 def encrypts(encrypt: Encrypt, name: str) -> bool:
-    """Whether a payload of this name is one of them."""
+    """Return whether a payload of this name is one of them."""
     return encrypt == "all" or (encrypt == "weights" and is_weights(name))
 
 

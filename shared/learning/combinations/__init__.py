@@ -11,7 +11,7 @@ from shared.learning.combinations.trimmed_mean import TrimmedMean
 
 
 def open_rule(combination: Combination) -> Rule:
-    """The rule that a run names, with the run's settings."""
+    """Return the rule that a run names, with the run's settings."""
     match combination:
         case rules.Median():
             return Median()

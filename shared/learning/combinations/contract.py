@@ -27,7 +27,7 @@ class Rule:
     """Whether ``choose`` needs the distances between the sites' answers."""
 
     def choose(self, sites: Sequence[str], distances: Mapping[tuple[str, str], float]) -> list[str]:
-        """The sites that count at all, of the accepted ones.
+        """Return the sites that count at all, of the accepted ones.
 
         Args:
             distances: squared, between the answers of two sites, the earlier name first.
@@ -35,7 +35,7 @@ class Rule:
         return list(sites)
 
     def average(self, values: Iterable[Array], weights: Sequence[float]) -> Array:
-        """One number for each that the sites sent.
+        """Return one number for each that the sites sent.
 
         Args:
             values: (n,) of each site; consumed one at a time.

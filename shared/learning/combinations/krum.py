@@ -36,7 +36,7 @@ class Krum(Rule):
         self.fewest = max(2 * hostile + 3, keep + hostile + 2)
 
     def choose(self, sites: Sequence[str], distances: Mapping[tuple[str, str], float]) -> list[str]:
-        """The sites of the lowest scores."""
+        """Return the sites of the lowest scores."""
         closest = len(sites) - self._hostile - 2
 
         def score(site: str) -> float:

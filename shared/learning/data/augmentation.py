@@ -98,7 +98,7 @@ class Augmentation(BaseModel):
 def crop(
     image: NDArray[np.float32], mask: NDArray[np.uint8], crops: Crops, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """One part of an image and its mask, decided by the seed alone.
+    """Return one part of an image and its mask, decided by the seed alone.
 
     Args:
         image: (H, W).
@@ -123,7 +123,7 @@ def crop(
 def augment(
     image: NDArray[np.float32], mask: NDArray[np.uint8], augmentation: Augmentation, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """One augmented copy of an image and its mask, decided by the seed alone.
+    """Return one augmented copy of an image and its mask, decided by the seed alone.
 
     Args:
         image: (H, W) float32 in [0, 1].
@@ -149,7 +149,7 @@ def augment(
 
 
 def augment_photograph(image: NDArray[np.uint8], augmentation: Augmentation, seed: int) -> NDArray[np.uint8]:
-    """One augmented copy of a colour photograph, decided by the seed alone.
+    """Return one augmented copy of a colour photograph, decided by the seed alone.
 
     Args:
         image: (H, W, 3).

@@ -72,7 +72,7 @@ def read_dicom_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16
 
 
 def _dicom_fault(header: Dataset) -> str | None:
-    """Why this is not one image of 8 to 16 bits, or None."""
+    """Return why this is not one image of 8 to 16 bits, or None."""
     lacking = [keyword for keyword in _DICOM_TAGS if header.get(keyword) is None]
     if lacking:
         return f"it does not say its {' and '.join(lacking)}"

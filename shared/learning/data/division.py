@@ -113,7 +113,7 @@ def deal(blocks: Sequence[Block], folders: Folders, least: int, secret: bytes) -
 
 
 def present(blocks: Sequence[Block], folder: str, units: Sequence[Unit], least: int) -> Present:
-    """Which blocks are whole in a folder.
+    """Return which blocks are whole in a folder.
 
     Args:
         units: what lies there now, ``settled``.
@@ -198,7 +198,7 @@ class _Lot:
 
 
 def _lots(blocks: Sequence[Block], folders: Folders, secret: bytes = b"") -> list[_Lot]:
-    """All units of all folders in lots, in the order in which they are dealt."""
+    """Return all units of all folders in lots, in the order in which they are dealt."""
     number_of = {content: number for number, block in enumerate(blocks) for content in block.contents}
     named = {(folder, each.id) for block in blocks for folder, members in block.folders.items() for each in members}
     lots = []

@@ -93,7 +93,7 @@ def read_graded(root: Path, side: int) -> GradedFolder:
 
 
 def graded_units(root: Path) -> list[Unit]:
-    """Every image of a folder, by the bytes of its file, with its grade.
+    """Return every image of a folder, by the bytes of its file, with its grade.
 
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
@@ -142,7 +142,7 @@ _Listed = tuple[dict[str, Path], dict[str, int], tuple[str, ...]]
 
 
 def _list_graded(root: Path, problems: list[str]) -> _Listed:
-    """What a folder holds, unread; a sentence is added for all that is missing or wrong.
+    """Return what a folder holds, unread; a sentence is added for all that is missing or wrong.
 
     Raises:
         DataError: there is no such folder.
@@ -176,7 +176,7 @@ def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Li
 
 
 def _read_labels(path: Path, ids: Collection[str], grades: int, problems: list[str]) -> dict[str, int]:
-    """The grade of each image, from ``labels.csv``."""
+    """Return the grade of each image, from ``labels.csv``."""
     try:
         columns, rows = read_table(path)
     except DataError as error:
@@ -232,7 +232,7 @@ def _read_grade_folders(root: Path, names: tuple[str, ...], problems: list[str])
 
 
 def _find_grade_folders(root: Path, grades: int, problems: list[str]) -> dict[int, Path]:
-    """The folder of each grade below ``grades``, from grade 0 upwards."""
+    """Return the folder of each grade below ``grades``, from grade 0 upwards."""
     folders: dict[int, Path] = {}
     for path in not_hidden(root):
         match = _GRADE_FOLDER.fullmatch(path.name)
@@ -256,7 +256,7 @@ def _find_grade_folders(root: Path, grades: int, problems: list[str]) -> dict[in
 
 
 def _read_names(path: Path, problems: list[str]) -> tuple[str, ...]:
-    """What ``grades.txt`` calls the grades; empty where there is no such file, or it is wrong."""
+    """Return what ``grades.txt`` calls the grades; empty where there is no such file, or it is wrong."""
     if not path.exists():
         return ()
     try:

@@ -40,7 +40,7 @@ BURNT_IN = "BurnedInAnnotation"
 
 
 def fields_that_may_name(path: Path) -> list[str]:
-    """The fields of a file that hold text which may name people; ``BURNT_IN`` if it says so of its pixels.
+    """Return the fields of a file that hold text which may name people; ``BURNT_IN`` if it says so of its pixels.
 
     Only what stands before the pixels is read. Of a file that cannot be read nothing is found; that is told elsewhere.
     """
@@ -94,7 +94,7 @@ def _of_wave(path: Path) -> list[str]:
 
 
 def _texts(content: bytes) -> set[str]:
-    """The names of the texts of a list, where it is one of texts."""
+    """Return the names of the texts of a list, where it is one of texts."""
     found, place = set(), 4
     while content[:4] == b"INFO" and place + 8 <= len(content):
         name, length = _block(content[place : place + 8])
@@ -112,7 +112,7 @@ _BY_ENDING = {".dcm": _of_dicom, SOUND: _of_wave}
 
 
 def _holds(value: object) -> bool:
-    """Whether a field holds more than blanks."""
+    """Return whether a field holds more than blanks."""
     if isinstance(value, bytes):
         return bool(value.strip(b"\0 \t\r\n"))
     return value is not None and bool(str(value).strip("\0 \t\r\n"))

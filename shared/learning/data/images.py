@@ -67,7 +67,7 @@ def read_pairs(root: Path, longer_side: int | None = None) -> list[ImagePair]:
 
 
 def pair_units(root: Path) -> list[Unit]:
-    """Every image of a folder with its mask, by the bytes of their files.
+    """Return every image of a folder with its mask, by the bytes of their files.
 
     Raises:
         DataError: names every file that is missing or cannot be read.
@@ -80,7 +80,7 @@ def pair_units(root: Path) -> list[Unit]:
 
 
 def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]:
-    """The files of each image and its mask, sorted by stem; a sentence is added for each that is missing."""
+    """Return the files of each image and its mask, sorted by stem; a sentence is added for each that is missing."""
     if not root.is_dir():
         problems.append(f"{root}: there is no such folder; correct the path, or make it and put the images there.")
         return {}
@@ -134,7 +134,7 @@ def read_mask(path: Path) -> NDArray[np.bool_]:
 
 
 def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Each pixel's greatest channel, (H, W, 3) -> (H, W): ``levels.max(axis=2)`` in a sixteenth of the time."""
+    """Return each pixel's greatest channel, (H, W, 3) -> (H, W): ``levels.max(axis=2)`` in a sixteenth of the time."""
     red, green, blue = np.moveaxis(levels, 2, 0)
     greatest: NDArray[np.integer] = np.maximum(np.maximum(red, green), blue)
     return greatest
@@ -169,7 +169,7 @@ def scale_to(
 def files_by_stem(
     folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS
 ) -> dict[str, Path]:
-    """The image files of a folder by stem, in order of their names; folders in it are not entered.
+    """Return the image files of a folder by stem, in order of their names; folders in it are not entered.
 
     Args:
         folder: where the files are.
@@ -224,7 +224,7 @@ def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS, formats
 
 
 def not_hidden(folder: Path) -> list[Path]:
-    """What a folder holds, sorted, without hidden files and those that a desktop leaves behind."""
+    """Return what a folder holds, sorted, without hidden files and those that a desktop leaves behind."""
     return [
         path
         for path in sorted(folder.iterdir())
@@ -233,7 +233,7 @@ def not_hidden(folder: Path) -> list[Path]:
 
 
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """The stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows.
+    """Return the stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows.
 
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.

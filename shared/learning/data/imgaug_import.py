@@ -23,7 +23,7 @@ _SCALAR_TYPES = {
 
 
 def import_imgaug() -> ModuleType:
-    """The module ``imgaug``, with ``imgaug.augmenters`` and ``imgaug.augmentables.segmaps`` loaded.
+    """Return the module ``imgaug``, with ``imgaug.augmenters`` and ``imgaug.augmentables.segmaps`` loaded.
 
     Raises:
         DropfedError: imgaug or the OpenCV beneath it cannot be imported; the message says what to install.

@@ -48,7 +48,7 @@ def read_labelled(root: Path, classes: Sequence[str], side: int) -> list[GradedI
 
 
 def labelled_units(root: Path) -> list[Unit]:
-    """Every photograph of a folder, by the bytes of its file, with its label, whichever that is.
+    """Return every photograph of a folder, by the bytes of its file, with its label, whichever that is.
 
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
@@ -61,7 +61,7 @@ def labelled_units(root: Path) -> list[Unit]:
 
 
 def read_retina(path: Path, side: int) -> NDArray[np.uint8]:
-    """One photograph: cropped to the square around the retina, scaled, each channel's contrast evened out.
+    """Return one photograph: cropped to the square around the retina, scaled, each channel's contrast evened out.
 
     Source: Jiang et al. 2025 (CLAHE, the bounding square of the retina).
 
@@ -78,7 +78,7 @@ def read_retina(path: Path, side: int) -> NDArray[np.uint8]:
 
 
 def retina_square(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The smallest square that holds all that is not dark, filled up with black where it leaves the image.
+    """Return the smallest square that holds all that is not dark, filled up with black where it leaves the image.
 
     Args:
         image: (H, W, 3).
@@ -104,7 +104,7 @@ _Listed = tuple[dict[str, Path], dict[str, str]]
 
 
 def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
-    """What a folder holds, unread; a sentence is added for all that is missing or wrong.
+    """Return what a folder holds, unread; a sentence is added for all that is missing or wrong.
 
     Args:
         classes: the labels that there may be; None: any.

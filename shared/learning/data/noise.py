@@ -11,7 +11,7 @@ from shared.learning.seeds import seed_for
 
 
 def with_noise(sample: Any, variance: float, seed: int) -> Any:
-    """A copy of a sample whose image has noise added.
+    """Return a copy of a sample whose image has noise added.
 
     Args:
         sample: with an ``image``: uint8 levels, which are taken as 0 to 1 and cut off there, or float32 values.

@@ -75,7 +75,7 @@ def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recordi
 
 
 def recording_units(root: Path) -> list[Unit]:
-    """Every recording of a folder, by the bytes of its file, with its label, whichever that is.
+    """Return every recording of a folder, by the bytes of its file, with its label, whichever that is.
 
     Raises:
         DataError: names every line that is wrong and every file that is missing.
@@ -88,7 +88,7 @@ def recording_units(root: Path) -> list[Unit]:
 
 
 def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[NDArray[Any]]]:
-    """The excerpts of one file, or of each file of a folder, by the file's stem.
+    """Return the excerpts of one file, or of each file of a folder, by the file's stem.
 
     Raises:
         DataError: names every file that is none, or unreadable.
@@ -106,7 +106,7 @@ def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[ND
 
 
 def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str]) -> list[tuple[int, Listed]]:
-    """The table's lines that are right, each with its number.
+    """Return the table's lines that are right, each with its number.
 
     Args:
         labels: those that there may be; None: any.

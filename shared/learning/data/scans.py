@@ -71,7 +71,7 @@ def read_scans(root: Path, severities: Sequence[str], referable_from: int, side:
 
 
 def scan_units(root: Path) -> list[Unit]:
-    """Every scan of a folder, by the bytes of its four pictures, with its severity, whichever that is.
+    """Return every scan of a folder, by the bytes of its four pictures, with its severity, whichever that is.
 
     Raises:
         DataError: names every line that is wrong and every file that is missing.
@@ -109,7 +109,7 @@ class _Listed:
 
 
 def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -> dict[int, _Listed]:
-    """The table's lines that are right, by their number; a sentence is added for each that is not.
+    """Return the table's lines that are right, by their number; a sentence is added for each that is not.
 
     Args:
         severities: those that there may be; None: any.
@@ -170,7 +170,7 @@ def _is_severity(text: str, severities: Sequence[str]) -> bool:
 
 
 def _severity(text: str, severities: Sequence[str]) -> int:
-    """The place of a severity, by its name or its number."""
+    """Return the place of a severity, by its name or its number."""
     names = [name.lower() for name in severities]
     return names.index(text) if text in names else int(text)
 

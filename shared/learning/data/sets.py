@@ -31,7 +31,7 @@ Members = Mapping[SetName, Mapping[str, int]]
 
 
 def sets_of(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[SetName, tuple[int, ...]]:
-    """The sets of a run.
+    """Return the sets of a run.
 
     Args:
         plan: what the run asks for.
@@ -66,7 +66,7 @@ def sets_of(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[SetName, tuple[i
 
 
 def members_of(sets: Mapping[SetName, Sequence[int]], blocks: Blocks) -> Members:
-    """The units of each set, as far as its blocks are whole now."""
+    """Return the units of each set, as far as its blocks are whole now."""
     return {
         name: {unit.id: number for number in numbers for unit in blocks.get(number, ())}
         for name, numbers in sets.items()
@@ -74,7 +74,7 @@ def members_of(sets: Mapping[SetName, Sequence[int]], blocks: Blocks) -> Members
 
 
 def images_in(numbers: Sequence[int], blocks: Blocks) -> int:
-    """How many images so many blocks hold."""
+    """Return how many images so many blocks hold."""
     return sum(len(blocks[number]) for number in numbers)
 
 
@@ -136,7 +136,7 @@ def _by_class(blocks: Blocks, seed: int) -> tuple[dict[str, list[int]], list[int
 
 
 def _drawn(numbers: Sequence[int], blocks: Blocks, images: int, seed: int) -> tuple[int, ...]:
-    """The fewest of these blocks, in the seed's order, that hold so many images.
+    """Return the fewest of these blocks, in the seed's order, that hold so many images.
 
     Raises:
         DataError: all of them hold fewer.

@@ -25,7 +25,7 @@ _SILENCE = 1e-9  # power that 16 bits do not tell from none; its logarithm has a
 
 
 def read_wave(path: Path) -> tuple[NDArray[np.float64], int]:
-    """One sound: (T,) in [-1, 1), and its samples a second.
+    """Return one sound: (T,) in [-1, 1), and its samples a second.
 
     Raises:
         DataError: it cannot be read, or has several channels, or not 16 bits.
@@ -51,7 +51,7 @@ def read_wave(path: Path) -> tuple[NDArray[np.float64], int]:
 def cut_spectrograms(
     sound: NDArray[np.float64], rate: int, *, segment_s: float, frame_s: float, highest_hz: float, side: int
 ) -> list[NDArray[np.uint8]]:
-    """The pictures of one recording's segments, one after the other; what is left over at its end is dropped.
+    """Return the pictures of one recording's segments, one after the other; what is left over at its end is dropped.
 
     A frame under a Hann window every half frame; the logarithm of its power; its mean over the recording taken off and
     divided by its deviation over the recording; from -4 to 4 on 8 bits. So a picture does not depend on how loud the
@@ -92,7 +92,7 @@ def _picture(levels: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
 def read_spectrograms(
     path: Path, *, segment_s: float, frame_s: float, highest_hz: float, side: int
 ) -> Sequence[NDArray[np.uint8]]:
-    """The pictures of one file; see ``cut_spectrograms``.
+    """Return the pictures of one file; see ``cut_spectrograms``.
 
     Raises:
         DataError: it cannot be read, is shorter than a segment, or its rate is too low.

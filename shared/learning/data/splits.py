@@ -48,14 +48,14 @@ class Folds(BaseModel):
         return self
 
     def split_of(self, fold: int) -> SplitName:
-        """What the blocks of one fold are for."""
+        """Return what the blocks of one fold are for."""
         if fold == self.outer:
             return "test"
         return "validation" if fold == (self.outer + self.inner + 1) % self.count else "train"
 
 
 def unit_of(sample_id: str) -> str:
-    """What ``split.csv`` calls a sample by: an image's own id, or that of the recording it is cut from."""
+    """Return what ``split.csv`` calls a sample by: an image's own id, or that of the recording it is cut from."""
     return sample_id.partition("/")[0]
 
 
@@ -141,7 +141,7 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
 
 
 def groups_by_pattern(ids: Sequence[str], pattern: str) -> dict[str, str]:
-    """The group of each unit, taken from its id.
+    """Return the group of each unit, taken from its id.
 
     Args:
         pattern: a regular expression of the hospital's own, searched for in each id; the group is its first

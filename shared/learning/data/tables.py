@@ -11,13 +11,13 @@ from shared.errors import DataError
 
 
 def path_within(root: Path, text: str) -> Path | None:
-    """The path that a table names, resolved; None if it does not lie within the folder."""
+    """Return the path that a table names, resolved; None if it does not lie within the folder."""
     path = (root / text).resolve()
     return path if text and path.is_relative_to(root.resolve()) else None
 
 
 def read_table(path: Path) -> tuple[Sequence[str], list[tuple[int, dict[str, Any]]]]:
-    """A table's columns, and each row's cells by column with the line on which the row ends.
+    """Return a table's columns, and each row's cells by column with the line on which the row ends.
 
     Raises:
         DataError: the file cannot be read.

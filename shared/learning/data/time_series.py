@@ -47,7 +47,7 @@ def cut_windows(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> list[NDArray[np.float32]]:
-    """The windows of one recording; what is left over at its end is dropped.
+    """Return the windows of one recording; what is left over at its end is dropped.
 
     Args:
         values: (T, C), T >= ``window``.
@@ -65,7 +65,7 @@ def cut_windows(
 
 
 def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDArray[np.float64]:
-    """The channels of one file: (T, C).
+    """Return the channels of one file: (T, C).
 
     Raises:
         DataError: it cannot be read, lacks a channel, holds something that is no number, or has another rate or a gap.
@@ -96,7 +96,7 @@ def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDA
 
 
 def _refs(path: Path, columns: Sequence[str]) -> list[int]:
-    """Where the columns are, by the header."""
+    """Return where the columns are, by the header."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = [name.strip() for name in next(csv.reader([file.readline(_HEADER_BYTES)]), [])]

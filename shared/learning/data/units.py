@@ -39,7 +39,7 @@ class Unit:
 
 
 def hashed(file: Path) -> str:
-    """The SHA-256 of a file (hex).
+    """Return the SHA-256 of a file (hex).
 
     Raises:
         DataError: it cannot be read.
@@ -52,7 +52,7 @@ def hashed(file: Path) -> str:
 
 
 def settled(found: Sequence[Unit], root: Path, pattern: str | None) -> tuple[Unit, ...]:
-    """The units of a folder with their groups and sets, each content once, sorted by id.
+    """Return the units of a folder with their groups and sets, each content once, sorted by id.
 
     Args:
         found: as the task lists them.
@@ -84,7 +84,7 @@ def _by_content(units: Iterable[Unit]) -> list[list[Unit]]:
 
 
 def _torn_groups(units: Iterable[Unit]) -> list[str]:
-    """What is wrong with groups that ``split.csv`` puts into two sets."""
+    """Return what is wrong with groups that ``split.csv`` puts into two sets."""
     sets: dict[str, set[str]] = defaultdict(set)
     for unit in units:
         if unit.group is not None and unit.split is not None:
@@ -97,7 +97,7 @@ def _torn_groups(units: Iterable[Unit]) -> list[str]:
 
 
 def _contradictions(units: Iterable[Unit]) -> list[str]:
-    """What is wrong with files that lie there twice."""
+    """Return what is wrong with files that lie there twice."""
     return [
         f"'{first.id}' and '{other.id}' are the same, byte by byte, and their {what} differ; remove one of them."
         for first, *others in _by_content(units)

@@ -28,13 +28,13 @@ REFERENCES = ("centralised", "single_site")
 
 
 def method_names() -> tuple[str, ...]:
-    """The names of all federated methods: those of their files."""
+    """Return the names of all federated methods: those of their files."""
     others = (_CONTRACT, _TERMS, *REFERENCES)
     return tuple(sorted(module.name for module in iter_modules(__path__) if module.name not in others))
 
 
 def open_method(name: str, options: Mapping[str, object]) -> Method:
-    """The method that a run configuration names, with the run's options.
+    """Return the method that a run configuration names, with the run's options.
 
     Raises:
         ConfigurationError: there is none of that name, and the known ones are listed; or names every option that is
@@ -44,7 +44,7 @@ def open_method(name: str, options: Mapping[str, object]) -> Method:
 
 
 def open_terms(name: str, options: Mapping[str, object]) -> Terms:
-    """The terms of that method, without PyTorch where it is one of this package.
+    """Return the terms of that method, without PyTorch where it is one of this package.
 
     Raises:
         ConfigurationError: as for ``open_method``.
@@ -58,7 +58,7 @@ def _opened(class_of: Callable[[str], type[TermsT]], name: str, options: Mapping
 
 
 def terms_class(name: str) -> type[Terms]:
-    """The class of a method's terms: of a method that somebody added, its own class.
+    """Return the class of a method's terms: of a method that somebody added, its own class.
 
     Raises:
         ConfigurationError: as for ``method_class``.
@@ -67,7 +67,7 @@ def terms_class(name: str) -> type[Terms]:
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method.
+    """Return the class of a method.
 
     Raises:
         ConfigurationError: there is none of that name, and the known ones are listed; or its file holds none.
@@ -89,7 +89,7 @@ def method_class(name: str) -> type[Method]:
 
 
 def file_of(name: str) -> Path:
-    """The file that a known method is written in."""
+    """Return the file that a known method is written in."""
     return next(path for folder in __path__ if (path := Path(folder, f"{name}.py")).is_file())
 
 
@@ -101,7 +101,7 @@ def files_behind(method: type[Method]) -> dict[str, Path]:
 
 
 def _loaded(name: str) -> Mapping[str, object]:
-    """All that a method's file defines.
+    """Return all that a method's file defines.
 
     Raises:
         ConfigurationError: it cannot be loaded.

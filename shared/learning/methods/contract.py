@@ -133,7 +133,7 @@ class Local:
         return torch.from_numpy(rounded(tensor.cpu().numpy(), self._numbers)).to(tensor.device)
 
     def batches(self, split: Literal["train", "validation"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """A split's inputs and targets in batches, as they are, on the network's device."""
+        """Yield a split's inputs and targets in batches, as they are, on the network's device."""
         if self._batches is None:
             raise ValueError("there are no images here")
         return self._batches(split)
@@ -177,11 +177,11 @@ class Part(Protocol):
         ...
 
     def before(self, group: str = MODEL) -> Array:
-        """What the sites had received, or the aggregator kept."""
+        """Return what the sites had received, or the aggregator kept."""
         ...
 
     def mean(self, group: str = MODEL) -> Array:
-        """What the accepted sites sent, combined by the run's rule: by default their weighted mean."""
+        """Return what the accepted sites sent, combined by the run's rule: by default their weighted mean."""
         ...
 
 
@@ -194,11 +194,11 @@ class Sent(Protocol):
         ...
 
     def before(self, group: str = MODEL) -> Array:
-        """What the site had received."""
+        """Return what the site had received."""
         ...
 
     def sent(self, group: str = MODEL) -> Array:
-        """What it sent."""
+        """Return what it sent."""
         ...
 
     def moved(self) -> Array:
@@ -238,7 +238,7 @@ class Method(terms.Terms):
         return ()
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """The tensors beside the model's."""
+        """Return the tensors beside the model's."""
         return Groups()
 
     # --- the site ------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Method(terms.Terms):
         return [list(network.parameters())] * epochs
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """The local objective of a round (1-based) of a run of so many rounds."""
+        """Return the local objective of a round (1-based) of a run of so many rounds."""
         objective = self._of_each_target(round_no, rounds)
         return WithDice(objective) if self.options.dice else objective
 
@@ -277,7 +277,7 @@ class Method(terms.Terms):
         return local.network(inputs), None
 
     def correction(self, local: Local) -> Tensors:
-        """What is added to the gradients of shared parameters before each step, by name."""
+        """Return what is added to the gradients of shared parameters before each step, by name."""
         return {}
 
     def finish(self, local: Local) -> None:
@@ -293,15 +293,15 @@ class Method(terms.Terms):
     # --- the aggregator ------------------------------------------------------------------------------------
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
-        """Each accepted site's weight in the aggregate, in [0, 1], summing to 1."""
+        """Return each accepted site's weight in the aggregate, in [0, 1], summing to 1."""
         return {site: 1 / len(accepted) for site in accepted}
 
     def implausible(self, sent: Sent) -> str | None:
-        """The group of what a site sent that cannot follow from the model that it sent, or None."""
+        """Return the group of what a site sent that cannot follow from the model that it sent, or None."""
         return None
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """A stretch of the next global model and of what goes with it, by group.
+        """Return a stretch of the next global model and of what goes with it, by group.
 
         It is asked for every tensor of the model that training moves. BatchNorm's statistics are always averaged.
         """

@@ -27,9 +27,9 @@ class DeepEnsembles(terms.DeepEnsembles, Over):
     name = "deep_ensembles"
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """The members."""
+        """Return the members."""
         return SideBySide([build(number) for number in range(self.options.members)])
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """The sum over members."""
+        """Return the sum over members."""
         return Ensemble(super().objective(round_no, rounds))

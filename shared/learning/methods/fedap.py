@@ -42,7 +42,7 @@ class FedAP(terms.FedAP, FedBN):
     name = "fedap"
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """A mean and a deviation for each channel; zeros before they were measured."""
+        """Return a mean and a deviation for each channel; zeros before they were measured."""
         vectors = {
             f"{path}/{what}": TensorShape(dtype="F32", shape=[norm.num_features])
             for path, norm in _norms(network).items()

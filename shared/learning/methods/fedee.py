@@ -31,7 +31,7 @@ class FedEE(terms.FedEE, Over):
     name = "fedee"
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """The base's network, and its exits.
+        """Return the base's network, and its exits.
 
         Raises:
             ConfigurationError: it has no encoder for exits to follow.
@@ -44,9 +44,9 @@ class FedEE(terms.FedEE, Over):
         return EarlyExits(network)
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:
-        """The exits, beside what the base keeps."""
+        """Return the exits, beside what the base keeps."""
         return (*super().personal(network), cast(EarlyExits, network).exits)
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """The sum over exits and head."""
+        """Return the sum over exits and head."""
         return Ensemble(super().objective(round_no, rounds))

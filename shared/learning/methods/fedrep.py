@@ -28,11 +28,11 @@ class FedRep(terms.FedRep, FedAvg):
     name = "fedrep"
 
     def stays(self, network: nn.Module) -> Iterable[nn.Module]:
-        """The head."""
+        """Return the head."""
         return cast(Network, network).heads
 
     def phases(self, network: nn.Module, epochs: int) -> list[list[nn.Parameter]]:
-        """The head first, then the body."""
+        """Return the head first, then the body."""
         head = [parameter for module in self.stays(network) for parameter in module.parameters()]
         body = [parameter for parameter in network.parameters() if all(parameter is not other for other in head)]
         return [head] * self.options.head_epochs + [body] * epochs

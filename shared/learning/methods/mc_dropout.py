@@ -43,7 +43,7 @@ class McDropout(terms.McDropout, Over):
     name = "mc_dropout"
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """The base's network, with dropout.
+        """Return the base's network, with dropout.
 
         Raises:
             ConfigurationError: it has none, and nowhere to put one.
@@ -59,5 +59,5 @@ class McDropout(terms.McDropout, Over):
         return DropoutPasses(network, self.options.passes)
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """The mean over passes; training has one."""
+        """Return the mean over passes; training has one."""
         return Passes(super().objective(round_no, rounds))

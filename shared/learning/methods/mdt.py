@@ -45,7 +45,7 @@ class Mdt(terms.Mdt, FedAvg):
     """Sums over all images of products of two features."""
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """The task's, with T(x) = 1 until ``ready``."""
+        """Return the task's, with T(x) = 1 until ``ready``."""
         return Tempered(super().network(build))
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:
@@ -53,7 +53,7 @@ class Mdt(terms.Mdt, FedAvg):
         return (cast(Tempered, network).temperature,)
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """The normal equations leave, their solution comes with the chosen model."""
+        """Return the normal equations leave, their solution comes with the chosen model."""
         size = cast(Tempered, network).temperature.coefficients.numel()
         vector, matrix = TensorShape(dtype="F32", shape=[size]), TensorShape(dtype="F32", shape=[size, size])
         return Groups(

@@ -38,7 +38,7 @@ class Moon(terms.Moon, FedAvg):
     networks_beside = 2
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """The site's own model of before stays."""
+        """Return the site's own model of before stays."""
         return Groups(at_site={PREVIOUS: sharing.shared})
 
     def begin(self, local: Local) -> None:
@@ -48,7 +48,7 @@ class Moon(terms.Moon, FedAvg):
             local.beside[PREVIOUS].load_state_dict(local.kept[PREVIOUS], strict=False)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The logits, and μ · ℓ."""
+        """Return the logits, and μ · ℓ."""
         network = cast(Network, local.network)
         (head,) = network.heads
         features = network.features(inputs)  # (B, D, ...)
@@ -70,7 +70,7 @@ class Moon(terms.Moon, FedAvg):
 
 
 def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
-    """The mean of ℓ over a batch, a scalar: log 2 where both are equally near.
+    """Return the mean of ℓ over a batch, a scalar: log 2 where both are equally near.
 
     Args:
         features: (B, D) z, with gradients.
@@ -90,5 +90,5 @@ def _averaged(features: Tensor) -> Tensor:
 
 
 def _at_rest(network: nn.Module) -> nn.Module:
-    """A copy in eval mode that no gradient moves."""
+    """Return a copy in eval mode that no gradient moves."""
     return deepcopy(network).eval().requires_grad_(False)

@@ -55,7 +55,7 @@ class Scaffold(terms.Scaffold, Method):
         local.sent[CONTROL] = {name: local.kept[CONTROL][name] - c_k[name] for name in c}
 
     def implausible(self, sent: Sent) -> str | None:
-        """Whether |d_k + c| exceeds |w − x| / η somewhere, beyond what rounding can do."""
+        """Return whether |d_k + c| exceeds |w − x| / η somewhere, beyond what rounding can do."""
         c, bound = sent.before(CONTROL), sent.moved() / sent.rate
         slack = ROUNDING * (1 + np.abs(c)) + OF_WIDEST * bound.max(initial=0)
         is_possible = np.abs(sent.sent(CONTROL) + c) <= (1 + ROUNDING) * bound + slack

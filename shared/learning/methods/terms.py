@@ -58,7 +58,7 @@ class Terms:
 
     @classmethod
     def chosen(cls, options: Mapping[str, object], class_of: Callable[[str], type[Terms]]) -> type[Self]:
-        """The class that a run's options, unchecked yet, ask for: this one.
+        """Return the class that a run's options, unchecked yet, ask for: this one.
 
         Args:
             class_of: gives the class of another method by its name.
@@ -66,7 +66,7 @@ class Terms:
         return cls
 
     def epochs(self, of_run: int) -> int:
-        """How many epochs a site trains in a round, as its table counts them, where a run asks for so many."""
+        """Return how many epochs a site trains in a round, as its table counts them, where a run asks for so many."""
         return of_run
 
 
@@ -150,7 +150,7 @@ class FedRep(Terms):
         """Epochs of the head in each round, before those of the body."""
 
     def epochs(self, of_run: int) -> int:
-        """Those of the head, and those of the body."""
+        """Return those of the head, and those of the body."""
         return cast(int, self.options.head_epochs) + of_run
 
 

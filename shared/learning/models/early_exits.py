@@ -67,5 +67,5 @@ class EarlyExits(nn.Module):
         return torch.stack([*members, self.network.head(features)], dim=1)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the head sees: (B, C, ...) -> (B, encoder.width)."""
+        """Return what the head sees: (B, C, ...) -> (B, encoder.width)."""
         return self.network.features(inputs)

@@ -85,7 +85,7 @@ class Encoder(nn.Module):
         return features
 
     def stages(self, inputs: Tensor) -> Iterator[Tensor]:
-        """What each of the layers before an exit yields, (B, c, ...), and last the features, (B, width)."""
+        """Yield what each of the layers before an exit yields, (B, c, ...), and last the features, (B, width)."""
         followed = {self.get_submodule(path) for path in self.exits}
         values = inputs
         for layer in _in_a_row(self):
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
 
 
 def over_positions(values: Tensor) -> Tensor:
-    """The mean over all positions: (B, c, ...) -> (B, c)."""
+    """Return the mean over all positions: (B, c, ...) -> (B, c)."""
     return values.mean(dim=tuple(range(2, values.ndim)))
 
 
@@ -107,7 +107,7 @@ def _in_a_row(layers: nn.Module) -> Iterator[nn.Module]:
 
 
 def build_encoder(name: str) -> Encoder:
-    """An encoder with random weights, which torch's global generator alone decides: seed it first.
+    """Return an encoder with random weights, which torch's global generator alone decides: seed it first.
 
     Convolutions start from He's normal distribution over the outgoing connections, as torchvision's do.
 
@@ -203,12 +203,12 @@ def _small(name: str) -> Encoder:
 
 
 def _digits(file_name: str) -> str:
-    """The part of its hash that a weight file is named by: ``resnet50-0676ba61.pth`` -> ``0676ba61``."""
+    """Return the part of its hash that a weight file is named by: ``resnet50-0676ba61.pth`` -> ``0676ba61``."""
     return file_name.removesuffix(".pth").rpartition("-")[2]
 
 
 def _without_classifier(file: BinaryIO) -> dict[str, Tensor]:
-    """The tensors of a weight file, read without running any code that it may hold."""
+    """Return the tensors of a weight file, read without running any code that it may hold."""
     state: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise TypeError("not a table of tensors")

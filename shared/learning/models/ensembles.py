@@ -37,7 +37,7 @@ class SideBySide(nn.Module):
         return torch.stack([member(inputs) for member in self.members], dim=1)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """The members' features, one after the other: (B, M · D, ...)."""
+        """Return the members' features, one after the other: (B, M · D, ...)."""
         return torch.cat([member.features(inputs) for member in self._networks], dim=1)
 
 
@@ -77,7 +77,7 @@ class DropoutPasses(nn.Module):
             self._drawing = None
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the heads see: (B, D, ...), in evaluation with nothing dropped."""
+        """Return what the heads see: (B, D, ...), in evaluation with nothing dropped."""
         return cast(Network, self.network).features(inputs)
 
     def _answer(self, inputs: Tensor, number: int) -> Tensor:
@@ -86,7 +86,7 @@ class DropoutPasses(nn.Module):
         return logits
 
     def _drop(self, dropout: nn.Dropout, given: object, values: Tensor) -> Tensor:
-        """What a dropout lets through in a pass, instead of ``values``: (B, ...)."""
+        """Return what a dropout lets through in a pass, instead of ``values``: (B, ...)."""
         if self._drawing is None:
             return values
         stays = torch.rand(values.shape[1:], generator=self._drawing) >= dropout.p
@@ -94,14 +94,14 @@ class DropoutPasses(nn.Module):
 
 
 def answers_of(network: nn.Module) -> int:
-    """How often a network answers one input: once, or with every member, or in every pass."""
+    """Return how often a network answers one input: once, or with every member, or in every pass."""
     if isinstance(network, SideBySide):
         return len(network.members)
     return network.passes if isinstance(network, DropoutPasses) else 1
 
 
 def drops_out(network: nn.Module) -> bool:
-    """Whether a network has a dropout that drops anything."""
+    """Return whether a network has a dropout that drops anything."""
     return any(isinstance(module, nn.Dropout) and module.p > 0 for module in network.modules())
 
 

@@ -37,7 +37,7 @@ class EncoderAndHead(nn.Module):
         return logits
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the head sees: (B, C, ...) -> (B, encoder.width)."""
+        """Return what the head sees: (B, C, ...) -> (B, encoder.width)."""
         features: Tensor = self.encoder(inputs)
         return features
 

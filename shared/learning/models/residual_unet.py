@@ -88,7 +88,7 @@ class ResidualUNet(nn.Module):
         return logits
 
     def features(self, images: Tensor) -> Tensor:
-        """What the last layer sees of each pixel: (B, widths[0], H, W)."""
+        """Return what the last layer sees of each pixel: (B, widths[0], H, W)."""
         height, width = images.shape[-2:]
         below, right = -height % self.multiple, -width % self.multiple
         features = functional.pad(images, (0, right, 0, below))  # H, W -> multiples of 2^(levels - 1)

@@ -18,7 +18,7 @@ _KERNEL = 5
 
 
 def build_signal_encoder(channels: int) -> Encoder:
-    """An encoder with random weights, which torch's global generator alone decides: (B, channels, T) -> (B, 64).
+    """Return an encoder with random weights, which torch's global generator alone decides: (B, channels, T) -> (B, 64).
 
     Three times convolution over five moments, BatchNorm, ReLU and max-pool by two.
     """

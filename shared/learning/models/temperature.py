@@ -61,7 +61,7 @@ class Tempered(nn.Module):
         return tempered
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What head and temperature see: (B, D, ...)."""
+        """Return what head and temperature see: (B, D, ...)."""
         return cast(Network, self.network).features(inputs)
 
 

@@ -17,7 +17,7 @@ from shared.errors import DropfedError
 
 
 def import_models() -> ModuleType:
-    """The module ``torchvision.models``.
+    """Return the module ``torchvision.models``.
 
     It takes some 12 MB of memory beside a torch that has trained already, and 90 MB beside one that has not, because
     it imports the parts of torch that the first optimizer would.

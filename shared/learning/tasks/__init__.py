@@ -30,7 +30,7 @@ TASK_NAMES = tuple(sorted(_CLASSES))
 
 
 def task_named(name: str) -> Task:
-    """The task that a configuration calls by this name.
+    """Return the task that a configuration calls by this name.
 
     Raises:
         ConfigurationError: there is no such task; the message lists those there are.
@@ -43,7 +43,7 @@ def task_named(name: str) -> Task:
 
 
 def terms_of(name: str) -> Terms[Any] | Task:
-    """What a run may say about that task, without torch where it is one of this package.
+    """Return what a run may say about that task, without torch where it is one of this package.
 
     Raises:
         ConfigurationError: as for ``task_named``.

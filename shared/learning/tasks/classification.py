@@ -61,7 +61,7 @@ class Classification(OneClassEach):
 def collate_levels(
     samples: Sequence[GradedImage], of_mean: Sequence[float], of_std: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """One batch: (B, 3, S, S) float32 and (B,) int64.
+    """Return one batch: (B, 3, S, S) float32 and (B,) int64.
 
     Args:
         of_mean, of_std: of each channel on the range 0 to 1, taken off and divided by.
@@ -94,7 +94,7 @@ class ClassScoring:
 
 
 def balancing(samples: Sequence[GradedImage]) -> dict[str, int]:
-    """How often each image is taken so that every class is seen about as often as the largest.
+    """Return how often each image is taken so that every class is seen about as often as the largest.
 
     Returns:
         By id, only where it is more than once: the largest class's size over the image's own, rounded.

@@ -80,7 +80,7 @@ class Dataset(Generic[SampleT]):
 
 
 def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
-    """A site's images in the sets of a run. A block that the run does not read all of is left out whole.
+    """Return a site's images in the sets of a run. A block that the run does not read all of is left out whole.
 
     Raises:
         DataError: a set stays empty.
@@ -111,7 +111,7 @@ def open_anew(
     secret: bytes,
     least: int = 1,
 ) -> Dataset[SampleT]:
-    """A folder's images in the sets of a run, at a site that has dealt none before.
+    """Return a folder's images in the sets of a run, at a site that has dealt none before.
 
     Args:
         seed: decides what the plan leaves open.
@@ -126,7 +126,7 @@ def open_anew(
 def members_anew(
     task: Task[Any, Any], root: Path, plan: SplitPlan, seed: int, *, secret: bytes, least: int = 1
 ) -> Members:
-    """What lies in a folder, in the sets of a run; arguments and errors as for ``open_anew``."""
+    """Return what lies in a folder, in the sets of a run; arguments and errors as for ``open_anew``."""
     units = settled(task.units(root), root, None)
     blocks = present(deal([], {task.name: units}, least, secret), task.name, units, least).blocks
     return members_of(sets_of(blocks, plan, seed), blocks)
@@ -154,7 +154,7 @@ class Scoring(Protocol[LookT]):
     """Looks at a model's answers batch by batch and scores them in the end. It keeps nothing itself."""
 
     def look(self, logits: Tensor, targets: Tensor) -> LookT:
-        """What the scores need of one batch, on the CPU; several threads may look at once.
+        """Return what the scores need of one batch, on the CPU; several threads may look at once.
 
         Args:
             logits: (B, K, ...), of an ensemble (B, M, K, ...), where the model is, without gradients.
@@ -162,7 +162,7 @@ class Scoring(Protocol[LookT]):
         """
 
     def scores(self, looks: Sequence[LookT]) -> dict[str, Score]:
-        """The scores over all batches, one or more; the names are the same whatever they hold."""
+        """Return the scores over all batches, one or more; the names are the same whatever they hold."""
 
 
 class Network(Protocol):
@@ -176,7 +176,7 @@ class Network(Protocol):
         """Each turns features into logits; a network that has one is ``head(features(inputs))``."""
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the heads see: (B, D, ...) for a batch."""
+        """Return what the heads see: (B, D, ...) for a batch."""
 
 
 class Task(Protocol[OptionsT, SampleT]):
@@ -213,21 +213,21 @@ class Task(Protocol[OptionsT, SampleT]):
         """Whether no method shares the network's heads, because their shape depends on a site's classes."""
 
     def options(self, raw: Mapping[str, object]) -> OptionsT:
-        """The task's options, checked.
+        """Return the task's options, checked.
 
         Raises:
             ConfigurationError: names every key that is unknown or wrong, and the remedy.
         """
 
     def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
-        """How images are varied: the task's own settings, changed by ``raw``.
+        """Return how images are varied: the task's own settings, changed by ``raw``.
 
         Raises:
             ConfigurationError: names every key that is unknown or wrong, and the remedy.
         """
 
     def build_model(self, options: OptionsT, classes: int, seed: int) -> torch.nn.Module:
-        """The untrained model on the CPU, a ``Network``; its weights depend on options, classes and seed alone.
+        """Return the untrained model on the CPU, a ``Network``; its weights depend on options, classes and seed alone.
 
         Outside its heads, no tensor's name or shape depends on ``classes``; nor in them, unless they are local.
         """
@@ -249,14 +249,14 @@ class Task(Protocol[OptionsT, SampleT]):
         """
 
     def units(self, root: Path) -> Sequence[Unit]:
-        """What a labelled folder holds, by the bytes of its files, whatever a run's options make of it.
+        """Return what a labelled folder holds, by the bytes of its files, whatever a run's options make of it.
 
         Raises:
             DataError: names every problem of its tables and of files that are missing.
         """
 
     def unlabelled_units(self, path: Path) -> Sequence[Unit]:
-        """The same of a folder of images without labels."""
+        """Return the same of a folder of images without labels."""
 
     def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[SampleT]:
         """Reads and checks every file of a site.
@@ -285,20 +285,20 @@ class Task(Protocol[OptionsT, SampleT]):
         """
 
     def vary(self, sample: SampleT, augmentation: Augmentation, seed: int) -> SampleT:
-        """An augmented copy of a sample, decided by the seed alone."""
+        """Return an augmented copy of a sample, decided by the seed alone."""
 
     def collate(self, samples: Sequence[SampleT]) -> tuple[Tensor, Tensor]:
         """One batch: (B, C, ...) float32 inputs and (B, ...) int64 targets, each a class or ``objectives.IGNORED``."""
 
     def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:
-        """The samples in order, in batches for evaluation; no batch is one sample if there are more."""
+        """Return the samples in order, in batches for evaluation; no batch is one sample if there are more."""
 
     def scoring(self, objective: Objective) -> Scoring:
-        """How answers are scored that are read by an objective."""
+        """Return how answers are scored that are read by an objective."""
 
 
 class SegmentationTask(Task[OptionsT, SampleT], Protocol[OptionsT, SampleT]):
     """A task that labels pixels."""
 
     def crop(self, sample: SampleT, crops: Crops, seed: int) -> SampleT:
-        """A part of a sample at full resolution, decided by the seed alone."""
+        """Return a part of a sample at full resolution, decided by the seed alone."""

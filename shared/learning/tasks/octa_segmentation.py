@@ -116,7 +116,7 @@ class OctaSegmentation(terms.OctaSegmentation):
         return images, masks
 
     def batches(self, samples: Sequence[SegmentedImage]) -> list[Sequence[SegmentedImage]]:
-        """One image at a time: sizes may differ, and each image's statistics count alike."""
+        """Return one image at a time: sizes may differ, and each image's statistics count alike."""
         return [[sample] for sample in samples]
 
     def scoring(self, objective: Objective) -> VesselScoring:
@@ -133,7 +133,7 @@ class VesselScoring:
         self._objective = objective
 
     def look(self, logits: Tensor, targets: Tensor) -> list[PixelScores]:
-        """Each image's scores."""
+        """Return each image's scores."""
         looks = []
         for image_logits, mask in zip(by_target(logits, targets), targets, strict=True):
             counts = mask != IGNORED  # (H, W)

@@ -38,7 +38,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
     head_is_local = False
 
     def excerpts(self, path: Path, options: OptionsT) -> Sequence[NDArray[Any]]:
-        """What is cut from one file, one or more.
+        """Return what is cut from one file, one or more.
 
         Raises:
             DataError: it cannot be read, or is too short.
@@ -46,7 +46,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
         raise NotImplementedError
 
     def sample(self, name: str, excerpt: NDArray[Any], label: int) -> ExcerptT:
-        """One excerpt as a sample."""
+        """Return one excerpt as a sample."""
         raise NotImplementedError
 
     def vary(self, sample: ExcerptT, augmentation: Augmentation, seed: int) -> ExcerptT:

@@ -378,7 +378,7 @@ TERMS: Mapping[str, type[Terms[Any]]] = {
 
 
 def _one_of(names: tuple[str, ...], name: str) -> str:
-    """The name that an option gives, for a validator.
+    """Return the name that an option gives, for a validator.
 
     Raises:
         ValueError: it is none of these.
@@ -389,7 +389,7 @@ def _one_of(names: tuple[str, ...], name: str) -> str:
 
 
 def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of an option's classes, for a validator.
+    """Return the names of an option's classes, for a validator.
 
     Raises:
         ValueError: one is there twice, or cannot be a name.
