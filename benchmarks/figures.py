@@ -32,7 +32,7 @@ _DAEMONS = ("aggregator", "site_client", "shared")
 _DECISIONS = (
     "aggregator/rounds.py",
     "aggregator/facts.py",
-    "aggregator/inbox.py",
+    "aggregator/look.py",
     "site_client/rounds.py",
     "site_client/facts.py",
     "shared/exchange/order.py",

@@ -27,8 +27,8 @@ from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
-from site_client.offer import newest_offer, read_ledger
-from site_client.rotation import shown_key, shown_key_by
+from site_client.offer import newest_offer
+from site_client.rotation import read_ledger, shown_key, shown_key_by
 from site_client.setup import KEY_FILE
 
 

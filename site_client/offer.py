@@ -26,7 +26,7 @@ from site_client.configuration import MADE_BY, SiteConfiguration, configuration_
 from site_client.division import DIVISION, budget_here, division_here
 from site_client.facts import ending_of
 from site_client.policy import judge
-from site_client.rotation import own_key
+from site_client.rotation import read_ledger
 
 if TYPE_CHECKING:
     from shared.learning.requirements import Requirements
@@ -65,11 +65,6 @@ def offer_folder(work: Path, run: str) -> Path:
         )
         raise ConfigurationError([f"{run}: no such run was offered to {work}; {told}"])
     return ref
-
-
-def read_ledger(work: Path) -> Mirror:
-    """Return what was exchanged, by a site whose signing key is here."""
-    return store.ledger(work, own_key(work).public)
 
 
 def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:

@@ -31,8 +31,8 @@ from site_client.configuration import (
     read_configuration,
     workers_of,
 )
-from site_client.offer import read_ledger
 from site_client.policy import judge
+from site_client.rotation import read_ledger
 
 OWN_TURN = "nobody: this site has the turn"
 TROUBLE = "an end of the trouble told below"

@@ -13,14 +13,14 @@ from pathlib import Path
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.handovers import followed, shown
-from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
-from site_client import store
 from site_client.configuration import identity, read_configuration
 from site_client.setup import KEY_FILE
 
@@ -99,6 +99,18 @@ def _ourselves(work: Path) -> Peer:
     return followed(Peer(us.federation, us.site, us.site, ""), work / "mirror")
 
 
+def read_ledger(work: Path) -> Mirror:
+    """Return what was exchanged, as the work directory remembers it, at a site whose signing key is here.
+
+    Raises:
+        ConfigurationError: as for ``identity``.
+        ActionRequiredError: as for ``own_key``; or what lies here is not as it was left.
+    """
+    us = identity(work)
+    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
+    return Mirror(work, me=us.site, public_key=own_key(work).public, peer=peer)
+
+
 def require_rotatable(work: Path) -> Head:
     """Demand that there is a key here that can hand over; return the last message that it signed.
 
@@ -106,7 +118,7 @@ def require_rotatable(work: Path) -> Head:
         ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.
         ActionRequiredError: the present key is not there, or is not the one to hand over.
     """
-    ledger = store.ledger(work, own_key(work).public)
+    ledger = read_ledger(work)
     ledger.require_newest_key()
     if not (ledger.root / FEDERATION).exists() or ledger.own_head.seq == 0:
         raise ConfigurationError(

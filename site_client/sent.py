@@ -32,7 +32,7 @@ from shared.folder.lock import require_work
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import MADE_BY, read_configuration
-from site_client.offer import read_ledger
+from site_client.rotation import read_ledger
 
 State = dict[str, Any]
 _KINDS: dict[str, str] = {

@@ -29,17 +29,15 @@ from typing import Literal, get_args
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange
 from shared.exchange.records.answers import Abort, Consent
 from shared.exchange.records.run import RunConfiguration, round_name
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
-from shared.exchange.trust import Peer
 from shared.folder.durable import sync_folder, write_file
 from shared.plurals import pluralize
-from site_client.configuration import identity
 
 logger = logging.getLogger(__name__)
 
@@ -110,17 +108,6 @@ def accept_restored(work: Path) -> None:
     """Have a site that lost its disk join private runs again."""
     (work / RESTORED).unlink(missing_ok=True)
     sync_folder(work)
-
-
-def ledger(work: Path, public_key: str) -> Mirror:
-    """Return what was exchanged, as the work directory remembers it.
-
-    Args:
-        public_key: of our signing key.
-    """
-    us = identity(work)
-    peer = Peer(us.federation, us.site, AGGREGATOR, us.aggregator_key)
-    return Mirror(work, me=us.site, public_key=public_key, peer=peer)
 
 
 def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:

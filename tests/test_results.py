@@ -63,4 +63,4 @@ def test_an_answer_that_came_late_has_been_paid_for_too(
     store.aggregate_path(0).parent.mkdir(parents=True)
     played.model(0.5).rename(store.aggregate_path(0))
     store.ask(1, ("north",), ("north",))  # and no verdict knows of the answer
-    assert choose_final(store, {"north": played.aggregator}, run, "dice_mean", "").epsilon == told
+    assert choose_final(store, {"north": played.aggregator.ledger}, run, "dice_mean", "").epsilon == told

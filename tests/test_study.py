@@ -363,9 +363,9 @@ def test_a_changed_file_of_a_method_makes_new_cells_of_those_that_use_it(data, m
     settings = {"arms": arms, "run": STUDY["run"] | {"tolerance": None}}
     before = cells_of(written(data, **settings))
     assert [sorted(cell.configuration.methods) for cell in before] == [
-        ["mean"],
-        ["fedavg"],
-        ["fedavg", "fedee", "fedprox"],
+        ["mean", "terms"],
+        ["fedavg", "terms"],
+        ["fedavg", "fedee", "fedprox", "terms"],
     ]
     changed = tmp_path / "fedavg.py"
     changed.write_bytes(methods.file_of("fedavg").read_bytes() + b"# changed\n")

@@ -17,7 +17,7 @@ from site_client.commitment import divide_anew
 from site_client.configuration import MADE_BY
 from site_client.division import BUDGET, DIVISION
 from site_client.machine import if_another_daemon
-from site_client.offer import read_ledger
+from site_client.rotation import read_ledger
 
 
 @click.command(help=__doc__)

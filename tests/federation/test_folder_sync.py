@@ -282,7 +282,7 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
         run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
     )
     store.ask(1, ("north",), ("north",))
-    run.folder_sync.channel._folder = Restless(run.drop)
+    run.folder_sync.channel.inbox._folder = Restless(run.drop)
     run.sign_and_publish("update", 1, run.from_site(1, trains=True))
     run.folder_sync.attend(MessageRef("update", RUN, 1))
     store.request_stop()
@@ -292,7 +292,7 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
         work_after_a_while(run)
     assert "nor held against anybody" in (run.folder_sync._home / "trouble.txt").read_text()
     assert daemon._has_looked_since_stop()
-    run.folder_sync.channel._folder = LocalFolder(run.drop)
+    run.folder_sync.channel.inbox._folder = LocalFolder(run.drop)
     assert work_after_a_while(run)
     assert run.aggregator.ledger.message(MessageRef("update", RUN, 1)) is not None
 

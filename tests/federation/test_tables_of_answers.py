@@ -14,6 +14,7 @@ from shared.exchange.tables import MetricsRow, write_metrics
 from shared.learning.choice import received_rows
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played, daemon_of
+from tests.staged import HeldOut
 
 ROW = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})
 
@@ -42,7 +43,9 @@ def test_an_answer_with_a_table_of_something_else_is_omitted_with_the_reason(
     store.ask(1, ("north",), ("north",))
     run.send("round", 1, run.to_site(1), "consent")
     run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: write_metrics([row])}, "round")
-    scored = daemon_of(run, store)._check("north", 1)
+    daemon = daemon_of(run, store)
+    daemon._heldout = HeldOut()  # which is not asked
+    scored = daemon._check("north", 1)
     assert reason in scored.reason
     assert (scored.score, scored.theta, scored.epsilon) == (None, None, None)
 

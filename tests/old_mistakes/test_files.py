@@ -175,7 +175,7 @@ def test_upload_results_ignored(faulty: FaultyServer, tmp_path: Path, faults: li
     aggregator.outbox.publish()
     assert not aggregator.outbox.has_unpublished
     for name in (*round_files(1), MANIFEST):
-        assert faulty.files[f"{ref.ledger.path}/{name}"] == aggregator.ledger.path(ref, name).read_bytes()
+        assert faulty.files[f"{ref.path}/{name}"] == aggregator.ledger.path(ref, name).read_bytes()
 
 
 def test_configuration_sent_before_the_model(faulty: FaultyServer, tmp_path: Path) -> None:
