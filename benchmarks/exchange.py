@@ -181,13 +181,16 @@ def markdown(figures: Mapping[str, object]) -> str:
 
 
 def _peers(figures: Mapping[str, object]) -> list[str]:
+    if not figures["peers"]:
+        return ["", "No peer was measured beside it (`benchmarks/peers`)."]
     lines = ["", "The same exchange through a deployed peer (`benchmarks/peers`), seconds:", ""]
     lines += ["| peer | MB | seconds | quicker than it |", "|---|---:|---:|---|"]
     servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
     for found in figures["peers"]:  # type: ignore[attr-defined]
         size = str(found["megabytes"])
         if "failed" in found:
-            lines.append(f"| {found['peer']} | {size} | could not: {found['failed'][-1]} | |")
+            why = (found["failed"] or ["it said nothing"])[-1]
+            lines.append(f"| {found['peer']} | {size} | could not: {why} | |")
             continue
         quicker = [name for name, sizes in servers.items() if _median(sizes[size], "dropfed_s") < _median(found)]
         name = f"{found['peer']} {found['version']}"
