@@ -169,6 +169,7 @@ def page() -> str:
             "`make figures` measures all of them at one commit. `.venv/bin/python -m benchmarks.figures --mark` writes",
             "this page. A figure is current as long as none of the files that decide it has changed since its commit;",
             "`benchmarks/figures.py` lists them. An older one may still be right: nobody has measured it again.",
+            "`earlier/` has records that a newer one does not replace as a whole.",
             "",
             "| figure | command, `python -m …` | measured | now |",
             "|---|---|---|---|",
