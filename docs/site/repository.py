@@ -15,7 +15,7 @@ SHOWN = (
     "*.md",
     "CITATION.cff",
     "LICENSE",
-    "benchmarks/results/*",
+    "benchmarks/results/**/*.*",
     "configs/**/*.yaml",
     "deploy/*/README.md",
     "docs/*.md",
