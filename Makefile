@@ -12,7 +12,7 @@ PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
 
-.PHONY: help demo test study-smoke soak fuzz figures model-check lint servers coverage bundle docs site setup lock clean
+.PHONY: help demo test test-quick study-smoke soak fuzz figures model-check lint servers coverage bundle docs site setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -23,6 +23,9 @@ demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS=
 
 test: $(READY)      ## all tests, on all cores
 	@$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder
+
+test-quick: $(READY)      ## the tests of parsers, folders, exchange and audit: neither training nor whole federations
+	@$(PYTEST) -n auto --dist loadfile $(addprefix tests/,doors exchange folder audit fuzz old_mistakes)
 
 study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some
 	@$(BIN)/python -m tests.study_smoke $(STUDIES)
