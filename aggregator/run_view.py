@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,13 +237,9 @@ def open_run_files(work: Path, store: RunStore, own_key: EncryptionKey | None = 
     Raises:
         DropfedError: what is kept of the run is damaged.
     """
-    run, ledgers = store.configuration(), {}
-    for site in run.sites:
-        home = work / "sites" / site
-        ledger = open_ledger(home, encryption_key=own_key)
-        if ledger is not None:
-            ledgers[site] = ledger
-    return Reading(work, store, run, ledgers)
+    run = store.configuration()
+    opened = {site: open_ledger(work / "sites" / site, encryption_key=own_key) for site in run.sites}
+    return Reading(work, store, run, {site: ledger for site, ledger in opened.items() if ledger is not None})
 
 
 def view_run(work: Path, store: RunStore) -> RunView:
@@ -323,23 +319,24 @@ def _part(
     verdict: Verdict | None,
     rows: tuple[Row | None, Row | None],
 ) -> Part:
+    told: dict[str, Any] = {}
+    if verdict is not None:
+        numbers = {name: float(text) for name in _NUMBERS if (text := getattr(verdict, name)) is not None}
+        told = {"status": verdict.status, "reason": verdict.reason, **numbers}
     if ledger is None:
-        return Part(*rows)
-    to_site, from_site, told = refs
+        return Part(*rows, **told)
+    to_site, from_site, settling = refs
     asked, answered, settled = (message.manifest.created if (message := ledger.message(ref)) else None for ref in refs)
     began, ended = _since_1970(asked), _since_1970(settled)
-    part = Part(
+    return Part(
         *rows,
-        bytes=Bytes(down=_size(ledger, to_site, told), up=_size(ledger, from_site)),
+        **told,
+        bytes=Bytes(down=_size(ledger, to_site, settling), up=_size(ledger, from_site)),
         asked=asked,
         answered=answered,
         settled=settled,
         seconds=int(ended - began) if began and ended else None,
     )
-    if verdict is None:
-        return part
-    said: dict[str, Any] = {name: float(text) for name in _NUMBERS if (text := getattr(verdict, name)) is not None}
-    return replace(part, status=verdict.status, reason=verdict.reason, **said)
 
 
 def _row(row: MetricsRow | None) -> Row | None:

@@ -35,12 +35,12 @@ class Consents:
         waits_for_people: whether an offer waits for a person's yes or no.
     """
 
-    def __init__(self, work: Path, configuration: SiteConfiguration, ledger: Mirror, own: RoundWork) -> None:
+    def __init__(self, work: Path, configuration: SiteConfiguration, ledger: Mirror, round_work: RoundWork) -> None:
         self.waits_for_people = False
         self._work = work
         self._configuration = configuration
         self._ledger = ledger
-        self._own = own
+        self._round_work = round_work
 
     def answer(self, run: str) -> bool:
         configuration, _ = store.offer(self._ledger, run)
@@ -60,7 +60,7 @@ class Consents:
         if not agrees:
             logger.warning("run %s: declined by the `policy` section of site.yaml: %s", run, reason)
         if agrees:
-            trainer = self._own.trainer(run)
+            trainer = self._round_work.trainer(run)
             try:
                 required = trainer.check_offer()
                 if configuration.encrypt != "none":
@@ -70,10 +70,10 @@ class Consents:
             except (ConfigurationError, RejectedError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
-                self._own.remember(run, dataset)
+                self._round_work.remember(run, dataset)
                 images = split_counts(dataset, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
-        self._own.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
+        self._round_work.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
         return True
 
@@ -93,6 +93,6 @@ class Consents:
     def withdraw(self, run: str) -> None:
         decided = store.decision(self._work, run)
         withdrawal = Withdrawal(run=run, reason=sentence(decided.reason) if decided else "")
-        self._own.sign(MessageRef("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
+        self._round_work.sign(MessageRef("withdrawal", run), {names.WITHDRAWAL: canonical(withdrawal.model_dump())})
         release(self._work, self._ledger, run)
         logger.warning("run %s: withdrawn; what was signed before still stands", run)

@@ -100,8 +100,8 @@ class Daemon:
         self._ledger, self._outbox = channel.ledger, channel.outbox
         self._arrivals = Arrivals(self._folder, channel, lambda ref: self._heartbeat.beat("receiving", channel, ref))
         self._enrolment = Enrolment(work, configuration, self._folder, channel, self._arrivals)
-        self._own = RoundWork(work, configuration, channel, self._heartbeat, stop)
-        self._consents = Consents(work, configuration, channel.ledger, self._own)
+        self._round_work = RoundWork(work, configuration, channel, self._heartbeat, stop)
+        self._consents = Consents(work, configuration, channel.ledger, self._round_work)
         self._trouble = Trouble(logger, configuration.site, "goes on.")
 
     def run(self, *, once: bool = False) -> None:
@@ -157,7 +157,7 @@ class Daemon:
             Stopped: it is not.
         """
         last = self._ledger.last_from_peer()
-        self._own.go_on_or_stop(last.ref.run if last and direction == "down" else None)
+        self._round_work.go_on_or_stop(last.ref.run if last and direction == "down" else None)
 
     def _rest(self) -> Phase:
         """Return why there is nothing to do now."""
@@ -188,7 +188,7 @@ class Daemon:
 
     def images(self, run: str) -> Dataset:
         """Return the hospital's images in the sets of a run that it agreed to."""
-        return self._own.images(run)
+        return self._round_work.images(run)
 
     # --- facts ---------------------------------------------------------------------------------------------
 
@@ -198,10 +198,10 @@ class Daemon:
             card_published=self._enrolment.has_published,
             enrolled=self._enrolment.is_accepted,
             paused=store.is_paused(self._work),
-            may_train=not self._own.seconds_until_training(),
+            may_train=not self._round_work.seconds_until_training(),
             unpublished=self._outbox.has_unpublished,
-            wants_to_leave=self._own.wants_to_leave,
-            unkept=self._own.unkept_final(),
+            wants_to_leave=self._round_work.wants_to_leave,
+            unkept=self._round_work.unkept_final(),
             looked=before is Turn.LOOKED,
         )
 
@@ -236,7 +236,7 @@ class Daemon:
                 raise trouble from None
             self._trouble.begins(trouble)
             self._heartbeat.note_trouble(trouble)
-            self._own.forget()  # what is mended meanwhile is read at the next try
+            self._round_work.forget()  # what is mended meanwhile is read at the next try
             return Turn.IDLE
         if turn is Turn.ACTED:
             self._trouble.ends()
@@ -263,9 +263,9 @@ class Daemon:
             case rounds.Withdraw(run):
                 self._consents.withdraw(run)
             case rounds.AnswerRound(run, round_no):
-                self._own.answer_or_leave(MessageRef("round", run, round_no))
+                self._round_work.answer_or_leave(MessageRef("round", run, round_no))
             case rounds.KeepFinal(run):
-                self._own.keep_final(run)
+                self._round_work.keep_final(run)
             case rounds.Wait():
                 return Turn.IDLE
         return Turn.ACTED
@@ -297,7 +297,7 @@ class Daemon:
         if ended == "aborted":
             release(self._work, self._ledger, run)
             logger.warning("run %s was aborted: %s", run, store.why_aborted(self._ledger, run))
-        elif ended == "finished" and self._own.wants_to_leave(run):
+        elif ended == "finished" and self._round_work.wants_to_leave(run):
             logger.warning(
                 "run %s was over before the aggregator read that this site withdraws: it has finished the run", run
             )
