@@ -7,19 +7,23 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
+from shared.errors import ConfigurationError
 from shared.exchange.names import Name
-from shared.exchange.records.values import Record
+from shared.exchange.records.run import DistributionName, Plugin, RunConfiguration
+from shared.exchange.records.values import Digest, Record
 from shared.folder.address import checked_address, folder_here, shown
 from shared.folder.contract import Folder
 from shared.folder.copies import Copies
 from shared.folder.local import LocalFolder
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
+from shared.learning.plugins import permit, required_by
 from shared.logs import LogForm
 from shared.settings import Address, kept_password, read_settings
 
 FILE = "aggregator.yaml"
 MADE_BY = "`dropfed-aggregator init`"
+PLUGINS_ALLOWED_IN = f"{FILE}, plugins,"
 
 
 class SiteAccess(Record):
@@ -50,6 +54,9 @@ class AggregatorConfiguration(Record):
     federation: Name
     sites: Annotated[dict[Name, SiteAccess], Field(min_length=1)]
     heldout: dict[Name, str] = {}
+    plugins: Annotated[
+        dict[DistributionName, Digest], Field(max_length=100, description="wheels of others that may run here")
+    ] = {}
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for scoring")] = 1
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
     log: LogForm = "text"
@@ -73,6 +80,21 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
         ConfigurationError: it is missing, or every problem in it.
     """
     return read_settings(work / FILE, AggregatorConfiguration, f"run {MADE_BY}")
+
+
+def permit_plugins(configuration: AggregatorConfiguration, run: RunConfiguration) -> list[Plugin]:
+    """Let this process import the plug-ins that a run needs, if this machine's people allow them; return them.
+
+    Raises:
+        ConfigurationError: they do not, or other files are installed.
+    """
+    needed = required_by(run.task, run.method, run.task_options.get("encoder"))
+    if run.plugins and run.plugins != needed:
+        raise ConfigurationError(
+            ["plugins: are others than those that are installed here; leave the key out, and `launch` fills it in"]
+        )
+    permit(needed, configuration.plugins, PLUGINS_ALLOWED_IN)
+    return needed
 
 
 def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:

@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict
 from torch import nn
 
-from aggregator.configuration import FILE, MADE_BY, AggregatorConfiguration, open_folder, read_configuration
+from aggregator.configuration import (
+    FILE,
+    MADE_BY,
+    AggregatorConfiguration,
+    open_folder,
+    permit_plugins,
+    read_configuration,
+)
 from aggregator.facts import is_owed_end
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
@@ -39,12 +46,13 @@ from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.plugins import required_by
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.targets import classes_text, target_counts
-from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks import task_named, task_names
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.tolerance import HeldOutSet, score_name
@@ -102,6 +110,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
         problems += _problems_besides(run_yaml, configuration, work)
     if configuration is None or run is None:
         raise ConfigurationError(problems)
+    _found(problems, partial(permit_plugins, configuration, run), f"{run_yaml}: ")
     problems += run_problems(run, configuration, work, str(run_yaml))
     problems += _open_runs(work, run, run_yaml)
     problems += _site_problems(work, run, configuration)
@@ -169,7 +178,7 @@ def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, 
     """
     problems = _setting_problems(run, configuration, work, where)
     _found(problems, lambda: check_together(run), f"{where}: ")
-    if run.task in TASK_NAMES and run.task not in configuration.heldout and run.tolerance is not None:
+    if run.task in task_names() and run.task not in configuration.heldout and run.tolerance is not None:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
             "DIR holding labelled images, laid out like a site's, for the tolerance check"
@@ -441,4 +450,8 @@ def _in_full(run: RunConfiguration) -> RunConfiguration:
     }
     usual = None if run.tolerance is None else task.tolerance_scores[0]
     said = {name: options.model_dump(mode="json") for name, options in in_full.items()}
-    return run.model_copy(update={"tolerance_score": run.tolerance_score or usual, **said})
+    of_plugins = {
+        "plugins": required_by(run.task, run.method, run.task_options.get("encoder")),
+        "scores": dict(task.scores),
+    }
+    return run.model_copy(update={"tolerance_score": run.tolerance_score or usual, **said, **of_plugins})

@@ -6,7 +6,7 @@ Each finding is one line. ``note``: it works, only slower. ``warning``: it works
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,8 @@ from shared.folder.lock import require_private
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
-from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.plugins import described, disagreements, distributions, permit, provided_by
+from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
 from shared.sizes import size_text
 
@@ -82,6 +83,28 @@ def look_at_rights(work: Path) -> Iterator[Finding]:
     """
     require_private(work)
     yield Finding("ok", f"rights: nobody but its owner enters {work}")
+
+
+def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]:
+    """See which plug-ins are installed and which are allowed, and let this process import those that are both.
+
+    Args:
+        allowed: SHA-256 by name, as this machine's people have written them down.
+        where: the file and key in which they did.
+    """
+    here = distributions()
+    for name, distribution in here.items():
+        plugin = described(distribution)
+        told = f"plug-in {name} {plugin.version}, {plugin.sha256}"
+        if name not in allowed:
+            yield Finding("note", f"{told}: is installed and not allowed; {where} says which are")
+        elif problems := disagreements([plugin], allowed, where):
+            yield from (Finding("problem", problem) for problem in problems)
+        else:
+            permit([plugin], allowed, where)
+            yield Finding("ok", f"{told}: allowed; provides {', '.join(provided_by(distribution))}")
+    for name in sorted(allowed.keys() - here.keys()):
+        yield Finding("warning", f"plug-in {name}: {where} allows it, and it is not installed; install its wheel")
 
 
 def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Finding]:
@@ -244,8 +267,8 @@ def task_of(setting: str, task_name: str) -> Task:
     Raises:
         ConfigurationError: there is none.
     """
-    if task_name not in TASK_NAMES:
-        raise ConfigurationError([f"{setting}: there is no task {task_name}; the tasks are {', '.join(TASK_NAMES)}"])
+    if task_name not in task_names():
+        raise ConfigurationError([f"{setting}: there is no task {task_name}; the tasks are {', '.join(task_names())}"])
     return task_named(task_name)
 
 

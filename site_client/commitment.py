@@ -7,6 +7,7 @@ what it did not take is given back, where that is safe.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,14 +26,14 @@ from shared.learning.privacy import Spent, epsilon, mechanism
 from shared.learning.private_gradients import Secret
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.seeds import split_seed
-from shared.learning.tasks.contract import Dataset
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
+from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
 from site_client.folders import Found, all_units, find, units_in
 from site_client.policy import excesses
-from site_client.train import Trainer
+from site_client.train import requirements_of
 
 logger = logging.getLogger(__name__)
 
@@ -87,27 +88,35 @@ def settle(
     return Settled(before, blocks, found, sets, _rows(required.most_rows))
 
 
-def commit(work: Path, ledger: Mirror, site: SiteConfiguration, trainer: Trainer, required: Requirements) -> Dataset:
+def commit(
+    work: Path,
+    ledger: Mirror,
+    site: SiteConfiguration,
+    run: RunConfiguration,
+    required: Requirements,
+    *,
+    count: Callable[[Members], Counts],
+) -> Counts:
     """Settle which images a run uses, and reserve what it may take of them. Done twice, it comes to the same.
 
-    Returns:
-        The images, in the run's sets.
+    Args:
+        count: reads the images of these units, in the run's sets.
 
     Raises:
         ConfigurationError: the run asks for more than this hospital allows.
         DataError: its images cannot be read, or do not make the run's sets.
         ActionRequiredError: what it kept of earlier runs is missing or old, or this run may have been answered before.
     """
-    policy, run = site.policy, trainer.run
+    policy = site.policy
     _release_all_others(work, ledger, run.run)
     _require_unanswered(work, kept(work, agreed_runs(ledger)).budget, run)
     settled = settle(work, ledger, site, run, required)
     before, sets = settled.before, settled.sets
     settled.require_allowed(run.run, policy)  # what can be known without reading an image is asked first
-    dataset = trainer.open_dataset(settled.found.members(sets))
-    if problems := excesses(policy, required, max(dataset.repeats.values(), default=1)):
+    images = count(settled.found.members(sets))
+    if problems := excesses(policy, required, images.repeats):
         raise ConfigurationError(problems)
-    spending = _spending(run, required, len(dataset.train))
+    spending = _spending(run, required, images.train)
     if spending is not None:
         _require_privacy(before.budget, run.run, spending, policy)
         # The secret of a run's noise is made here and nowhere else. If it is lost, no round is answered any more: other
@@ -118,7 +127,7 @@ def commit(work: Path, ledger: Mirror, site: SiteConfiguration, trainer: Trainer
     keep(work, Kept(division, before.budget.with_run(run.run, agreed)))
     for sentence in settled.found.told():
         logger.info("run %s: %s", run.run, sentence)
-    return dataset
+    return images
 
 
 def committed(work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration) -> Members:
@@ -171,7 +180,7 @@ def agreed_runs(ledger: Mirror) -> list[str]:
     return [run for run in runs if (consent := store.consent(ledger, run)) is not None and consent.agrees]
 
 
-def divide_anew(work: Path, ledger: Mirror) -> None:
+def divide_anew(work: Path, ledger: Mirror, site: SiteConfiguration) -> None:
     """Begin a new division, as a person wants it. A run of which no budget is left counts with all it may have taken.
 
     Raises:
@@ -179,13 +188,13 @@ def divide_anew(work: Path, ledger: Mirror) -> None:
     """
     budget = budget_here(work)
     known = budget.runs if budget is not None else {}
-    renew(work, {**known, **{run: _worst_case(ledger, run) for run in agreed_runs(ledger) if run not in known}})
+    renew(work, {**known, **{run: _worst_case(ledger, site, run) for run in agreed_runs(ledger) if run not in known}})
     store.accept_restored(work)
 
 
-def _worst_case(ledger: Mirror, run: str) -> Agreed:
+def _worst_case(ledger: Mirror, site: SiteConfiguration, run: str) -> Agreed:
     configuration, _ = store.offer(ledger, run)
-    consent, required = store.consent(ledger, run), requirements(configuration)
+    consent, required = store.consent(ledger, run), requirements_of(site, configuration)
     spending = _spending(configuration, required, consent.training_images) if consent is not None else None
     return Agreed(sets=None, rows=_rows(required.most_rows), private=spending)
 
@@ -296,8 +305,9 @@ def _open_besides(budget: Budget, run: str) -> list[str]:
 def _without_rest(work: Path, ledger: Mirror, budget: Budget, run: str) -> Budget:
     """Return the budget in which a run that is over has what its answers took.
 
-    An answer that is signed counts as sent. A private run gives nothing back if the secret of its noise is gone: then a
-    disk was lost since this site agreed, and with it, perhaps, an answer that had left in part.
+    An answer that is signed counts as sent. A run with plug-ins gives no rows back: only they tell what a round took,
+    and they may be gone. A private run gives nothing back if the secret of its noise is gone: then a disk was lost
+    since this site agreed, and with it, perhaps, an answer that had left in part.
     """
     agreed = budget.runs.get(run)
     if agreed is None or agreed.is_over or (agreed.private and not store.noise_path(work, run).exists()):
@@ -312,5 +322,5 @@ def _without_rest(work: Path, ledger: Mirror, budget: Budget, run: str) -> Budge
     if spending is not None:
         steps = spending.steps // configuration.rounds * trained  # each round takes as many
         spending = spending.model_copy(update={"steps": steps})
-    rows = _rows(requirements(configuration).rows(trained, validated))
+    rows = agreed.rows if configuration.plugins else _rows(requirements(configuration).rows(trained, validated))
     return budget.with_run(run, Agreed(sets=agreed.sets, rows=rows, private=spending, is_over=True))

@@ -16,7 +16,8 @@ from shared.exchange.forms import text_like
 from shared.exchange.names import FEDERATION, SITE_CARD, Name
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.messages import Federation
-from shared.exchange.records.values import PublicKey, Record
+from shared.exchange.records.run import DistributionName
+from shared.exchange.records.values import Digest, PublicKey, Record
 from shared.exchange.signing import open_signed
 from shared.exchange.trust import open_federation
 from shared.folder.address import folder_here
@@ -67,6 +68,10 @@ class Policy(Record):
     consent: Literal["ask", "auto"] = "ask"
     tasks: list[Name] = list(TASK_NAMES)
     methods: list[Name] = Field(default_factory=lambda: list(method_names()))
+    plugins: Annotated[
+        dict[DistributionName, Digest], Field(max_length=100, description="wheels of others that may run here")
+    ] = {}
+    plugin_minutes: Annotated[float, Field(gt=0, description="that one piece of a plug-in's work may take")] = 720.0
     max_rounds: Annotated[int, Field(ge=1, description="of a run")] = 1000
     max_epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 5
     max_views: Annotated[int, Field(ge=1, description="how often a run may show the model one image")] = 5000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from shared.errors import (
@@ -14,6 +15,7 @@ from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Withdrawal
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
 from shared.exchange.signing import canonical
 from shared.exchange.weights import check_tensors
@@ -23,7 +25,7 @@ from site_client.configuration import SiteConfiguration
 from site_client.disclosure import split_counts
 from site_client.policy import judge
 from site_client.round_work import RoundWork
-from site_client.train import Trainer
+from site_client.train import check_offer
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class Consents:
         self._round_work = round_work
 
     def answer(self, run: str) -> bool:
-        configuration, _ = store.offer(self._ledger, run)
+        configuration, sharing = store.offer(self._ledger, run)
         decided = store.decision(self._work, run)
         judgement = judge(self._configuration.policy, configuration, decided.answer == "yes" if decided else None)
         images = {}
@@ -60,30 +62,29 @@ class Consents:
         if not agrees:
             logger.warning("run %s: declined by the `policy` section of site.yaml: %s", run, reason)
         if agrees:
-            trainer = self._round_work.trainer(run)
             try:
-                required = trainer.check_offer()
+                required = check_offer(self._configuration, configuration, sharing)
                 if configuration.encrypt != "none":
                     self._ledger.require_keys(run)
-                self._check_start(trainer)
-                dataset = commit(self._work, self._ledger, self._configuration, trainer, required)
+                self._check_start(run, sharing)
+                count = partial(self._round_work.count, run)
+                counts = commit(self._work, self._ledger, self._configuration, configuration, required, count=count)
             except (ConfigurationError, RejectedError) as error:
                 agrees, reason = False, sentence("; ".join(str(error).splitlines()))
             else:
-                self._round_work.remember(run, dataset)
-                images = split_counts(dataset, self._configuration.policy)
+                images = split_counts(counts, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
         self._round_work.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
         return True
 
-    def _check_start(self, trainer: Trainer) -> None:
+    def _check_start(self, run: str, offered: Sharing) -> None:
         """Demand that the offer brings exactly what its list says we begin with.
 
         Raises:
             RejectedError: saying what is different.
         """
-        run, beginning = trainer.run.run, trainer.sharing.beginning
+        beginning = offered.beginning
         start, shown_as = store.start(self._ledger, run), f"{MessageRef('offer', run).path}/{names.START}"
         if (start is not None) != bool(beginning.tensors):
             raise RejectedError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,13 +28,25 @@ def count_text(images: int, policy: Policy) -> str:
     return str(images) if images >= policy.minimum_count else f"fewer than {max(policy.minimum_count, 2)}"
 
 
-def split_counts(dataset: Dataset, policy: Policy) -> dict[Split, str]:
+@dataclass(frozen=True)
+class Counts:
+    """How many images each set of a run has, and how often one is trained on in an epoch at most."""
+
+    train: int
+    validation: int
+    test: int
+    repeats: int
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Counts:
+        """Count a site's images."""
+        repeats = max(dataset.repeats.values(), default=1)
+        return cls(len(dataset.train), len(dataset.validation), len(dataset.test), repeats)
+
+
+def split_counts(counts: Counts, policy: Policy) -> dict[Split, str]:
     """Return how many images each split has, as it may leave the hospital."""
-    return {
-        "train": count_text(len(dataset.train), policy),
-        "validation": count_text(len(dataset.validation), policy),
-        "test": count_text(len(dataset.test), policy),
-    }
+    return {split: count_text(getattr(counts, split), policy) for split in SPLITS}
 
 
 class ScoreTable:

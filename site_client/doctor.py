@@ -8,7 +8,16 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import Finding, free_scratch, look_at_ood, look_at_rights, look_at_server, look_at_way, with_problems
+from shared.check import (
+    Finding,
+    free_scratch,
+    look_at_ood,
+    look_at_plugins,
+    look_at_rights,
+    look_at_server,
+    look_at_way,
+    with_problems,
+)
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
@@ -22,9 +31,10 @@ from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
-from shared.learning.tasks import TASK_NAMES
+from shared.learning.tasks import task_names
 from shared.plurals import pluralize
 from shared.sizes import size_text
+from site_client.apart import ALLOWED_IN
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
@@ -52,8 +62,9 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     speed = None if quick else partial(_speed, configuration, offered)
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
+    yield from with_problems(partial(look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
     if not configuration.data:
-        tasks = " or ".join(TASK_NAMES)
+        tasks = " or ".join(task_names())
         yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
     if key is not None:
         yield from with_problems(partial(_division, work))

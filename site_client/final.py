@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from torch import nn
 
 from shared.errors import ConfigurationError, RejectedError
@@ -22,7 +22,7 @@ from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records.run import Privacy, RoundConfiguration
+from shared.exchange.records.run import Privacy, RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Count, Record
 from shared.exchange.records.verdicts import FinalCard
@@ -31,15 +31,17 @@ from shared.folder.durable import write_file
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.objectives import Objective
+from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.uncertainty import youden_threshold
 from site_client import store
+from site_client.apart import Progress
 from site_client.facts import ending_of
 from site_client.received import received_state
-from site_client.train import OnProgress, Trainer
+from site_client.train import OnProgress, Trainer, Trains
 
 logger = logging.getLogger(__name__)
 
@@ -93,46 +95,86 @@ def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str
     return None
 
 
+class Arrived(Record):
+    """A final model that came and was checked, and where what goes with it lies.
+
+    Args:
+        home: where it is kept, ready for use.
+        model: the chosen model.
+        state: what came with it, by group.
+        start, personal: see ``train.Files``.
+        chosen_round: whose aggregate it is.
+        last: of the run's last training round at this site.
+    """
+
+    home: Path
+    model: Path
+    state: dict[str, Path]
+    start: Path | None
+    personal: Path | None
+    chosen_round: Count
+    last: RoundConfiguration
+
+
+def arrived_final(work: Path, ledger: Mirror, run: RunConfiguration, offered: Sharing, site: str) -> Arrived:
+    """Return the final model of a run that has come.
+
+    Raises:
+        RejectedError: the final message does not hold the run's tensors or a well-formed card.
+        ActionRequiredError: its card is not as it was accepted.
+    """
+    ref = MessageRef("final", run.run)
+    received = ledger.path(ref, names.FINAL_MODEL)
+    check_tensors(received, offered.shared, f"{ref.path}/{names.FINAL_MODEL}")
+    final = ledger.record(ref, FinalCard)
+    if final.run != run.run or final.chosen_round > run.rounds:
+        raise RejectedError(f"{ref.path}/{names.CARD}", "speaks of another run")
+    return Arrived(
+        home=_home(work, run.run),
+        model=received,
+        state=received_state(ledger, ref, offered),
+        start=store.start(ledger, run.run),
+        personal=store.newest_personal(work, ledger, run.run, before=final.chosen_round + 1),
+        chosen_round=final.chosen_round,
+        last=round_configuration(run, run.rounds, site),
+    )
+
+
+class KeepFinal(Trains[None]):
+    """Make a final model ready for use."""
+
+    form = TypeAdapter(None)
+
+    arrived: Arrived
+
+    def answer(self, on_progress: Progress) -> None:
+        keep_final(*self.opened(), self.arrived, on_progress=on_progress)
+
+
 def keep_final(
-    work: Path,
-    ledger: Mirror,
-    trainer: Trainer,
-    dataset: Dataset,
-    configuration: RoundConfiguration,
-    *,
-    on_progress: OnProgress = lambda percent: None,
+    trainer: Trainer, dataset: Dataset, arrived: Arrived, *, on_progress: OnProgress = lambda percent: None
 ) -> None:
     """Put the received final model together with what stays here; the card goes last.
 
     Args:
-        configuration: of the run's last training round.
         on_progress: of fine-tuning.
 
     Raises:
         Stopped: by ``on_progress``.
-        RejectedError: the final message does not hold the run's tensors or a well-formed card.
-        ActionRequiredError: its card is not as it was accepted.
     """
-    run, ref = trainer.run, MessageRef("final", trainer.run.run)
-    received = ledger.path(ref, names.FINAL_MODEL)
-    check_tensors(received, trainer.sharing.shared, f"{ref.path}/{names.FINAL_MODEL}")
-    final = ledger.record(ref, FinalCard)
-    if final.run != run.run or final.chosen_round > run.rounds:
-        raise RejectedError(f"{ref.path}/{names.CARD}", "speaks of another run")
-    personal = store.newest_personal(work, ledger, run.run, before=final.chosen_round + 1)
+    run, personal = trainer.run, arrived.personal
     model = trainer.final_network(
         dataset,
-        configuration,
-        received=received,
-        state=received_state(ledger, ref, trainer.sharing),
-        start=store.start(ledger, run.run),
+        arrived.last,
+        received=arrived.model,
+        state=arrived.state,
+        start=arrived.start,
         personal=personal,
         on_progress=on_progress,
     )
     found = trainer.measure_uncertainty(model, dataset)
     threshold = youden_threshold(found.uncertainty, found.wrong)
-    home = _home(work, run.run)
-    save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
+    save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), arrived.home / names.FINAL_MODEL)
     card = SiteModelCard(
         run=run.run,
         task=run.task,
@@ -142,13 +184,13 @@ def keep_final(
         privacy=run.privacy,
         rounds=run.rounds,
         classes=list(dataset.classes),
-        chosen_round=final.chosen_round,
+        chosen_round=arrived.chosen_round,
         personal_round=None if trainer.sharing.has_whole_model else int(personal.stem) if personal else 0,
         theta=threshold.theta,
         theta_status=threshold.status,
     )
-    write_file(home / CARD, dump_yaml(card))
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(home))
+    write_file(arrived.home / CARD, dump_yaml(card))
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(arrived.home))
 
 
 def open_final(folder: Path) -> SiteModel:

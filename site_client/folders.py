@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from shared.errors import DataError
 from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.units import Unit, settled
-from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
+from site_client.apart import Progress, Question, answered, plugin_of_task
 from site_client.configuration import SiteConfiguration
 
 
@@ -45,18 +48,41 @@ class Found:
         ]
 
 
+class UnitsIn(Question[Sequence[Unit]]):
+    """What lies in a folder?"""
+
+    form = TypeAdapter(list[Unit])
+
+    task: str
+    root: Path
+    is_labelled: bool
+
+    def answer(self, on_progress: Progress) -> Sequence[Unit]:
+        task = task_named(self.task)
+        return task.units(self.root) if self.is_labelled else task.unlabelled_units(self.root)
+
+
 def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[str, tuple[Unit, ...]]:
     """Return what lies in the folders of these tasks, those of out-of-distribution images too.
 
     Raises:
         DataError: what is wrong in one of them.
+        ConfigurationError: a task is a plug-in's that is not allowed here.
     """
     found: dict[str, tuple[Unit, ...]] = {}
-    for task in tasks:
-        if task in TASK_NAMES and (folder := site.data.get(task)) is not None:
-            found[task] = _read(task, work / folder, task_named(task).units, site.groups.get(task))
-        if task in TASK_NAMES and (folder := site.out_of_distribution.get(task)) is not None:
-            found[_ood_of(task)] = _read(_ood_of(task), work / folder, task_named(task).unlabelled_units, None)
+    known = task_names()
+    for task in (task for task in tasks if task in known):
+        plugins = plugin_of_task(task)
+        for name, folders, pattern in (
+            (task, site.data, site.groups.get(task)),
+            (_ood_of(task), site.out_of_distribution, None),
+        ):
+            if (folder := folders.get(task)) is not None:
+                question = UnitsIn(task=task, root=work / folder, is_labelled=name == task)
+                try:
+                    found[name] = settled(answered(question, site, plugins), question.root, pattern)
+                except DataError as error:
+                    raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
     return found
 
 
@@ -76,13 +102,6 @@ def find(task: str, here: Folders, blocks: Sequence[Block], least: int) -> Found
         present(blocks, task, here[task], least),
         None if ood is None else present(blocks, _ood_of(task), ood, least),
     )
-
-
-def _read(name: str, root: Path, read: Callable[[Path], Sequence[Unit]], pattern: str | None) -> tuple[Unit, ...]:
-    try:
-        return settled(read(root), root, pattern)
-    except DataError as error:
-        raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
 
 
 def _ood_of(task: str) -> str:

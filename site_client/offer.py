@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +19,7 @@ from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN
 from shared.folder.lock import require_work
 from shared.learning.data.splits import SPLITS
-from shared.learning.methods import open_method
+from shared.learning.methods import method_names, open_terms
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import MADE_BY, SiteConfiguration, configuration_in_force
@@ -133,13 +133,13 @@ def _weighed(
     It decides by the same. Images that are not as they must be are none of the reasons: it waits until they are.
     """
     from site_client.commitment import settle  # noqa: PLC0415  (PyTorch)
-    from site_client.train import trainer_at  # noqa: PLC0415  (PyTorch)
+    from site_client.train import check_offer  # noqa: PLC0415  (PyTorch)
 
     judgement = judge(site.policy, run, decision=True)
     refusals = [judgement.reason] if judgement.answer == "no" else []
     settled: Settled | str = ""
     try:
-        required = trainer_at(work, site, run, listed).check_offer()
+        required = check_offer(site, run, listed)
         settled = settle(work, ledger, site, run, required)
         settled.require_allowed(run.run, site.policy)
     except ConfigurationError as error:
@@ -159,7 +159,7 @@ def describe(work: Path, run: str) -> str:
     configuration = parse_yaml((ref / names.RUN_CONFIGURATION).read_bytes(), RunConfiguration, str(ref))
     sharing = parse_yaml((ref / names.TENSORS).read_bytes(), Sharing, str(ref))
     sends = [names.METRICS]
-    if open_method(configuration.method, configuration.method_options).sends_reliability:
+    if _sends_reliability(configuration):
         sends.append(f"{names.RELIABILITY} (with θ: the uncertainty of one image or pixel, not which)")
     over = why_over(work, run)
     lines = [
@@ -186,6 +186,7 @@ def describe(work: Path, run: str) -> str:
             else f"noise multiplier {privacy.noise_multiplier:g}"
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
+    lines += _plugins(configuration)
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
@@ -196,17 +197,38 @@ def describe(work: Path, run: str) -> str:
     return "\n".join(lines)
 
 
+def _sends_reliability(run: RunConfiguration) -> bool:
+    """Return whether θ may leave; with a plug-in's method, which is not imported for this, it may."""
+    return run.method not in method_names() or open_terms(run.method, run.method_options).sends_reliability
+
+
+def _plugins(run: RunConfiguration) -> list[str]:
+    """Return which code of others a run needs here."""
+    lines = [
+        f"needs the plug-in:  {each.name} {each.version}, {each.sha256}"
+        f"{f' (beside {_listed(each.requires)})' if each.requires else ''}"
+        for each in run.plugins
+    ]
+    if run.scores:
+        lines.append(f"its own scores:     {', '.join(run.scores)}")
+    return lines
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
 def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:
     """Return what a run takes of this machine and of its images, beside what the hospital allows.
 
     Args:
         is_open: whether the run can still be agreed to.
     """
-    from shared.learning.requirements import requirements  # noqa: PLC0415  (PyTorch)
+    from site_client.train import requirements_of  # noqa: PLC0415  (PyTorch)
 
     try:
         site = configuration_in_force(work)
-        policy, found = site.policy, requirements(run)
+        policy, found = site.policy, requirements_of(site, run)
         division = division_here(work)
     except (ConfigurationError, ActionRequiredError) as error:
         return [f"what it takes:      cannot be told: {' '.join(str(error).splitlines())}"]

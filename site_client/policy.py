@@ -1,4 +1,4 @@
-"""Consent: what the hospital's policy says to an offer. Pure."""
+"""Consent: what the hospital's policy says to an offer. Pure, but that a plug-in's installed files are looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from shared.exchange.records.run import RunConfiguration
+from shared.learning.plugins import disagreements
+from site_client.apart import ALLOWED_IN
 from site_client.configuration import Policy
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
         for what, found, allowed in (("task", run.task, policy.tasks), ("method", run.method, policy.methods))
         if found not in allowed
     ]
+    refusals += disagreements(run.plugins, policy.plugins, ALLOWED_IN)
+    if run.plugins and run.privacy is not None:
+        refusals.append("a private run cannot use a plug-in: the secret of its noise stays with the daemon")
     if run.rounds > policy.max_rounds:
         refusals.append(f"{run.rounds} rounds are more than this hospital's {policy.max_rounds}")
     if run.epochs > policy.max_epochs:

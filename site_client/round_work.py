@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -22,25 +23,29 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MessageRef
+from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RoundConfiguration
+from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.wire import PLAIN, FileEntry, Wire
-from shared.exchange.trust import check_form
+from shared.exchange.tables import read_metrics, require_of_round
+from shared.exchange.trust import check_form, open_yaml
 from shared.exchange.weights import check_tensors
 from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
 from shared.plurals import pluralize
 from site_client import store
+from site_client.apart import IsTime, answered, names_of
 from site_client.commitment import committed, release
 from site_client.configuration import SiteConfiguration
-from site_client.disclosure import split_counts
+from site_client.disclosure import Counts, split_counts
 from site_client.facts import may_leave
-from site_client.final import keep_final, unkept_final
+from site_client.final import KeepFinal, arrived_final, keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.limits import seconds_until
 from site_client.received import received_state
-from site_client.torchrun import IsTime, work_together
-from site_client.train import Files, OnProgress, Trainer, Worked, trainer_at
+from site_client.torchrun import work_together
+from site_client.train import CountsOf, Files, OnProgress, Train, Trainer, Worked, trainer_at
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +88,21 @@ class RoundWork:
     def _members(self, trainer: Trainer) -> Members:
         return committed(self._work, self._ledger, self._configuration, trainer.run)
 
-    def remember(self, run: str, dataset: Dataset) -> None:
-        """Keep the images of a run, which were read just now."""
-        self._dataset = (run, dataset)
+    def count(self, run: str, members: Members) -> Counts:
+        """Return how many images these units are, in the run's sets. They are read, and kept for its rounds, but with a
+        plug-in, which reads them elsewhere.
+        """
+        trainer, site = self.trainer(run), self._configuration
+        if trainer.run.plugins:
+            asked = CountsOf(work=self._work, site=site, run=trainer.run, sharing=trainer.sharing, members=members)
+            return answered(asked, site, trainer.run.plugins, lambda percent: self._goes_on(run))
+        self._dataset = (run, trainer.open_dataset(members))
+        return Counts.of(self._dataset[1])
+
+    def _goes_on(self, run: str) -> bool:
+        """Return True while the work is wanted, or raise ``Stopped``."""
+        self.go_on_or_stop(run)
+        return True
 
     def forget(self) -> None:
         """Have the images read anew."""
@@ -196,14 +213,28 @@ class RoundWork:
                 trained = encode(files.trained, model, trainer.sharing.shared, wire, received)
             known[names.SITE_MODEL] = trained
         self.go_on_or_stop(ref.run)
-        self.sign(update, answer, known=known, wire=wire)
+        self.sign(update, answer, known={} if trainer.run.plugins else known, wire=wire)
         shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
 
     def _work_through(
         self, trainer: Trainer, configuration: RoundConfiguration, files: Files, is_time: IsTime
     ) -> Worked:
-        """Work a round through, by torchrun's processes or here. A private run's noise is one process's to draw."""
+        """Work a round through: by torchrun's processes, in a plug-in's own process, or here. A private run's noise is
+        one process's to draw.
+        """
         run, site = trainer.run, self._configuration
+        if run.plugins and site.launcher == "daemon":
+            members = self._members(trainer)
+            asked = Train(
+                work=self._work,
+                site=site,
+                run=run,
+                sharing=trainer.sharing,
+                members=members,
+                round=configuration,
+                files=files,
+            )
+            return self._as_promised(answered(asked, site, run.plugins, is_time), asked)
         if site.launcher == "torchrun" and run.privacy is None:
             self._dataset = None  # each process reads the images itself
             members = self._members(trainer)
@@ -214,6 +245,30 @@ class RoundWork:
 
         on_progress = self._resting_until(is_time)
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
+
+    def _as_promised(self, worked: Worked, asked: Train) -> Worked:
+        """Return what a plug-in's process came to, if it is what the offer says, column by column and tensor by tensor.
+
+        Raises:
+            ActionRequiredError: it is not.
+        """
+        run, files, trains = asked.run, asked.files, asked.round.epochs > 0
+        try:
+            table = read_metrics(worked.tables[names.METRICS], names.METRICS)
+            require_of_round(table, names.METRICS, round_no=asked.round.round, epochs=None, own=run.scores)
+            if names.RELIABILITY in worked.tables:
+                open_yaml(worked.tables[names.RELIABILITY], Reliability, names.RELIABILITY)
+            if trains:
+                check_tensors(files.trained, asked.sharing.shared, names.SITE_MODEL)
+            for group, listed in asked.sharing.groups("update", trains=trains).items():
+                check_tensors(files.sent[group], TensorList(tensors=listed), names.state_file(group))
+        except (RejectedError, KeyError, OSError) as error:
+            raise ActionRequiredError(
+                f"{names_of(run.plugins)}: what it made of round {asked.round.round} stays here, for the offer says "
+                f"otherwise ({error}); ask who wrote it"
+            ) from None
+        tables = {name: worked.tables[name] for name in (names.METRICS, names.RELIABILITY) if name in worked.tables}
+        return replace(worked, tables=tables)
 
     def _is_time(self, ref: MessageRef, percent: int) -> bool:
         """Tell how far the work is; return whether to go on or to rest.
@@ -240,7 +295,7 @@ class RoundWork:
             ActionRequiredError: there are others now.
         """
         consent = store.consent(self._ledger, trainer.run.run)
-        found = split_counts(dataset, self._configuration.policy)["train"]
+        found = split_counts(Counts.of(dataset), self._configuration.policy)["train"]
         if trainer.run.privacy is not None and consent is not None and consent.images["train"] != found:
             raise ActionRequiredError(
                 f"run {trainer.run.run} is private, and was agreed to with {consent.images['train']} training images; "
@@ -279,9 +334,19 @@ class RoundWork:
         on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
         try:
             trainer = self.trainer(run)
-            dataset = self.images(run)
-            last = round_configuration(trainer.run, trainer.run.rounds, self._configuration.site)
-            keep_final(self._work, self._ledger, trainer, dataset, last, on_progress=on_progress)
+            arrived = arrived_final(self._work, self._ledger, trainer.run, trainer.sharing, self._configuration.site)
+            if trainer.run.plugins:
+                asked = KeepFinal(
+                    work=self._work,
+                    site=self._configuration,
+                    run=trainer.run,
+                    sharing=trainer.sharing,
+                    members=self._members(trainer),
+                    arrived=arrived,
+                )
+                answered(asked, self._configuration, trainer.run.plugins, lambda percent: self._is_time(ref, percent))
+            else:
+                keep_final(trainer, self.images(run), arrived, on_progress=on_progress)
         except Stopped:
             raise
         except DropfedError as error:

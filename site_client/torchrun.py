@@ -16,14 +16,13 @@ When the work is not wanted any more, or the daemon dies, every process ends at 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -37,19 +36,17 @@ from shared.exchange.records.values import Record
 from shared.folder.durable import write_file
 from shared.learning.data.sets import Members
 from site_client import store
-from site_client.configuration import FILE, PASSWORD_VARIABLE, SiteConfiguration
+from site_client.apart import IsTime, environment_of, rest_or_go_on
+from site_client.configuration import FILE, SiteConfiguration
 from site_client.train import Files, Trainer, Worked
 
 logger = logging.getLogger(__name__)
 
-JOB, PERCENT, REST, WORKED, TROUBLE, STORE = "job.json", "percent", "rest", "worked.json", "trouble.json", "store"
+JOB, WORKED, TROUBLE, STORE = "job.json", "worked.json", "trouble.json", "store"
 LOOK_S = 0.2  # between two looks at how far it is
 END_S = 10.0  # how long torchrun may take to end once it is not wanted
 
 WORKED_FORM = TypeAdapter(Worked)
-
-IsTime = Callable[[int], bool]
-"""Told percent done, says whether to go on or to rest; raises ``Stopped`` to end the work."""
 
 
 class Job(Record):
@@ -115,10 +112,7 @@ def work_together(
     try:
         with _started(job, 0) as torchrun:
             while torchrun.poll() is None:
-                if is_time(_percent(folder)):
-                    (folder / REST).unlink(missing_ok=True)
-                else:
-                    (folder / REST).touch()
+                rest_or_go_on(folder, is_time)
                 time.sleep(LOOK_S)
         return _outcome(folder, torchrun.returncode, _log(job, 0))
     finally:
@@ -155,12 +149,6 @@ def _read_job(folder: Path) -> Job | None:
     with suppress(OSError, ValidationError):
         return Job.model_validate_json((folder / JOB).read_bytes())
     return None
-
-
-def _percent(folder: Path) -> int:
-    with suppress(OSError, ValueError):
-        return int((folder / PERCENT).read_text())
-    return 0
 
 
 def _log(job: Job, node: int) -> Path:
@@ -209,8 +197,7 @@ def _command(job: Job, node: int) -> list[str]:
 
 
 def _environment(site: SiteConfiguration) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
-    environment["OMP_NUM_THREADS"] = str(site.threads)
+    environment = environment_of(site)
     if site.nodes == 1:
         # Within this machine: torchrun serves its processes no store, which would listen on every network, and they
         # speak by the loopback.

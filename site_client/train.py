@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
@@ -21,7 +22,7 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
-from shared.learning.compute import Computing
+from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
 from shared.learning.methods import open_method
@@ -44,8 +45,9 @@ from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
+from site_client.apart import AnswerT, Progress, Question, answered
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
-from site_client.disclosure import ScoreTable, reliability
+from site_client.disclosure import Counts, ScoreTable, reliability
 from site_client.policy import excesses
 
 logger = logging.getLogger(__name__)
@@ -145,23 +147,6 @@ class Trainer:
         """The task's options."""
         options: Options = self.task.options(self.run.task_options)
         return options
-
-    def check_offer(self) -> Requirements:
-        """Demand that this software computes exactly what the offer says, and no more than the hospital allows. Nothing
-        is built or read for that.
-
-        Raises:
-            ConfigurationError: unknown task, method or option, some that do not fit together, more than this hospital
-                allows, or other tensors than offered.
-        """
-        check_together(self.run)
-        check_record(self.run.split, SplitPlan, "split")
-        required = requirements(self.run)
-        if problems := excesses(self.policy, required):
-            raise ConfigurationError(problems)
-        if required.sharing != self.sharing:
-            raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
-        return required
 
     def open_dataset(self, members: Members) -> Dataset:
         """Read the hospital's images.
@@ -505,6 +490,90 @@ class Trainer:
                 lambda name, tensors=tensors: tensors[name].detach().float().cpu().numpy(),  # type: ignore[misc]
             )
         return entries
+
+
+class RequirementsOf(Question[Requirements]):
+    """What does a run demand of a site?"""
+
+    form = TypeAdapter(Requirements)
+
+    run: RunConfiguration
+
+    def answer(self, on_progress: Progress) -> Requirements:
+        check_together(self.run)
+        return requirements(self.run)
+
+
+def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requirements:
+    """Return what a run demands of a site. Nothing is built or read for that.
+
+    Raises:
+        ConfigurationError: unknown task, method or option, or some that do not fit together; or plug-ins that are not
+            allowed here.
+    """
+    check_record(run.split, SplitPlan, "split")
+    return answered(RequirementsOf(run=run), site, run.plugins)
+
+
+def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing) -> Requirements:
+    """Demand that this software computes exactly what the offer says, and no more than the hospital allows.
+
+    Raises:
+        ConfigurationError: as for ``requirements_of`` and ``as_offered``.
+    """
+    return as_offered(requirements_of(site, run), site.policy, offered)
+
+
+def as_offered(required: Requirements, policy: Policy, offered: Sharing) -> Requirements:
+    """Return a run's demands, if the hospital allows them and the offer tells them.
+
+    Raises:
+        ConfigurationError: they are more than this hospital allows, or of other tensors than offered.
+    """
+    if problems := excesses(policy, required):
+        raise ConfigurationError(problems)
+    if required.sharing != offered:
+        raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
+    return required
+
+
+class Trains(Question[AnswerT]):
+    """A question that is answered with a run's trainer and this site's images."""
+
+    work: Path
+    site: SiteConfiguration
+    run: RunConfiguration
+    sharing: Sharing
+    members: Members
+
+    def opened(self) -> tuple[Trainer, Dataset]:
+        """Return the trainer, and the images in the sets of the run."""
+        computing = computing_of(self.site)
+        prepare_compute(computing, self.site.threads)
+        trainer = trainer_at(self.work, self.site, self.run, self.sharing)
+        return trainer, trainer.open_dataset(self.members)
+
+
+class CountsOf(Trains[Counts]):
+    """How many images has each set of a run?"""
+
+    form = TypeAdapter(Counts)
+
+    def answer(self, on_progress: Progress) -> Counts:
+        return Counts.of(self.opened()[1])
+
+
+class Train(Trains[Worked]):
+    """Work a round through; the answer is what it came to."""
+
+    form = TypeAdapter(Worked)
+
+    round: RoundConfiguration
+    files: Files
+
+    def answer(self, on_progress: Progress) -> Worked:
+        trainer, dataset = self.opened()
+        return trainer.work(dataset, self.round, self.files, on_progress)
 
 
 def trainer_at(work: Path, site: SiteConfiguration, run: RunConfiguration, listed: Sharing) -> Trainer:

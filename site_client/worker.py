@@ -15,10 +15,12 @@ from torch._C._distributed_c10d import FileStore
 from shared.errors import TransientError
 from shared.folder.durable import write_file
 from shared.learning.compute import prepare_compute
+from shared.learning.plugins import permit
 from shared.learning.processes import Processes, joined
+from site_client.apart import ALLOWED_IN, PERCENT, REST, confine
 from site_client.configuration import computing_of
 from site_client.lifeline import end, end_with_starter
-from site_client.torchrun import JOB, PERCENT, REST, STORE, TROUBLE, WORKED, WORKED_FORM, Job, Obstacle
+from site_client.torchrun import JOB, STORE, TROUBLE, WORKED, WORKED_FORM, Job, Obstacle
 from site_client.train import trainer_at
 from site_client.trouble import TROUBLES, as_trouble
 
@@ -33,6 +35,9 @@ def main(folder: Path) -> None:
     logging.basicConfig(level=logging.WARNING)
     job = Job.model_validate_json((folder / JOB).read_bytes())
     try:
+        if job.run.plugins:
+            confine(job.site.policy, job.site.device)
+            permit(job.run.plugins, job.site.policy.plugins, ALLOWED_IN)
         _work(job, folder)
     except TROUBLES as error:
         trouble = as_trouble(error, job.work)

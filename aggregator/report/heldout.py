@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from aggregator.configuration import read_configuration
+from aggregator.configuration import permit_plugins, read_configuration
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
@@ -153,8 +153,9 @@ def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
         ConfigurationError: ``aggregator.yaml`` names none, or cannot be read.
         DataError: names every problem of every file.
     """
-    task = task_named(run.task)
-    folder = read_configuration(work).heldout.get(run.task)
+    configuration = read_configuration(work)
+    permit_plugins(configuration, run)
+    task, folder = task_named(run.task), configuration.heldout.get(run.task)
     if folder is None:
         raise ConfigurationError([f"aggregator.yaml names no held-out images of {run.task}"])
     options = task.options(run.task_options)

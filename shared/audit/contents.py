@@ -38,10 +38,10 @@ from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
 from shared.learning.answers import epochs_of
 from shared.learning.data.splits import SplitPlan
-from shared.learning.methods import open_terms
+from shared.learning.methods import method_names, open_terms
 from shared.learning.methods.terms import Terms
 from shared.learning.schedules import round_configuration
-from shared.learning.tasks import terms_of
+from shared.learning.tasks import TASK_NAMES, terms_of
 
 _RECORDS: Mapping[str, type[Payload]] = {
     kind.FILE: kind
@@ -180,7 +180,7 @@ def _check_record(reading: Reading, ref: MessageRef, name: str, content: bytes, 
         due = protocol_1.round_configuration if is_old else round_configuration
         if record != due(run, ref.round_no, reading.opened.site):
             raise RejectedError(shown_as, "asks for something else than the run that was offered")
-    if isinstance(record, Reliability) and not _of_method(run, shown_as).sends_reliability:
+    if isinstance(record, Reliability) and (method := _of_method(run, shown_as)) and not method.sends_reliability:
         raise RejectedError(shown_as, f"was not asked for: {run.method} has no use for it")
 
 
@@ -195,16 +195,20 @@ def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> Non
     if any(_is_unbounded(value) for value in free):
         raise RejectedError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")
     try:
-        task = terms_of(run.task)
-        task.options((protocol_1.as_today(run) if is_old else run).task_options)
-        task.augmentation(run.augmentation)
-        open_terms(run.method, run.method_options)
+        if not (run.plugins and run.task not in TASK_NAMES):  # what a plug-in's task may be told, it alone knows
+            task = terms_of(run.task)
+            task.options((protocol_1.as_today(run) if is_old else run).task_options)
+            task.augmentation(run.augmentation)
+        _of_method(run, shown_as)
         check_record(run.split, SplitPlan, "split")
     except ConfigurationError as error:
         raise RejectedError(shown_as, "; ".join(error.problems)) from None
 
 
-def _of_method(run: RunConfiguration, shown_as: str) -> Terms:
+def _of_method(run: RunConfiguration, shown_as: str) -> Terms | None:
+    """Return the terms of a run's method; None of a plug-in's, which is not imported for an audit."""
+    if run.plugins and run.method not in method_names():
+        return None
     try:
         return open_terms(run.method, run.method_options)
     except ConfigurationError as error:
@@ -227,8 +231,9 @@ def _is_unbounded(value: Any, depth: int = 0) -> bool:
 def _check_metrics(reading: Reading, ref: MessageRef, content: bytes, shown_as: str) -> None:
     rows = read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
     run = reading.configuration(ref.run)
-    epochs = None if run is None else epochs_of(run, ref.round_no, _of_method(run, shown_as))
-    require_of_round(rows, shown_as, round_no=ref.round_no, epochs=epochs)
+    method = None if run is None else _of_method(run, shown_as)
+    epochs = None if run is None or method is None else epochs_of(run, ref.round_no, method)
+    require_of_round(rows, shown_as, round_no=ref.round_no, epochs=epochs, own=run.scores if run else {})
 
 
 # --- tensors -----------------------------------------------------------------------------------------------

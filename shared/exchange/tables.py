@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +20,8 @@ from shared.doors import Refusal, csv_text
 from shared.doors.numbers import finite, whole
 from shared.errors import RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.exchange.records.values import COUNT_TEXT, decimal_text
+from shared.exchange.records.run import Range
+from shared.exchange.records.values import COUNT_TEXT, SCORE_COLUMN, decimal_text
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -30,7 +32,6 @@ DECIMALS = 4
 LARGEST_LOSS = 10.0
 """Losses beyond it, either way, are told as this."""
 _FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
-_SCORE_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
@@ -91,17 +92,24 @@ def is_declared(column: str) -> bool:
     return _DECLARED.fullmatch(column) is not None
 
 
-def require_of_round(rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None) -> None:
-    """Demand that a table is of a round, and has no columns but those that the protocol describes.
+def require_of_round(
+    rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None, own: Mapping[str, Range]
+) -> None:
+    """Demand that a table is of a round, and has no columns but those that the protocol describes or the run lists.
 
     Args:
         epochs: how many epochs the round trains; None where nobody can tell.
+        own: the columns that the run lists, each with its range.
 
     Raises:
         RejectedError: it is not.
     """
-    if odd := sorted(name for name in (rows[0].scores if rows else ()) if not is_declared(name)):
-        raise RejectedError(path, f"has columns that the protocol does not describe: {', '.join(odd[:5])}")
+    if odd := sorted(name for name in (rows[0].scores if rows else ()) if not is_declared(name) and name not in own):
+        undescribed = "has columns that neither the protocol describes nor the run lists"
+        raise RejectedError(path, f"{undescribed}: {', '.join(odd[:5])}")
+    for name, value in ((name, value) for row in rows for name, value in row.scores.items() if name in own):
+        if value is not None and not own[name].holds(value):
+            raise RejectedError(path, f"has {name} {decimal_text(value)}, which is not in its range")
     if any(row.round_no != round_no for row in rows):
         raise RejectedError(path, "speaks of another round")
     if epochs is not None and any(row.epoch > epochs for row in rows):
@@ -123,7 +131,7 @@ def _read(content: bytes) -> list[MetricsRow]:
     if not lines or tuple(header[: len(_FIXED)]) != _FIXED:
         raise Refusal("the header or the number of rows is wrong")
     names = header[len(_FIXED) :]
-    if names != sorted(set(names)) or not all(_SCORE_COLUMN.fullmatch(name) for name in names):
+    if names != sorted(set(names)) or not all(re.fullmatch(SCORE_COLUMN, name) for name in names):
         raise Refusal("a score column has an unknown name")
     ranges = [(name, *_range(name)) for name in names]
     rows = [_row(line, ranges) for line in lines]

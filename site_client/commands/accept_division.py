@@ -14,7 +14,7 @@ from shared.commands import require_yes, say
 from shared.folder.lock import work_lock
 from site_client.commands import WORK
 from site_client.commitment import divide_anew
-from site_client.configuration import MADE_BY
+from site_client.configuration import MADE_BY, read_configuration
 from site_client.division import BUDGET, DIVISION
 from site_client.machine import if_another_daemon
 from site_client.rotation import read_ledger
@@ -31,7 +31,7 @@ def command(work: Path, yes: bool) -> None:
                 "Divide the images anew? What was told about earlier sets of images, together with what is told about "
                 "new ones, can give single images away."
             )
-        divide_anew(work, ledger)
+        divide_anew(work, ledger, read_configuration(work))
     say(
         f"all images are divided anew when this site agrees to its next run; then put {DIVISION} and {BUDGET} into the "
         "backup. A run that this site has agreed to before, and that goes on, is answered no more: withdraw from it"

@@ -16,7 +16,7 @@ from shared.check import report
 from shared.commands import ask_password, say, values_by_name
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.address import is_public_link, shown, shown_user
-from shared.learning.tasks import TASK_NAMES
+from shared.learning.tasks import task_names
 from shared.settings import read_password
 from site_client.commands import WORK
 from site_client.configuration import FILE, PASSWORD_VARIABLE, has_credential, read_configuration
@@ -49,8 +49,8 @@ def command(
 ) -> None:
     content = read_invite(invite)
     folders = values_by_name("--data", data, "TASK=DIR, as in dr_staging=/data/fundus")
-    if strange := sorted(folders.keys() - set(TASK_NAMES)):
-        tasks = ", ".join(TASK_NAMES)
+    if strange := sorted(folders.keys() - set(task_names())):
+        tasks = ", ".join(task_names())
         raise ConfigurationError([f"--data {task}: there is no such task; the tasks are {tasks}" for task in strange])
     folders = {task: str(Path(folder).resolve()) for task, folder in folders.items()}
     if missing := [(task, folder) for task, folder in folders.items() if not Path(folder).is_dir()]:

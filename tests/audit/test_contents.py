@@ -129,8 +129,8 @@ MODELS = {
 TABLES = {
     "png": (image("PNG"), "it looks like a PNG image"),
     "text": (PATIENTS, "is not a metrics table"),
-    "extra-column": (table(dice_mean=0.5, patient=7.0), "columns that the protocol does not describe: patient"),
-    "long-column": (table(**{"x" * 48: 1.0}), "columns that the protocol does not describe"),
+    "extra-column": (table(dice_mean=0.5, patient=7.0), "nor the run lists: patient"),
+    "long-column": (table(**{"x" * 48: 1.0}), "columns that neither the protocol describes nor the run lists"),
     "row-per-image": (write_metrics([of_image(0), of_image(0)]), "two rows are of the same epoch and split"),
     "epoch-per-image": (write_metrics([of_image(0), of_image(2)]), "rows of more epochs than the 1"),
     "cell": (table(dice_mean=0.5).replace(b"0.1,", b"eye-1.png,"), "is not the shortest text"),

@@ -21,6 +21,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.run_checks import check_together
 from site_client.configuration import Policy
 from site_client.policy import judge
+from site_client.train import RequirementsOf
 from studies.simulation import open_sites, run_rounds
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import RUN, make_data, own_logins, run_configuration, staging_run
@@ -142,7 +143,7 @@ def test_what_would_void_the_promise_is_refused_at_both_ends(run, reason, tmp_pa
     site = open_sites(honest, {"north": data_of(run, tmp_path)["north"]}, tmp_path)[1]["north"]
     object.__setattr__(site.trainer, "run", run)
     with pytest.raises(ConfigurationError, match=reason):
-        site.trainer.check_offer()
+        RequirementsOf(run=run).answer(lambda percent: None)
 
 
 @pytest.mark.parametrize(

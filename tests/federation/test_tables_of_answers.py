@@ -24,7 +24,7 @@ ROW = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})
     [
         (
             replace(ROW, scores={"accuracy_of_x": 0.5}),
-            "has columns that the protocol does not describe: accuracy_of_x",
+            "has columns that neither the protocol describes nor the run lists: accuracy_of_x",
         ),
         (replace(ROW, round_no=77), "speaks of another round"),
         (replace(ROW, epoch=8999), "has rows of more epochs than the 1 of this round"),

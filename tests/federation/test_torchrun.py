@@ -19,9 +19,10 @@ from shared.exchange.tables import read_metrics
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
+from site_client.apart import PERCENT
 from site_client.cli import main
 from site_client.configuration import read_configuration
-from site_client.torchrun import PERCENT, job_folder
+from site_client.torchrun import job_folder
 from tests.federation.forked import Forked
 from tests.federation.hospital import Hospital
 from tests.federation.running import RUN, TASK, WAIT_S, Federation, run_configuration, write_data

@@ -13,6 +13,7 @@ from shared.learning.data.splits import SplitPlan
 from shared.learning.data.units import Unit, settled
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, open_anew
+from site_client.train import RequirementsOf, Trainer, as_offered
 
 SECRET = b"no secret"
 
@@ -43,3 +44,8 @@ def opened_anew(
     """A folder's images in the sets of a run."""
     found = task_named(task)
     return open_anew(found, folder, found.options(dict(options)), plan or SplitPlan(), seed, secret=SECRET)
+
+
+def check_offer(trainer: Trainer) -> None:
+    """Weigh an offer as the site of this trainer does."""
+    as_offered(RequirementsOf(run=trainer.run).answer(lambda percent: None), trainer.policy, trainer.sharing)

@@ -39,6 +39,7 @@ from site_client.predict import evaluate_labelled, predict
 from site_client.train import Files, Trainer
 from studies.simulation import open_sites, run_rounds
 from tests.federation.running import POLICY, run_configuration, staging_run, write_data
+from tests.learning.dealt import check_offer
 from tests.learning.fixtures_file import cases
 
 BASES = tuple(name for name in ("fedavg", "fedprox", "fedbn", "fedap") if name in method_names())
@@ -318,7 +319,7 @@ def test_a_task_without_an_encoder_is_refused_in_one_sentence(tmp_path):
     plain = built("octa_segmentation", open_method("fedavg", {}), 2)
     listed = sharing(task_named("octa_segmentation"), open_method("fedavg", {}), plain)
     with pytest.raises(ConfigurationError, match="fedee puts exits into an encoder"):
-        Trainer(run_configuration(method="fedee"), listed, tmp_path, POLICY, EXACT, tmp_path / "noise").check_offer()
+        check_offer(Trainer(run_configuration(method="fedee"), listed, tmp_path, POLICY, EXACT, tmp_path / "noise"))
 
 
 # --- all that reads an answer -----------------------------------------------------------------------------

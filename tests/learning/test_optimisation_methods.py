@@ -29,6 +29,7 @@ from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
 from shared.learning.training import Epoch, plan_batches, train_epoch
 from studies.simulation import open_sites, run_rounds
+from tests.learning.dealt import check_offer
 from tests.learning.quadratic import Point, Quadratic, know_the_task, run_of, sites_of, w_of
 
 OPTIONS = {
@@ -75,10 +76,10 @@ def test_what_computes_with_step_sizes_is_refused_where_there_are_none(name, tmp
     with pytest.raises(ConfigurationError, match="keep_optimizer: "):
         open_method(name, {"keep_optimizer": True})
     data = sites_of(tmp_path, [1.0], [0.0])
-    open_sites(run_of(name, ["0"]), data, tmp_path)[1]["0"].trainer.check_offer()
+    check_offer(open_sites(run_of(name, ["0"]), data, tmp_path)[1]["0"].trainer)
     adam = run_of(name, ["0"], task_options={"optimizer": "adam"})
     with pytest.raises(ConfigurationError, match=f"{name} computes with step sizes.*set `optimizer: sgd`"):
-        open_sites(adam, data, tmp_path)[1]["0"].trainer.check_offer()
+        check_offer(open_sites(adam, data, tmp_path)[1]["0"].trainer)
 
 
 @pytest.mark.parametrize("name", ["fedprox", "feddyn", "dataweightedfed"])

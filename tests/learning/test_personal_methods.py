@@ -31,6 +31,7 @@ from site_client.configuration import Policy
 from site_client.train import Files, Trainer
 from studies.simulation import POOLED, open_public, open_sites, pooled, run_rounds
 from tests.federation.running import TINY, make_data, run_configuration, staging_run
+from tests.learning.dealt import check_offer
 
 STILL = {"copies": 1, "pixel_dropout": [0, 0]}
 
@@ -203,10 +204,10 @@ def test_fedreps_sites_share_a_body_and_have_heads_of_their_own(tmp_path):
 
 def test_a_hospital_counts_the_epochs_of_the_head_too(tmp_path):
     run = octa_run("fedrep", epochs=2)
-    trainer_of(run, tmp_path, max_epochs=3).check_offer()
+    check_offer(trainer_of(run, tmp_path, max_epochs=3))
     with pytest.raises(ConfigurationError, match="3 epochs per round, with the method's own, are more"):
-        trainer_of(run, tmp_path, max_epochs=2).check_offer()
-    trainer_of(octa_run("fedavg", epochs=2), tmp_path, max_epochs=2).check_offer()
+        check_offer(trainer_of(run, tmp_path, max_epochs=2))
+    check_offer(trainer_of(octa_run("fedavg", epochs=2), tmp_path, max_epochs=2))
 
 
 # --- MOON -------------------------------------------------------------------------------------------------------
@@ -557,7 +558,7 @@ def test_what_does_not_fit_is_refused_at_launch_in_a_sentence(name, tmp_path):
 def test_a_site_agrees_to_none_of_it(name, tmp_path):
     run, sentence = UNFIT[name]
     with pytest.raises(ConfigurationError) as caught:
-        trainer_of(run, tmp_path).check_offer()
+        check_offer(trainer_of(run, tmp_path))
     assert [problem.startswith(sentence) for problem in caught.value.problems] == [True]
 
 
@@ -574,4 +575,4 @@ def test_a_site_agrees_to_none_of_it(name, tmp_path):
 )
 def test_what_fits_is_agreed_to(run, tmp_path):
     check_together(run)
-    trainer_of(run, tmp_path).check_offer()
+    check_offer(trainer_of(run, tmp_path))

@@ -23,13 +23,23 @@ from shared.learning.compute import EXACT, prepare_compute
 @click.argument("run")
 @click.option("--heldout", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Held-out images.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
+@click.option("--with-plugins", is_flag=True, help="Run the plug-ins that the run names, if they are installed.")
 @on_folders
-def command(*, run: str, heldout: Path | None, threads: int, archive: Archive, key: str | None, as_json: bool) -> None:
+def command(
+    *,
+    run: str,
+    heldout: Path | None,
+    threads: int,
+    with_plugins: bool,
+    archive: Archive,
+    key: str | None,
+    as_json: bool,
+) -> None:
     folders, readings = readings_of(archive, key)
     the_run(readings, run)
     prepare_compute(EXACT, threads)
     with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
-        steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout)
+        steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout, with_plugins=with_plugins)
     document = {"run": run, **counts(steps), "steps": [step.as_json() for step in steps]}
     show_document(document, lines(steps), as_json=as_json)
     if counts(steps)["differs"]:

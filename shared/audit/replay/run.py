@@ -42,6 +42,7 @@ from shared.learning.answers import SOUND
 from shared.learning.choice import choose
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
+from shared.learning.plugins import permit
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
@@ -54,16 +55,24 @@ logger = logging.getLogger(__name__)
 _BINARY = 2  # classes of the network where no images say how many; what travels does not depend on it
 
 
-def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout: Path | None = None) -> list[Step]:
+def replay(
+    readings: Mapping[str, Reading],
+    run: str,
+    *,
+    scratch: Path,
+    heldout: Path | None = None,
+    with_plugins: bool = False,
+) -> list[Step]:
     """Return every step of a run, computed again.
 
     Args:
         scratch: an empty folder for what is made.
         heldout: the aggregator's labelled images, laid out like a site's.
+        with_plugins: import the plug-ins that the run names, if the same files are installed here.
 
     Raises:
-        ConfigurationError: there is no such run, its offer does not hold, or this software does not know its task or
-            method.
+        ConfigurationError: there is no such run, its offer does not hold, this software does not know its task or
+            method, or the plug-ins that it needs are not imported here.
         DataError: every problem of the held-out images.
     """
     offers = {site: reading for site, reading in readings.items() if MessageRef("offer", run) in reading.messages}
@@ -75,6 +84,12 @@ def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout:
     configuration, listed = settings_of(offers, run), sharing_of(offers, run)
     if configuration is None or listed is None:
         raise ConfigurationError([f"run {run}: its offer does not hold; see `dropfed-audit verify`"])
+    if configuration.plugins and not with_plugins:
+        needed = ", ".join(f"{each.name} {each.version} ({each.sha256})" for each in configuration.plugins)
+        raise ConfigurationError(
+            [f"run {run} was computed with the plug-in {needed}; install its wheel, and pass --with-plugins to run it"]
+        )
+    permit(configuration.plugins, {each.name: each.sha256 for each in configuration.plugins}, "--with-plugins")
     return list(_Replay(offers, configuration, listed, scratch, heldout).steps())
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 
 from shared.exchange.forms import text_like
 from shared.exchange.names import MAX_ROUND, ROUND_CONFIGURATION, RUN_CONFIGURATION, Name
-from shared.exchange.records.values import Count, Payload, Record
+from shared.exchange.records.values import Count, Digest, Payload, Record, ScoreColumn
 from shared.exchange.records.wire import PLAIN, Encrypt, Wire
 from shared.exchange.retention import KEEP_PATTERN
 from shared.plurals import pluralize
@@ -141,7 +141,38 @@ Tolerance = Annotated[
     Discriminator(_which_tolerance),
 ]
 """What a site's score must exceed: a number, or one that follows from the last aggregate's score on the same images."""
+DistributionName = Annotated[str, text_like(r"[a-z0-9]+(-[a-z0-9]+){0,15}", "a distribution's normalised name")]
+VersionText = Annotated[str, text_like(r"[0-9A-Za-z.+!_-]{1,64}", "a version, as in 1.0.2")]
 Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
+
+
+_LATER = frozenset({"tolerance_score", "plugins", "scores"})
+"""Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
+
+
+class Plugin(Record):
+    """A wheel that a run needs at both ends, as whoever launches the run has it installed; no code travels.
+
+    Args:
+        sha256: of its files; ``shared/learning/plugins.py: fingerprint`` says how.
+        requires: its main dependencies by name, each with the version there.
+    """
+
+    name: DistributionName
+    version: VersionText
+    sha256: Digest
+    requires: dict[DistributionName, VersionText] = {}
+
+
+class Range(Record):
+    """Between what a score lies; None: it is not bounded there."""
+
+    lowest: float | None = None
+    highest: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value lies there."""
+        return (self.lowest is None or value >= self.lowest) and (self.highest is None or value <= self.highest)
 
 
 class RunConfiguration(Payload):
@@ -181,6 +212,10 @@ class RunConfiguration(Payload):
     encrypt: Encrypt = "none"
     combination: Combination = Mean()
     privacy: Privacy | None = None
+    plugins: Annotated[list[Plugin], Field(max_length=16, description="wheels that it needs at both ends")] = []
+    scores: Annotated[
+        dict[ScoreColumn, Range], Field(max_length=64, description="columns beside those that the protocol describes")
+    ] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfiguration:
@@ -204,7 +239,7 @@ class RunConfiguration(Payload):
     @model_serializer(mode="wrap")
     def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
-        return {name: fields[name] for name in fields if name != "tolerance_score" or self.tolerance_score is not None}
+        return {name: fields[name] for name in fields if name not in _LATER or fields[name]}
 
 
 class RoundConfiguration(Payload):

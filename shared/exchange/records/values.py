@@ -62,6 +62,8 @@ COUNT_TEXT = r"0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3})"
 CountText = Annotated[str, StringConstraints(pattern=rf"^({COUNT_TEXT})$")]
 Count = Annotated[int, Field(ge=0)]
 RoundText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,3})$")]
+SCORE_COLUMN = r"[a-z][a-z0-9_]{0,47}"
+ScoreColumn = Annotated[str, text_like(SCORE_COLUMN, "a column's name: a-z, 0-9 and _, at most 48 characters")]
 _PATH_PART = r"([A-Za-z_][A-Za-z0-9_]{0,63}|[0-9]{1,6})"
 TensorName = Annotated[
     str,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
+from shared.learning import plugins
 from shared.learning.methods.terms import TERMS, Terms
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def open_method(name: str, options: Mapping[str, object]) -> Method:
 
 
 def open_terms(name: str, options: Mapping[str, object]) -> Terms:
-    """Return the terms of that method, without PyTorch where it is one of this package.
+    """Return the terms of that method, without PyTorch where this package tells them.
 
     Raises:
         ConfigurationError: as for ``open_method``.
@@ -72,10 +73,10 @@ def method_class(name: str) -> type[Method]:
     Raises:
         ConfigurationError: there is none of that name, and the known ones are listed; or its file holds none.
     """
-    if name not in (*method_names(), *REFERENCES):
-        raise ConfigurationError([f"method: there is no method {name}; use one of {', '.join(method_names())}"])
-    path = file_of(name)
     kind: type[Method] = import_module(f"{__name__}.{_CONTRACT}").Method
+    if name not in (*method_names(), *REFERENCES):
+        return _of_plugin(name, kind)
+    path = file_of(name)
     classes = [each for each in _loaded(name).values() if isinstance(each, type) and issubclass(each, kind)]
     for each in classes:
         if vars(each).get("name") == name:
@@ -86,6 +87,19 @@ def method_class(name: str) -> type[Method]:
             [f"{path}: there is no method in it; derive a class from Method, with name = {name!r}"]
         )
     raise ConfigurationError([f"{path}: the class {own[-1].__name__} must say name = {name!r}, as its file is called"])
+
+
+def _of_plugin(name: str, kind: type[Method]) -> type[Method]:
+    found = plugins.load("methods", name)
+    if found is None:
+        known = sorted({*method_names(), *plugins.provided("methods")})
+        raise ConfigurationError([f"method: there is no method {name}; use one of {', '.join(known)}"])
+    if not (isinstance(found, type) and issubclass(found, kind) and vars(found).get("name") == name):
+        wheel = plugins.wheel_behind("methods", name)
+        raise ConfigurationError(
+            [f"plug-in {wheel}: {name} must be a class derived from Method that says name = {name!r}; correct it"]
+        )
+    return found
 
 
 def file_of(name: str) -> Path:

@@ -1,6 +1,6 @@
 """The tasks by name. A task's module, and torch with it, is imported only when the task is asked for.
 
-Its terms need neither.
+Its terms need neither. Tasks of others come from their wheels: ``shared/learning/plugins.py``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigurationError
+from shared.learning import plugins
 from shared.learning.tasks.terms import TERMS, Terms
 
 if TYPE_CHECKING:
@@ -29,23 +30,36 @@ SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()
 TASK_NAMES = tuple(sorted(_CLASSES))
 
 
+def task_names() -> tuple[str, ...]:
+    """Return the names of all tasks: this package's, and those of installed wheels."""
+    return tuple(sorted({*TASK_NAMES, *plugins.provided("tasks")}))
+
+
 def task_named(name: str) -> Task:
     """Return the task that a configuration calls by this name.
 
     Raises:
-        ConfigurationError: there is no such task; the message lists those there are.
+        ConfigurationError: there is no such task, and the message lists those there are; or it is of a wheel that is
+            not permitted here, or that holds no task.
     """
-    if name not in _CLASSES:
-        raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(TASK_NAMES)}."])
-    module, class_name = _CLASSES[name]
-    task: Task = getattr(importlib.import_module(module), class_name)()
-    return task
+    if name in _CLASSES:
+        module, class_name = _CLASSES[name]
+        task: Task = getattr(importlib.import_module(module), class_name)()
+        return task
+    kind = plugins.load("tasks", name)
+    if kind is None:
+        raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(task_names())}."])
+    from shared.learning.tasks.contract import opened  # noqa: PLC0415  (PyTorch)
+
+    return opened(kind, name)
 
 
-def terms_of(name: str) -> Terms[Any] | Task:
-    """Return what a run may say about that task, without torch where it is one of this package.
+def terms_of(name: str) -> Terms[Any]:
+    """Return what a run may say about a task of this package, without PyTorch.
 
     Raises:
-        ConfigurationError: as for ``task_named``.
+        ConfigurationError: there is no such task in this package.
     """
-    return TERMS[name]() if name in TERMS else task_named(name)
+    if name not in TERMS:
+        raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(TASK_NAMES)}."])
+    return TERMS[name]()

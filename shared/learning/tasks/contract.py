@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from shared.errors import DataError
+from shared.errors import ConfigurationError, DataError
+from shared.exchange.records.run import Range
 from shared.learning.data.augmentation import Augmentation, Crops
 from shared.learning.data.division import deal, present
 from shared.learning.data.sets import Members, members_of, sets_of
@@ -209,6 +210,10 @@ class Task(Protocol[OptionsT, SampleT]):
         """Whether each pixel of an image has a class, and not the image."""
 
     @property
+    def scores(self) -> Mapping[str, Range]:
+        """The columns of ``metrics.csv`` that the protocol does not describe, each with its range; at most 64."""
+
+    @property
     def head_is_local(self) -> bool:
         """Whether no method shares the network's heads, because their shape depends on a site's classes."""
 
@@ -297,8 +302,32 @@ class Task(Protocol[OptionsT, SampleT]):
         """Return how answers are scored that are read by an objective."""
 
 
+def opened(kind: object, name: str) -> Task:
+    """Return the task of a class that somebody's wheel provides.
+
+    Raises:
+        ConfigurationError: it is no class, cannot be made, or lacks a part of ``Task``.
+    """
+    wrong = f"task: what its wheel provides as {name}"
+    if not isinstance(kind, type):
+        raise ConfigurationError([f"{wrong} is no class; let its entry point name one"])
+    if lacking := sorted(part for part in _PARTS if not hasattr(kind, part)):
+        raise ConfigurationError([f"{wrong} lacks {', '.join(lacking)}; derive it from one of dropfed's tasks"])
+    try:
+        task: Task = kind()
+    except Exception as error:  # whatever a class may do wrong
+        raise ConfigurationError([f"{wrong} cannot be made ({type(error).__name__}: {error}); correct it"]) from error
+    if task.name != name:
+        raise ConfigurationError([f"{wrong} calls itself {task.name!r}; give it the name of its entry point"])
+    return task
+
+
 class SegmentationTask(Task[OptionsT, SampleT], Protocol[OptionsT, SampleT]):
     """A task that labels pixels."""
 
     def crop(self, sample: SampleT, crops: Crops, seed: int) -> SampleT:
         """Return a part of a sample at full resolution, decided by the seed alone."""
+
+
+_PARTS = sorted(part for part in vars(Task) if not part.startswith("_"))
+"""What a task's class must have."""

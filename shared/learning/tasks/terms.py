@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
+from shared.exchange.records.run import Range
 from shared.learning.data import SMALLEST_SIDE, TIME
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.models import ENCODERS, FEWEST_MOMENTS, WITHOUT_BATCH_NORM
@@ -87,12 +88,14 @@ class Terms(Generic[OptionsT]):
         selection_score: the validation score by which the best aggregate of a run is chosen; higher is better.
         form: of the task's options.
         usual_augmentation: what a run changes, where that is not the augmentation's own default.
+        scores: columns of ``metrics.csv`` that the protocol does not describe, each with its range.
     """
 
     name: ClassVar[str]
     selection_score: ClassVar[str] = "auroc"
     form: type[OptionsT]
     usual_augmentation: ClassVar[Mapping[str, object]] = {}
+    scores: ClassVar[Mapping[str, Range]] = {}
 
     def options(self, raw: Mapping[str, object]) -> OptionsT:
         """See ``contract.Task``."""

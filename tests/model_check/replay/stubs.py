@@ -16,6 +16,7 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.weights import entry_of, write_tensors
+from site_client.disclosure import Counts
 from site_client.train import Files, Worked
 from tests.played import TENSORS
 
@@ -48,9 +49,6 @@ class _Trainer:
     def __init__(self, run: RunConfiguration, sharing: Sharing) -> None:
         self.run, self.sharing = run, sharing
 
-    def check_offer(self) -> None:
-        """Any offer is computed."""
-
     def open_dataset(self, members: object) -> Any:
         """No images are read."""
         return SimpleNamespace(train=range(12), validation=range(10), test=range(10))
@@ -73,7 +71,8 @@ def without_training(clock: Clock) -> Iterator[None]:
     """Have sites train by a stub, on images that nobody reads, and the aggregator's daemon live by a clock."""
     stubs: dict[str, Callable[..., object]] = {
         "round_work.trainer_at": lambda work, site, run, listed: _Trainer(run, listed),
-        "consents.commit": lambda work, channel, site, trainer, required: trainer.open_dataset({}),
+        "consents.check_offer": lambda site, run, offered: None,
+        "consents.commit": lambda work, ledger, site, run, required, *, count: Counts(12, 10, 10, repeats=1),
         "round_work.committed": lambda work, channel, site, run: {},
         "round_work.unkept_final": lambda work, channel, left_alone: None,
     }

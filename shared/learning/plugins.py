@@ -1,0 +1,226 @@
+"""Tasks, methods and encoders of others: wheels with entry points, installed by hand at both ends.
+
+No code comes through a folder. A run's offer names the wheel that it needs by distribution, version and hash; a
+hospital's policy names what it allows by distribution and hash. Nothing of a wheel is imported before the three agree:
+
+    1. what is installed here      ``fingerprint`` of its files as they lie on the disk
+    2. what is allowed here        ``policy: plugins:`` of ``site.yaml``, ``plugins:`` of ``aggregator.yaml``
+    3. what the run asks for       ``plugins`` of ``run.yaml``
+
+Who has compared them calls ``permit``, and this process may ``load`` what the wheel provides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from shared.errors import ConfigurationError
+from shared.escaping import escape
+from shared.exchange.records.run import Plugin
+
+Group = Literal["tasks", "methods", "encoders"]
+GROUPS: tuple[Group, ...] = ("tasks", "methods", "encoders")
+
+_BY_THE_INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}
+"""Files of ``*.dist-info`` that differ from one installation of a wheel to the next."""
+_DIST_INFO = ".dist-info"
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+
+_permitted: set[str] = set()
+
+
+def provided(group: Group) -> dict[str, EntryPoint]:
+    """Return what installed wheels provide of a kind, by name. Nothing is imported for that.
+
+    Raises:
+        ConfigurationError: two wheels provide something by one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=f"dropfed.{group}"):
+        other = found.setdefault(point.name, point)
+        if _wheel_of(other) != _wheel_of(point):
+            both = f"{_wheel_of(other)} and {_wheel_of(point)}"
+            raise ConfigurationError([f"{group}: {both} both provide {escape(point.name)}; remove one of the two"])
+    return found
+
+
+def distributions() -> dict[str, Distribution]:
+    """Return the installed wheels that provide something, by their normalised names."""
+    points = (point for group in GROUPS for point in entry_points(group=f"dropfed.{group}"))
+    return {_normal(point.dist.name): point.dist for point in points if point.dist is not None}
+
+
+def provided_by(distribution: Distribution) -> list[str]:
+    """Return what a wheel provides, by kind and name."""
+    points = distribution.entry_points
+    return [f"{group[:-1]} {point.name}" for group in GROUPS for point in points.select(group=f"dropfed.{group}")]
+
+
+def wheel_behind(group: Group, name: str) -> str | None:
+    """Return the normalised name of the wheel that provides something, or None."""
+    point = provided(group).get(name)
+    return None if point is None else _wheel_of(point)
+
+
+def described(distribution: Distribution) -> Plugin:
+    """Return a wheel as offers name it.
+
+    Raises:
+        ConfigurationError: its files cannot be named.
+    """
+    return Plugin(
+        name=_normal(distribution.name),
+        version=distribution.version,
+        sha256=fingerprint(distribution),
+        requires=dict(sorted(_requirements(distribution))),
+    )
+
+
+def fingerprint(distribution: Distribution) -> str:
+    """Return the SHA-256 (hex) of a line ``SHA-256  PATH`` for each of a wheel's files, sorted by path, as they lie on
+    the disk. Compiled code, scripts, and what the installer writes about itself are not in it.
+
+    Raises:
+        ConfigurationError: it is installed in place, or a file is a link or cannot be read.
+    """
+    name = _normal(distribution.name)
+    if json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
+        raise ConfigurationError(
+            [f"plug-in {name}: is installed in place (editable), so its files have no hash; install its wheel"]
+        )
+    lines = hashlib.sha256()
+    for path, file in sorted(_files(distribution, name)):
+        try:
+            with file.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigurationError(
+                [f"plug-in {name}: {file} cannot be read ({error.strerror}); install it again"]
+            ) from None
+        lines.update(f"{digest}  {path}\n".encode())
+    return lines.hexdigest()
+
+
+def _files(distribution: Distribution, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield a wheel's files by path: those that it lists, and whatever else lies in its packages, for Python would
+    import that, too.
+    """
+    root = Path(str(distribution.locate_file("")))
+    listed = {str(path) for path in distribution.files or ()}
+    packages = {PurePosixPath(path).parts[0] for path in listed if len(PurePosixPath(path).parts) > 1}
+    for package in packages - {".."}:
+        for folder, folders, files in os.walk(root / package):
+            if links := [each for each in (*folders, *files) if Path(folder, each).is_symlink()]:
+                raise ConfigurationError(
+                    [f"plug-in {name}: {Path(folder, links[0])} is a link, which has no hash; install its wheel anew"]
+                )
+            listed |= {Path(folder, each).relative_to(root).as_posix() for each in files}
+    for path in listed:
+        parts = PurePosixPath(path).parts
+        is_about_installing = parts[0].endswith(_DIST_INFO) and parts[-1] in _BY_THE_INSTALLER
+        if ".." not in parts and not path.endswith(".pyc") and not is_about_installing:
+            yield path, root / path
+
+
+def _requirements(distribution: Distribution) -> Iterator[tuple[str, str]]:
+    """Yield the main dependencies of a wheel, each with the version that is installed."""
+    for requirement in distribution.requires or ():
+        found = _REQUIREMENT.match(requirement)
+        if found is not None and "extra" not in requirement.partition(";")[2]:
+            try:
+                yield _normal(found[1]), version(found[1])
+            except PackageNotFoundError:
+                continue  # of another platform, or missing: importing the wheel tells
+
+
+def required_by(task: str, method: str, encoder: object = None) -> list[Plugin]:
+    """Return the wheels that a run needs, by the names that it says, as they are installed here.
+
+    Raises:
+        ConfigurationError: as for ``described``.
+    """
+    named: tuple[tuple[Group, object], ...] = (("tasks", task), ("methods", method), ("encoders", encoder))
+    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, str(name))) is not None}
+    here = distributions()
+    return [described(here[wheel]) for wheel in sorted(wheels)]
+
+
+def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> list[str]:
+    """Return why wheels that a run asks for must not be imported here: a sentence for each.
+
+    Args:
+        allowed: SHA-256 by name, as this machine's people have written them down.
+        where: the file and key in which they did.
+    """
+    here, problems = distributions(), []
+    for plugin in asked:
+        named = f"plug-in {plugin.name} {plugin.version}"
+        if plugin.name not in allowed:
+            problems.append(f"{named}: {where} does not name it; if you trust it, add `{plugin.name}: {plugin.sha256}`")
+        elif allowed[plugin.name] != plugin.sha256:
+            problems.append(
+                f"{named}: {where} allows the files {allowed[plugin.name][:16]}…, and the run asks for "
+                f"{plugin.sha256[:16]}…; install that version, and write down its hash, if you trust it"
+            )
+        elif plugin.name not in here:
+            problems.append(f"{named}: is not installed here; install its wheel")
+        elif (found := fingerprint(here[plugin.name])) != plugin.sha256:
+            problems.append(
+                f"{named}: the files that are installed here differ from the run's ({found[:16]}… and "
+                f"{plugin.sha256[:16]}…); install the same wheel"
+            )
+    return problems
+
+
+def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
+    """Let this process import wheels that are installed, allowed and asked for as one; arguments as above.
+
+    Raises:
+        ConfigurationError: they are not.
+    """
+    wanted = list(asked)
+    if problems := disagreements(wanted, allowed, where):
+        raise ConfigurationError(problems)
+    _permitted.update(plugin.name for plugin in wanted)
+
+
+def permit_installed() -> None:
+    """Let this process import whatever is installed: on a researcher's own machine, for images of their own."""
+    _permitted.update(distributions())
+
+
+def load(group: Group, name: str) -> object | None:
+    """Return what a permitted wheel provides by this name; None if no wheel does.
+
+    Raises:
+        ConfigurationError: its wheel is not permitted here, or cannot be imported.
+    """
+    point = provided(group).get(name)
+    if point is None:
+        return None
+    wheel = _wheel_of(point)
+    if wheel not in _permitted:
+        raise ConfigurationError(
+            [f"{group[:-1]}: {name} is of the plug-in {wheel}, which is not allowed here; list it under `plugins:`"]
+        )
+    try:
+        return point.load()  # type: ignore[no-any-return]
+    except Exception as error:  # whatever a module may do wrong
+        told = escape(f"{type(error).__name__}: {error}")
+        raise ConfigurationError([f"plug-in {wheel}: {name} cannot be imported ({told}); install it again"]) from error
+
+
+def _wheel_of(point: EntryPoint) -> str:
+    return _normal(point.dist.name) if point.dist is not None else ""
+
+
+def _normal(name: str) -> str:
+    """Return a distribution's name as the packaging standards normalise it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
