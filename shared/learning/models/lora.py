@@ -62,7 +62,7 @@ def add_low_rank(network: nn.Module, rank: int, on: Sequence[str]) -> None:
         if not chosen:
             known = sorted({".".join(path.split(".")[-2:]) for path in layers}) or ["no linear layer at all"]
             raise ConfigurationError(
-                [f"task_options: train: lora: on: no linear layer's path ends in {end}; the encoder has {', '.join(known)}"]
+                [f"task_options: train: lora: on: {end} is no linear layer of this encoder; it has {', '.join(known)}"]
             )
         found |= chosen
     for path, layer in sorted(found.items()):

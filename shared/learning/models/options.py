@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from shared.exchange.forms import text_like
 from shared.exchange.records.values import Digest
+from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
 
 TIMM = "timm:"
 """What the name of an encoder of the package timm begins with."""
@@ -93,3 +94,8 @@ Train = Annotated[
     Annotated[Literal["all", "head"], Tag("[words]")] | Annotated[WithLowRank, Tag("[block]")], Discriminator(_which)
 ]
 """What learns: the whole network; the head alone, on a frozen encoder; or the head and low-rank updates."""
+
+
+def tells_images_apart(encoder: str, train: Train) -> bool:
+    """Return whether the gradients of single images are known of all that learns, as private training needs them."""
+    return train == "head" or (train == "all" and encoder in (*ENCODERS, *WITHOUT_BATCH_NORM))

@@ -18,7 +18,7 @@ from shared.exchange.reading import check_record
 from shared.learning.data import SMALLEST_SIDE, TIME
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.models import FEWEST_MOMENTS
-from shared.learning.models.options import EncoderName, Train, Weights
+from shared.learning.models.options import EncoderName, Train, Weights, tells_images_apart
 
 FLIPPED_AND_TURNED: Mapping[str, object] = {
     "copies": 1,
@@ -72,6 +72,11 @@ class Options(BaseModel):
         return False
 
     @property
+    def tells_images_apart(self) -> bool:
+        """Whether the gradients of single images are known of all that learns, as private training needs them."""
+        return True
+
+    @property
     def overlap(self) -> int:
         """How many of the model's inputs hold one moment of a recording, or one image, at most."""
         return 1
@@ -118,6 +123,10 @@ class DrOptions(Options):
     image_size: int = Field(default=256, ge=32, le=1024)
     """Side in pixels that every photograph is scaled to."""
 
+    @property
+    def tells_images_apart(self) -> bool:
+        return tells_images_apart(self.encoder, self.train)
+
     @field_validator("train")
     @classmethod
     def _something_travels(cls, train: Train) -> Train:
@@ -155,6 +164,10 @@ class FrozenOptions(Options):
     balance: bool = False
     """Whether images of rarer classes are taken more often in an epoch."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+
+    @property
+    def tells_images_apart(self) -> bool:
+        return tells_images_apart(self.encoder, self.train)
 
     @property
     def balances(self) -> bool:
@@ -304,6 +317,10 @@ class SpectrogramOptions(SignalOptions):
     """The highest frequency that is looked at; files need twice as many samples a second."""
     image_size: int = Field(default=128, ge=32, le=1024)
     """Side in pixels of each picture."""
+
+    @property
+    def tells_images_apart(self) -> bool:
+        return tells_images_apart(self.encoder, "all")
 
     @model_validator(mode="after")
     def _frames_fit(self) -> SpectrogramOptions:
