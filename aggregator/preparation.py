@@ -40,7 +40,7 @@ from shared.exchange.records.values import Record
 from shared.exchange.signing import SigningKey
 from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
-from shared.learning.batch_norm import buffers_kept
+from shared.learning.batch_norm import batch_norms, buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
@@ -239,6 +239,10 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
     yield _about_tolerance(prepared)
+    if prepared.method.about_batch_norm and not batch_norms(prepared.model):
+        rest = "all that learns but the head" if prepared.task.head_is_local else "all that learns"
+        none = "this network has none that learns"
+        yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
     if prepared.by_default:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(prepared.by_default)}")
     yield _steps(requirements(run))

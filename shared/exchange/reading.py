@@ -51,7 +51,7 @@ PLAIN_WORDS = {
 OTHERWISE = "cannot be this"
 
 _SHOWN = 100  # characters of a key
-_UNWRITTEN = ("[key]", "[absolute]", "[relative]")  # of a problem's place, what stands in no file
+_UNWRITTEN = ("[key]", "[absolute]", "[relative]", "[words]", "[block]")  # of a problem's place, what stands in no file
 KEPT_BYTES = 1 << 16  # of a text whose values are kept for the next time
 
 

@@ -134,6 +134,7 @@ def objections(
     balances: bool = False,
     weighs_classes: bool = False,
     clips: bool = False,
+    tells_images_apart: bool = True,
 ) -> list[str]:
     """Return why a run cannot be private: each reason a sentence with its remedy; none if it can.
 
@@ -146,6 +147,7 @@ def objections(
         balances: whether images of rarer classes are taken more often.
         weighs_classes: whether a site counts its classes to weigh them.
         clips: whether the gradient of a step is clipped.
+        tells_images_apart: whether the gradients of single images are known of all that learns.
     """
     reasons = []
     if keeps_batch_norm:
@@ -179,6 +181,11 @@ def objections(
     if clips:
         reasons.append(
             "task_options: max_grad_norm: private training clips the gradient of each image; leave it out there"
+        )
+    if not tells_images_apart:
+        reasons.append(
+            "task_options: train: the gradients of single images are not known of low-rank updates, nor of all layers of "
+            "this encoder; train the head alone, or all of resnet18, resnet34, resnet50, vgg19 or efficientnet_b0"
         )
     return [f"privacy: {reason}" for reason in reasons]
 

@@ -246,7 +246,7 @@ class _ImageGradients:
 
 
 def _layers(model: nn.Module, rules: dict[type[nn.Module], Rule]) -> list[nn.Module]:
-    """Return the modules with parameters of their own.
+    """Return the modules with parameters of their own that learn.
 
     Raises:
         ValueError: there is a BatchNorm, or a layer has no gradients of single images.
@@ -255,7 +255,7 @@ def _layers(model: nn.Module, rules: dict[type[nn.Module], Rule]) -> list[nn.Mod
     for path, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise ValueError(f"{path} is a BatchNorm, which mixes the images of a batch: replace_batch_norm first")
-        if list(module.parameters(recurse=False)):
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
             if type(module) not in rules and [*module.children(), *module.buffers()]:
                 raise ValueError(f"{path} has no gradients of single images: nothing is known of {type(module)}")
             layers.append(module)

@@ -16,6 +16,7 @@ from shared.learning.data.splits import SplitName
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.models.ensembles import answers_of
+from shared.learning.models.lora import LowRankUpdate
 from shared.learning.private_training import IMAGES_AT_A_TIME
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
@@ -143,6 +144,8 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     )
     gradients = 1 + IMAGES_AT_A_TIME * (run.privacy is not None)
     kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(options)) + received
+    # A matrix with an update of low rank is made anew in every step, and kept until the gradients are known.
+    kept += sum(len(each.b) * each.a.shape[1] for each in network.modules() if isinstance(each, LowRankUpdate))
     whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops
     trained = whole if crops is None else (whole[0], *[min(side, crops.size) for side in whole[1:]])
     yielded = _yielded(network, trained)[0] * run.batch_size
@@ -167,7 +170,12 @@ def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
             largest = max(largest, values.numel())
             kept += values.numel() * values.requires_grad
 
-    layers = [layer for layer in network.modules() if not any(layer.children())]
+    inner = {"parametrizations"}  # of a layer with an update of low rank, which yields nothing for an input
+    layers = [
+        layer
+        for layer in network.modules()
+        if dict(layer.named_children()).keys() <= inner and not isinstance(layer, LowRankUpdate)
+    ]
     handles = [layer.register_forward_hook(count) for layer in layers]
     try:
         network.train()

@@ -53,6 +53,7 @@ def check_together(run: RunConfiguration) -> None:
             balances=options.balances,
             weighs_classes=method.options.class_weights != "none",
             clips=options.max_grad_norm is not None,
+            tells_images_apart=options.tells_images_apart,
         )
     if misfit := _misfit(run, method):
         problems.append(f"combination: {misfit}")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 
 from shared.errors import ConfigurationError
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.methods.contract import Method, TensorLists
+from shared.learning.models.encoders import Encoder
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import Options
@@ -54,13 +54,14 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     ``tensors`` travels every round; ``start`` stays at a site, but all sites begin with the aggregator's: what the
     method says, and a task's frozen layers, which never change; ``personal``
     (a head whose shape depends on a site's classes, and what the method says) never leaves a site, and each begins with
-    its own. BatchNorm's step counters are in none: they are no quantity that can be averaged, and with a fixed momentum
-    nothing reads them.
+    its own. Tensors of whole numbers, as BatchNorm's step counters, are in none: they are no quantity that can be
+    averaged, and either nothing reads them or every site computes the same.
 
     Raises:
         ConfigurationError: nothing that learns is left to travel.
     """
     unmoved = {module for module in network.modules() if _never_learns(module)}
+    unmoved |= _below(module for module in network.modules() if isinstance(module, Encoder) and module.is_frozen)
     own = [*(cast(Network, network).heads if task.head_is_local else ()), *method.personal(network)]
     never, stays = _below(own), _below(method.stays(network))
     travels: dict[str, TensorShape] = {}
@@ -70,18 +71,19 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     personal: list[str] = []
     state = network.state_dict().keys()
     for path, module in network.named_modules():
-        for key, shape in _own_tensors(path, module).items():
+        for key, tensor in _own_tensors(path, module).items():
             if key not in state:
                 continue
+            is_parameter = isinstance(tensor, nn.Parameter)
+            is_frozen = not tensor.requires_grad if is_parameter else module in unmoved
             if module in never:
                 personal.append(key)
-            elif module in stays or module in unmoved:
-                start[key] = shape
-                frozen += [key] if module in unmoved else []
+            elif module in stays or is_frozen:
+                start[key] = _shape(tensor.shape)
+                frozen += [key] if is_frozen else []
             else:
-                travels[key] = shape
-                if key.rpartition(".")[2] not in dict(module.named_parameters(recurse=False)):
-                    buffers.append(key)
+                travels[key] = _shape(tensor.shape)
+                buffers += [] if is_parameter else [key]
     plain = Sharing(tensors=travels, buffers=buffers, start=start, frozen=frozen, personal=personal)
     if not plain.parameters.tensors:
         raise ConfigurationError([f"method: {method.name} shares nothing that learns of {task.name}; take another"])
@@ -122,15 +124,11 @@ def _below(modules: Iterable[nn.Module]) -> set[nn.Module]:
     return {inner for module in modules for inner in module.modules()}
 
 
-def _own_tensors(path: str, module: nn.Module) -> dict[str, TensorShape]:
+def _own_tensors(path: str, module: nn.Module) -> dict[str, Tensor]:
     """Return a module's own parameters and buffers by their names in the state, without its children's."""
     prefix = f"{path}." if path else ""
     own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-    return {
-        f"{prefix}{name}": _shape(tensor.shape)
-        for name, tensor in own.items()
-        if not (isinstance(module, _BatchNorm) and name == "num_batches_tracked")
-    }
+    return {f"{prefix}{name}": tensor for name, tensor in own.items() if tensor.is_floating_point()}
 
 
 def _shape(shape: tuple[int, ...]) -> TensorShape:

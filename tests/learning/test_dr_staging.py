@@ -88,6 +88,7 @@ def test_options_default_to_the_paper():
     assert TASK.options({}).model_dump() == {
         "encoder": "resnet50",
         "weights": "imagenet",
+        "train": "all",
         "head": "released",
         "image_size": 256,
         "optimizer": "sgd",
@@ -111,7 +112,7 @@ def test_every_wrong_option_is_named_at_once():
             }
         )
     for sentence in (
-        "encoder: must be one of resnet18, resnet34, resnet50, vgg19, efficientnet_b0, small (found 'resnet7')",
+        "encoder: must be a torchvision classifier's name, as in resnet50 or vit_b_16, or timm: and a timm model's",
         "weights: must be 'imagenet' or 'random'",
         "head: must be 'released' or 'linear'",
         "image_size: must be 32 or more",

@@ -46,7 +46,7 @@ def test_shapes_and_numbers_that_the_seed_alone_decides(name):
 
 
 def test_unknown_name():
-    with pytest.raises(ConfigurationError, match=r"there is no 'resnet51'; choose one of resnet18, .*small"):
+    with pytest.raises(ConfigurationError, match=r"there is no 'resnet51'; take small, .*vit_b_16 or swin_t, or timm:"):
         build_encoder("resnet51")
 
 

@@ -37,9 +37,9 @@ class FedEE(terms.FedEE, Over):
             ConfigurationError: it has no encoder for exits to follow.
         """
         network = super().network(build)
-        if not isinstance(network, GradingNetwork):
+        if not isinstance(network, GradingNetwork) or not network.encoder.exits:
             raise ConfigurationError(
-                ["method: fedee puts exits into an encoder, and this task's network has none; take another"]
+                ["method: fedee puts exits into an encoder, and this network has no place for one; take another method or encoder"]
             )
         return EarlyExits(network)
 

@@ -1,10 +1,13 @@
-"""The networks that turn an image into features: five of torchvision's, without their classifiers, and a tiny one.
+"""The networks that turn an image into features: torchvision's and timm's, without their classifiers, and a tiny one.
 
 Features are what the last layer yields, averaged over all positions. For the ResNets and EfficientNet that is the
 published network up to its classifier. VGG-19's own classifier takes 7×7 positions of 512 channels instead; here its
 convolutions are averaged as well, which gives 512 features and leaves its two layers of 4,096 out.
 
 Tensors carry torchvision's names, ``layer1.0.conv1.weight``, so that its weight files fit.
+
+Those named in ``ENCODERS`` are taken apart into their layers, which early exits can follow. Every other network is kept
+whole, as ``whole_networks.py`` makes it.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ConfigurationError
-from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
+from shared.learning.batch_norm import freeze_batch_norm
+from shared.learning.models import ENCODERS, IMAGENET, WITHOUT_BATCH_NORM, Levels
 from shared.learning.models.torchvision_import import import_models
+from shared.learning.models.whole_networks import whole_network
 
 _WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
 
@@ -67,8 +72,21 @@ class Encoder(nn.Module):
         super().__init__()
         self.width = width
         self.exits = dict(exits)
+        self.is_frozen = False
         for name, layer in layers.items():
             self.add_module(name, layer)
+
+    def freeze(self) -> None:
+        """Have nothing in it change from now on: no weight, no statistic, and no dropout in training either."""
+        self.is_frozen = True
+        self.requires_grad_(False)
+        freeze_batch_norm(self)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Encoder:
+        """Set the mode, which is evaluation's for ever once the encoder is frozen."""
+        super().train(mode and not self.is_frozen)
+        return self
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features of each input.
@@ -96,7 +114,9 @@ class Encoder(nn.Module):
 
 
 def over_positions(values: Tensor) -> Tensor:
-    """Return the mean over all positions: (B, c, ...) -> (B, c)."""
+    """Return the mean over all positions, if there are any left: (B, c, ...) -> (B, c)."""
+    if values.ndim == 2:
+        return values
     return values.mean(dim=tuple(range(2, values.ndim)))
 
 
@@ -106,20 +126,24 @@ def _in_a_row(layers: nn.Module) -> Iterator[nn.Module]:
         yield from _in_a_row(layer) if isinstance(layer, nn.Sequential) else (layer,)
 
 
-def build_encoder(name: str) -> Encoder:
+def build_encoder(name: str, side: int = 224, levels: Levels = IMAGENET) -> Encoder:
     """Return an encoder with random weights, which torch's global generator alone decides: seed it first.
 
-    Convolutions start from He's normal distribution over the outgoing connections, as torchvision's do.
+    Convolutions of those in ``ENCODERS`` start from He's normal distribution over the outgoing connections, as
+    torchvision's do; every other network as its package has it.
 
     Args:
-        name: one of ``ENCODERS``, or of ``WITHOUT_BATCH_NORM``.
+        name: one of ``ENCODERS``, of ``WITHOUT_BATCH_NORM``, or that of any classifier of torchvision or timm.
+        side: of the images, in pixels; some networks are built for one size.
+        levels: of the images; a network of timm that was published with others gets them renormalised.
 
     Raises:
-        ConfigurationError: there is no such encoder.
+        ConfigurationError: there is no such encoder, or it takes no images of that size.
         DropfedError: torchvision cannot be imported.
     """
     if name not in (*ENCODERS, *WITHOUT_BATCH_NORM):
-        raise ConfigurationError([f"encoder: there is no '{name}'; choose one of {', '.join(ENCODERS)}."])
+        layers, width = whole_network(name, side, levels)
+        return Encoder(layers, width, {})
     # Sizes without values at first: VGG-19's classifier, thrown away here, would take half a gigabyte.
     with torch.device("meta"):
         encoder = _small(name) if name in {"small", "plain"} else _torchvision(name)
@@ -171,7 +195,7 @@ def load_imagenet_weights(encoder: Encoder, name: str, folders: Sequence[Path]) 
                     [f"weights: {path} is damaged or not what its name says, its SHA-256 is {sha256}; {again}."]
                 )
             file.seek(0)
-            encoder.load_state_dict(_without_classifier(file))
+            _load(encoder, _without_classifier(file))
     except OSError as error:
         raise ConfigurationError([f"weights: {path} cannot be read ({error}); {again}."]) from error
     except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
@@ -205,6 +229,13 @@ def _small(name: str) -> Encoder:
 def _digits(file_name: str) -> str:
     """Return the part of its hash that a weight file is named by: ``resnet50-0676ba61.pth`` -> ``0676ba61``."""
     return file_name.removesuffix(".pth").rpartition("-")[2]
+
+
+def _load(encoder: Encoder, state: Mapping[str, Tensor]) -> None:
+    """Put a file's tensors into an encoder. A frozen BatchNorm has no counter of steps."""
+    own = encoder.state_dict().keys()
+    counters = {name for name in state if name.endswith(".num_batches_tracked") and name not in own}
+    encoder.load_state_dict({name: tensor for name, tensor in state.items() if name not in counters})
 
 
 def _without_classifier(file: BinaryIO) -> dict[str, Tensor]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import Tensor, nn
 
 from shared.learning.models.encoders import Encoder, build_encoder
+from shared.learning.models.lora import add_low_rank
+from shared.learning.models.options import Train
 
 HeadName = Literal["released", "linear"]
 HIDDEN = 512
@@ -69,3 +71,22 @@ class GradingNetwork(EncoderAndHead):
             width = HIDDEN
         layers["classify"] = nn.Linear(width, grades)
         super().__init__(encoder, nn.Sequential(layers), grades)
+
+
+NetworkT = TypeVar("NetworkT", bound=EncoderAndHead)
+
+
+def learning(network: NetworkT, train: Train) -> NetworkT:
+    """Freeze of a network what a run does not train, and add the low-rank updates that it trains instead.
+
+    Returns:
+        The network, changed in place; torch's global generator decides what was drawn for it.
+
+    Raises:
+        ConfigurationError: the encoder has no layer for such updates, as the run wants them.
+    """
+    if train != "all":
+        network.encoder.freeze()
+        if train != "head":
+            add_low_rank(network.encoder, train.lora.rank, train.lora.on)
+    return network

@@ -15,13 +15,11 @@ from shared.learning.batches import even_parts
 from shared.learning.data.augmentation import Augmentation, augment_photograph
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.metrics import Score, grading_scores
+from shared.learning.models import IMAGENET, Levels
 from shared.learning.objectives import Objective
 from shared.learning.tasks.contract import REFER, SampleT
 
 _EVALUATION_BATCH = 32
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the red, green and blue of ImageNet's photographs, on the range 0 to 1: what the encoders were trained with."""
 
 ImageT = TypeVar("ImageT", bound=GradedImage)
 
@@ -44,18 +42,17 @@ class Classification(OneClassEach):
     """The part of ``contract.Task`` that tasks of images share: from an image of three channels to scores.
 
     Attributes:
-        mean, std: of each channel on the range 0 to 1, taken off and divided by.
+        levels: taken off an image and divided by.
     """
 
     advice = REFER
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
+    levels: Levels = IMAGENET
 
     def vary(self, sample: ImageT, augmentation: Augmentation, seed: int) -> ImageT:
         return replace(sample, image=augment_photograph(sample.image, augmentation, seed))
 
     def collate(self, samples: Sequence[GradedImage]) -> tuple[Tensor, Tensor]:
-        return collate_levels(samples, self.mean, self.std)
+        return collate_levels(samples, *self.levels)
 
 
 def collate_levels(

@@ -26,8 +26,9 @@ from shared.learning.data.graded_images import (
 from shared.learning.data.images import list_images, unlabelled_units
 from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
-from shared.learning.models.encoders import load_imagenet_weights
-from shared.learning.models.grading_network import GradingNetwork
+from shared.learning.models.encoders import build_encoder
+from shared.learning.models.grading_network import GradingNetwork, learning
+from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import terms
 from shared.learning.tasks.classification import Classification
@@ -43,15 +44,14 @@ class DrStaging(terms.DrStaging, Classification):
     def build_model(self, options: DrOptions, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return GradingNetwork(options.encoder, classes, options.head)
+            encoder = build_encoder(options.encoder, options.image_size, self.levels)
+            return learning(GradingNetwork(encoder, classes, options.head), options.train)
 
     def input_shape(self, options: DrOptions) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size
 
     def load_initial_weights(self, model: nn.Module, options: DrOptions, folders: Sequence[Path]) -> str | None:
-        if options.weights == "random":
-            return None
-        return load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
+        return load_weights(cast(GradingNetwork, model).encoder, options.encoder, options.weights, folders)
 
     def units(self, root: Path) -> list[Unit]:
         return graded_units(root)

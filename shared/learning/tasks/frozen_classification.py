@@ -1,4 +1,4 @@
-"""What the tasks have in common that classify by a frozen encoder and a head that travels."""
+"""What the tasks have in common that classify by an encoder, frozen by default, and a head that travels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch import nn
 
 from shared.errors import DataError
 from shared.learning.data.sets import Members
-from shared.learning.models.encoders import load_imagenet_weights
-from shared.learning.models.frozen_features import FrozenFeatures
+from shared.learning.models.encoders import build_encoder
+from shared.learning.models.grading_network import learning
+from shared.learning.models.layered_head import LayeredHead
+from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import Classification, ImageT, balancing
 from shared.learning.tasks.contract import Collection, Dataset, divided
@@ -40,12 +42,11 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
     def build_model(self, options: FrozenOptionsT, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return FrozenFeatures(options.encoder, options.classes, options.hidden, options.dropout)
+            encoder = build_encoder(options.encoder, options.image_size, self.levels)
+            return learning(LayeredHead(encoder, options.classes, options.hidden, options.dropout), options.train)
 
     def input_shape(self, options: FrozenOptionsT) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size
 
     def load_initial_weights(self, model: nn.Module, options: FrozenOptionsT, folders: Sequence[Path]) -> str | None:
-        if options.weights == "random":
-            return None
-        return load_imagenet_weights(cast(FrozenFeatures, model).encoder, options.encoder, folders)
+        return load_weights(cast(LayeredHead, model).encoder, options.encoder, options.weights, folders)

@@ -25,7 +25,7 @@ _CLASSES = ("not referable", "referable")
 class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions, Scan]):
     """The task ``rdr_classification``; see ``contract.Task`` for what each method promises."""
 
-    mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    levels = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
     def units(self, root: Path) -> list[Unit]:
         return scan_units(root)

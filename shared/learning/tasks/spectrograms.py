@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.spectrograms import SPREAD, read_spectrograms
-from shared.learning.models.encoders import load_imagenet_weights
+from shared.learning.models.encoders import build_encoder
+from shared.learning.models.weights import load_weights
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import terms
@@ -26,7 +27,7 @@ from shared.learning.tasks.classification import collate_levels
 from shared.learning.tasks.signal_classification import SignalClassification
 from shared.learning.tasks.terms import SpectrogramOptions
 
-_MEAN, _STD = (0.5,) * 3, (0.5 / SPREAD,) * 3  # of the range 0 to 1: so the network sees deviations from the mean
+_LEVELS = (0.5,) * 3, (0.5 / SPREAD,) * 3  # of the range 0 to 1: so the network sees deviations from the mean
 
 
 class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, GradedImage]):
@@ -37,7 +38,8 @@ class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, 
     def build_model(self, options: SpectrogramOptions, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return GradingNetwork(options.encoder, len(options.labels), "linear")
+            encoder = build_encoder(options.encoder, options.image_size, _LEVELS)
+            return GradingNetwork(encoder, len(options.labels), "linear")
 
     def input_shape(self, options: SpectrogramOptions) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size
@@ -45,9 +47,7 @@ class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, 
     def load_initial_weights(
         self, model: nn.Module, options: SpectrogramOptions, folders: Sequence[Path]
     ) -> str | None:
-        if options.weights == "random":
-            return None
-        return load_imagenet_weights(cast(GradingNetwork, model).encoder, options.encoder, folders)
+        return load_weights(cast(GradingNetwork, model).encoder, options.encoder, options.weights, folders)
 
     def excerpts(self, path: Path, options: SpectrogramOptions) -> Sequence[NDArray[np.uint8]]:
         return read_spectrograms(
@@ -62,4 +62,4 @@ class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, 
         return GradedImage(name, excerpt, label)
 
     def collate(self, samples: Sequence[GradedImage]) -> tuple[Tensor, Tensor]:
-        return collate_levels(samples, _MEAN, _STD)
+        return collate_levels(samples, *_LEVELS)

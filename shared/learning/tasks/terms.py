@@ -18,7 +18,8 @@ from shared.exchange.reading import check_record
 from shared.exchange.records.run import Range
 from shared.learning.data import SMALLEST_SIDE, TIME
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.models import ENCODERS, FEWEST_MOMENTS, WITHOUT_BATCH_NORM
+from shared.learning.models import FEWEST_MOMENTS
+from shared.learning.models.options import EncoderName, Train, Weights, tells_images_apart
 
 FLIPPED_AND_TURNED: Mapping[str, object] = {
     "copies": 1,
@@ -72,6 +73,11 @@ class Options(BaseModel):
         return False
 
     @property
+    def tells_images_apart(self) -> bool:
+        """Whether the gradients of single images are known of all that learns, as private training needs them."""
+        return True
+
+    @property
     def overlap(self) -> int:
         """How many of the model's inputs hold one moment of a recording, or one image, at most."""
         return 1
@@ -109,19 +115,30 @@ class Terms(Generic[OptionsT]):
 class DrOptions(Options):
     """What a run may choose about this task."""
 
-    encoder: str = "resnet50"
-    """One of ``ENCODERS``."""
-    weights: Literal["imagenet", "random"] = "imagenet"
+    encoder: EncoderName = "resnet50"
+    """``small``, a classifier of torchvision by its name, or ``timm:`` and a timm model's."""
+    weights: Weights = "imagenet"
     """What the encoder's training begins from."""
+    train: Train = "all"
+    """What learns."""
     head: Literal["released", "linear"] = "released"
     """``released``: two layers with BatchNorm, as in the published code; ``linear``: one, as in the paper."""
     image_size: int = Field(default=256, ge=32, le=1024)
     """Side in pixels that every photograph is scaled to."""
 
-    @field_validator("encoder")
+    @property
+    def tells_images_apart(self) -> bool:
+        return tells_images_apart(self.encoder, self.train)
+
+    @field_validator("train")
     @classmethod
-    def _encoder_is_known(cls, encoder: str) -> str:
-        return _one_of(ENCODERS, encoder)
+    def _something_travels(cls, train: Train) -> Train:
+        if train == "head":
+            raise ValueError(
+                "must be all, or {lora: {rank: R}}; grades differ from site to site, so each head stays there, and with "
+                "head nothing would travel"
+            )
+        return train
 
 
 class DrStaging(Terms[DrOptions]):
@@ -135,10 +152,12 @@ class DrStaging(Terms[DrOptions]):
 class FrozenOptions(Options):
     """What a run may choose about such a task."""
 
-    encoder: str = "vgg19"
-    """One of ``WITHOUT_BATCH_NORM``."""
-    weights: Literal["imagenet", "random"] = "imagenet"
-    """What the encoder holds."""
+    encoder: EncoderName = "vgg19"
+    """``plain``, a classifier of torchvision by its name, or ``timm:`` and a timm model's."""
+    weights: Weights = "imagenet"
+    """What the encoder holds in the beginning."""
+    train: Train = "head"
+    """What learns."""
     hidden: tuple[int, ...] = Field(default=(4096,), max_length=4)
     """Widths of the layers between the encoder and the last one."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -150,6 +169,10 @@ class FrozenOptions(Options):
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
 
     @property
+    def tells_images_apart(self) -> bool:
+        return tells_images_apart(self.encoder, self.train)
+
+    @property
     def balances(self) -> bool:
         return self.balance
 
@@ -157,11 +180,6 @@ class FrozenOptions(Options):
     def classes(self) -> int:
         """K, the same at every site: the head travels."""
         raise NotImplementedError
-
-    @field_validator("encoder")
-    @classmethod
-    def _encoder_is_known(cls, encoder: str) -> str:
-        return _one_of(WITHOUT_BATCH_NORM, encoder)
 
     @field_validator("hidden")
     @classmethod
@@ -290,9 +308,9 @@ class SpectrogramOptions(SignalOptions):
     """What a run may choose about this task."""
 
     labels: tuple[str, ...] = Field(default=("normal", "abnormal"), min_length=2, max_length=20)
-    encoder: str = "resnet18"
-    """One of ``ENCODERS``."""
-    weights: Literal["imagenet", "random"] = "random"
+    encoder: EncoderName = "resnet18"
+    """As of ``DrOptions``."""
+    weights: Weights = "random"
     """What the encoder's training begins from."""
     segment_seconds: float = Field(default=5.0, ge=0.1, le=600)
     """How long each piece of a recording is."""
@@ -303,10 +321,9 @@ class SpectrogramOptions(SignalOptions):
     image_size: int = Field(default=128, ge=32, le=1024)
     """Side in pixels of each picture."""
 
-    @field_validator("encoder")
-    @classmethod
-    def _encoder_is_known(cls, encoder: str) -> str:
-        return _one_of(ENCODERS, encoder)
+    @property
+    def tells_images_apart(self) -> bool:
+        return tells_images_apart(self.encoder, "all")
 
     @model_validator(mode="after")
     def _frames_fit(self) -> SpectrogramOptions:
@@ -378,17 +395,6 @@ TERMS: Mapping[str, type[Terms[Any]]] = {
     for terms in (DrStaging, FundusDisease, OctaSegmentation, RdrClassification, Spectrograms, TimeSeries)
 }
 """The terms of each task by its name."""
-
-
-def _one_of(names: tuple[str, ...], name: str) -> str:
-    """Return the name that an option gives, for a validator.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    if name not in names:
-        raise ValueError(f"must be one of {', '.join(names)}")
-    return name
 
 
 def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A classifier on features that do not learn: a published encoder, frozen, and layers of its own behind it."""
+"""A classifier with layers of its own behind an encoder, which is usually a published one and frozen."""
 
 from __future__ import annotations
 
@@ -7,28 +7,22 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from shared.learning.models.encoders import build_encoder
+from shared.learning.models.encoders import Encoder
 from shared.learning.models.grading_network import EncoderAndHead
 
 
-class FrozenFeatures(EncoderAndHead):
-    """A frozen encoder without BatchNorm, then linear layers with ReLU and dropout between them.
+class LayeredHead(EncoderAndHead):
+    """An encoder, then linear layers with ReLU and dropout between them.
 
-    Weights are random and decided by torch's global generator alone: the encoder's first, then the head's.
+    The head's weights are random and decided by torch's global generator alone.
 
     Args:
-        encoder_name: one of ``encoders.WITHOUT_BATCH_NORM``.
         classes: K, >= 2.
         hidden: the widths of the layers before the last.
         dropout: probability in [0, 1) after each of these.
-
-    Raises:
-        ConfigurationError: there is no such encoder.
-        DropfedError: torchvision cannot be imported.
     """
 
-    def __init__(self, encoder_name: str, classes: int, hidden: Sequence[int], dropout: float) -> None:
-        encoder = build_encoder(encoder_name).requires_grad_(False)
+    def __init__(self, encoder: Encoder, classes: int, hidden: Sequence[int], dropout: float) -> None:
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         before = encoder.width
         for number, width in enumerate(hidden, 1):

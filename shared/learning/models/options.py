@@ -1,0 +1,101 @@
+"""What a run may say about its network: which encoder, what it begins from, and what of it learns. Without PyTorch.
+
+A name's form is checked here. Whether there is such a network is known where it is built.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+
+from shared.exchange.forms import text_like
+from shared.exchange.records.values import Digest
+from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
+
+TIMM = "timm:"
+"""What the name of an encoder of the package timm begins with."""
+
+EncoderName = Annotated[
+    str,
+    text_like(
+        r"[a-z][a-z0-9_]{1,63}|timm:[a-z][a-z0-9_]{1,99}(\.[a-z0-9_]{1,99})?",
+        "a torchvision classifier's name, as in resnet50 or vit_b_16, or timm: and a timm model's, "
+        "as in timm:convnext_tiny",
+    ),
+]
+
+
+def _is_told(text: str) -> str:
+    if text != text.strip() or not text.isprintable():
+        raise ValueError("must be one line of characters that can be printed")
+    return text
+
+
+_Told = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_is_told)]
+
+
+class _Choice(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WeightsFile(_Choice):
+    """Weights that somebody published, from a file that the aggregator's people put there themselves."""
+
+    file: Annotated[
+        str,
+        text_like(
+            r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}\.(safetensors|pth|pt|bin)",
+            "a file's name without its folder, ending in .safetensors, .pth, .pt or .bin",
+        ),
+    ]
+    sha256: Digest
+    source: _Told
+    """Where the file comes from: an address, or words."""
+    licence: _Told
+    """Under which it may be used and handed on."""
+
+
+def _which(value: Any) -> str:
+    return "[words]" if isinstance(value, str) else "[block]"
+
+
+Weights = Annotated[
+    Annotated[Literal["imagenet", "random"], Tag("[words]")] | Annotated[WeightsFile, Tag("[block]")],
+    Discriminator(_which),
+]
+
+
+_PathEnd = Annotated[str, text_like(r"[A-Za-z0-9_.]{1,100}", "the end of a layer's path, as in attn.qkv")]
+
+
+class LowRank(_Choice):
+    """Updates of low rank R to some of the frozen encoder's linear layers; see ``lora.py``."""
+
+    rank: int = Field(ge=1, le=256)
+    on: tuple[_PathEnd, ...] = Field(default=("attention",), max_length=20)
+    """Ends of the layers' paths; ``attention``: all linear layers of the attention."""
+
+    @field_validator("on")
+    @classmethod
+    def _names_some(cls, on: tuple[str, ...]) -> tuple[str, ...]:
+        if not on:
+            raise ValueError("must name at least one layer; take train: head for none")
+        return on
+
+
+class WithLowRank(_Choice):
+    """The encoder is frozen; low-rank updates of it, and the head, are what learns."""
+
+    lora: LowRank
+
+
+Train = Annotated[
+    Annotated[Literal["all", "head"], Tag("[words]")] | Annotated[WithLowRank, Tag("[block]")], Discriminator(_which)
+]
+"""What learns: the whole network; the head alone, on a frozen encoder; or the head and low-rank updates."""
+
+
+def tells_images_apart(encoder: str, train: Train) -> bool:
+    """Return whether the gradients of single images are known of all that learns, as private training needs them."""
+    return train == "head" or (train == "all" and encoder in (*ENCODERS, *WITHOUT_BATCH_NORM))
