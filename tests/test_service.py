@@ -168,7 +168,7 @@ def test_work_that_moves_is_a_sign_of_life(manager: Listening, monkeypatch: pyte
     write_data(TASK, tmp_path / "data", 0, images=3, seed=1)
     monkeypatch.setenv(service.WATCHDOG, "1")  # so impatient that each sign is sent
     service.find_manager()
-    read_pairs(tmp_path / "data")
+    read_pairs(tmp_path / "data", 2)
     assert manager.all() == ["WATCHDOG=1"] * 6, "one for each image and mask"
     batch = torch.zeros(1), torch.zeros(1)
     with prepared(lambda _: batch, [1, 2, 3], 0, torch.device("cpu")) as coming:

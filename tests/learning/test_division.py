@@ -27,7 +27,7 @@ from shared.learning.data.units import Unit, settled
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, grading_scores, pixel_scores
 from shared.learning.objectives import CrossEntropy
 from shared.learning.tasks.contract import Collection, Dataset, Evaluation, Sample, divided
-from shared.learning.tasks.octa_segmentation import VesselScoring
+from shared.learning.tasks.segmentation import PixelScoring
 from site_client.configuration import Policy
 from site_client.disclosure import ScoreTable, withheld
 from tests.learning.spans import Vector, smallest_support
@@ -406,7 +406,7 @@ def test_a_score_of_the_images_that_have_vessels_is_told_only_where_all_have_the
         masks = [(n < with_vessels,) * 10 + (False,) * 30 for n in range(20)]
         images = [Vessels(f"i{n}", mask) for n, mask in enumerate(masks)]
         looks = [[pixel_scores(np.array(each.mask, int), probabilities, np.full(40, 0.5)) for each in images]]
-        scores = VesselScoring(CrossEntropy()).scores(looks)
+        scores = PixelScoring(CrossEntropy()).scores(looks)
         blocks = {each.id: n // 5 for n, each in enumerate(images)}
         return told(Evaluation(20, 1.0, scores), images, blocks, minimum_count)
 

@@ -1,6 +1,7 @@
 """Referable retinopathy and diseases of the fundus: what is read, a base that never changes, and balanced classes."""
 
 import csv
+from functools import partial
 
 import numpy as np
 import pytest
@@ -123,14 +124,14 @@ def test_contrast_is_evened_out(tmp_path):
 
 def test_labels_come_from_a_table_or_from_folders(data, tmp_path):
     folder = data / "fundus_disease" / "north"
-    found = read_labelled(folder, LABELS, 32)
+    found = read_labelled(folder, LABELS, partial(read_retina, side=32))
     labels = {row["id"]: row["label"] for row in csv.DictReader((folder / "labels.csv").open())}
     assert {image.id: LABELS[image.grade] for image in found} == labels
     for image, label in labels.items():
         (tmp_path / label).mkdir(exist_ok=True)
         (source,) = (folder / "images").glob(f"{image}.*")
         (tmp_path / label / source.name).write_bytes(source.read_bytes())
-    again = read_labelled(tmp_path, LABELS, 32)
+    again = read_labelled(tmp_path, LABELS, partial(read_retina, side=32))
     assert [(image.id, image.grade) for image in again] == [(image.id, image.grade) for image in found]
 
 
@@ -149,7 +150,7 @@ def test_wrong_labels_are_explained(tmp_path, text, sentence):
         Image.fromarray(np.full((40, 40, 3), 90, np.uint8)).save(tmp_path / "images" / f"{name}.png")
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(DataError, match=sentence):
-        read_labelled(tmp_path, LABELS, 32)
+        read_labelled(tmp_path, LABELS, partial(read_retina, side=32))
 
 
 def test_images_of_rare_classes_are_seen_more_often_and_count_once(data):

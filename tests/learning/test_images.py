@@ -59,15 +59,15 @@ def test_green_is_taken_of_colour(tmp_path):
 @pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_any_value_but_0_is_mask(tmp_path, value, suffix):
     truth = RAMP > 90
-    assert np.array_equal(read_mask(save(tmp_path / f"a.{suffix}", truth.astype(np.uint8) * value)), truth)
+    assert np.array_equal(read_mask(save(tmp_path / f"a.{suffix}", truth.astype(np.uint8) * value), 2), truth)
 
 
 def test_one_bit_and_palette_masks(tmp_path):
     truth = RAMP > 90
-    assert np.array_equal(read_mask(save(tmp_path / "bit.png", truth)), truth)
+    assert np.array_equal(read_mask(save(tmp_path / "bit.png", truth), 2), truth)
     palette = Image.fromarray(np.stack([truth * 200, truth * 0, truth * 0], axis=2).astype(np.uint8)).quantize(2)
     palette.save(tmp_path / "palette.png")
-    assert np.array_equal(read_mask(tmp_path / "palette.png"), truth)
+    assert np.array_equal(read_mask(tmp_path / "palette.png", 2), truth)
 
 
 def test_the_smear_around_an_edge_in_jpeg_is_not_mask(tmp_path):
@@ -75,7 +75,7 @@ def test_the_smear_around_an_edge_in_jpeg_is_not_mask(tmp_path):
     truth[20:37, 5:50] = True
     path = save(tmp_path / "a.jpg", truth.astype(np.uint8) * 255, quality=60)
     assert (np.asarray(Image.open(path)) > 0).sum() > truth.sum() * 1.2
-    assert np.array_equal(read_mask(path), truth)
+    assert np.array_equal(read_mask(path, 2), truth)
 
 
 def test_pairs_are_found_across_formats_and_sorted(tmp_path):
@@ -84,7 +84,7 @@ def test_pairs_are_found_across_formats_and_sorted(tmp_path):
     save(tmp_path / "masks" / "a.png", RAMP)
     (tmp_path / "images" / ".DS_Store").write_bytes(b"x")
     (tmp_path / "images" / "Thumbs.db").write_bytes(b"x")
-    pairs = read_pairs(tmp_path)
+    pairs = read_pairs(tmp_path, 2)
     assert [pair.id for pair in pairs] == ["a", "b"]
     assert pairs[1].mask.dtype == np.uint8
     assert set(np.unique(pairs[0].mask)) == {0, 1}
@@ -105,7 +105,7 @@ def test_every_problem_is_in_one_error(tmp_path):
     (tmp_path / "images" / "deep.png").unlink()
     save(tmp_path / "images" / "deep.tif", RAMP.astype(np.float32))
     with pytest.raises(DataError) as caught:
-        read_pairs(tmp_path)
+        read_pairs(tmp_path, 2)
     for sentence in (
         "images/alone.png: has no mask",
         "masks/orphan.png: has no image",
@@ -129,35 +129,52 @@ def test_a_second_page_is_not_dropped_silently(tmp_path):
 
 def test_missing_and_empty_folders(tmp_path):
     with pytest.raises(DataError) as caught:
-        read_pairs(tmp_path)
+        read_pairs(tmp_path, 2)
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["images", "masks"]
     for name in ("images", "masks"):
         (tmp_path / name).mkdir()
     with pytest.raises(DataError, match="has no image in it"):
-        read_pairs(tmp_path)
+        read_pairs(tmp_path, 2)
 
 
 def test_a_folder_that_is_not_there_is_named_and_one_below_it_too(tmp_path):
     with pytest.raises(DataError) as raised:
-        read_pairs(tmp_path / "absent")
+        read_pairs(tmp_path / "absent", 2)
     assert raised.value.problems == (
         f"{tmp_path / 'absent'}: there is no such folder; correct the path, or make it and put the images there.",
     )
     (tmp_path / "images").mkdir()
     with pytest.raises(DataError) as raised:
-        read_pairs(tmp_path / "images")
+        read_pairs(tmp_path / "images", 2)
     assert f"images: there is no such folder in {tmp_path / 'images'}; " in raised.value.problems[0]
     assert raised.value.problems[0].endswith("or name the folder that holds images.")
 
 
 def test_scaling_keeps_shape_range_and_cover():
-    mask = np.zeros((40, 80), bool)
-    mask[:, 21:41] = True  # half of new column 10, of which a quarter is not enough
+    mask = np.zeros((40, 80), np.uint8)
+    mask[:, 21:41] = 1  # half of new column 10, of which a quarter is not enough
     image, small = scale_to(np.full((40, 80), 0.25, np.float32), mask, 20)
     assert image.shape == small.shape == (10, 20)
     assert image == pytest.approx(0.25)
     assert small[0].tolist() == [5 <= column < 10 for column in range(20)]
-    large, _ = scale_to(np.eye(40, dtype=np.float32), np.eye(40, dtype=bool), 96)
+    large, _ = scale_to(np.eye(40, dtype=np.float32), np.eye(40, dtype=np.uint8), 96)
     assert large.shape == (96, 96)
     assert large.min() >= 0
     assert large.max() <= 1
+
+
+def test_a_mask_of_several_classes_says_their_numbers(tmp_path):
+    classes = np.arange(48 * 48).reshape(48, 48) % 3
+    path = save(tmp_path / "a.png", classes.astype(np.uint8))
+    assert np.array_equal(read_mask(path, 3), classes)
+    assert np.array_equal(read_mask(path, 2), classes > 0)
+    with pytest.raises(DataError, match=r"has a pixel of 9, and the classes are numbered 0 to 2"):
+        read_mask(save(tmp_path / "b.png", np.full((48, 48), 9, np.uint8)), 3)
+    with pytest.raises(DataError, match="JPEG changes the numbers of classes"):
+        read_mask(save(tmp_path / "c.jpg", np.zeros((48, 48), np.uint8)), 3)
+
+
+def test_a_scaled_pixel_is_of_the_class_that_covers_most_of_it():
+    mask = np.repeat([[0, 2, 1, 1], [2, 2, 0, 1]], 10, axis=0).repeat(10, axis=1).astype(np.uint8)  # (20, 40)
+    _, small = scale_to(np.zeros(mask.shape, np.float32), mask, 2)
+    assert small.tolist() == [[2, 1]]

@@ -31,7 +31,8 @@ from shared.learning.objectives import Evidential
 from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks.contract import Evaluation, Task
 from shared.learning.tasks.dr_staging import DrStaging
-from shared.learning.tasks.octa_segmentation import OctaSegmentation, SegmentedImage
+from shared.learning.tasks.octa_segmentation import OctaSegmentation
+from shared.learning.tasks.segmentation import SegmentedImage
 from shared.learning.tasks.terms import DrOptions, OctaOptions
 from shared.learning.training import Epoch, evaluate, train_epoch
 from site_client.configuration import MOST_WORKERS_UNASKED, SiteConfiguration, computing_of

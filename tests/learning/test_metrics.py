@@ -415,9 +415,24 @@ def test_rounding_is_not_refused():
     assert scores["calibration_error"] == 0
 
 
-def test_three_classes_are_no_pixels():
-    with pytest.raises(ValueError, match="2 classes"):
-        pixel_scores(np.array([0]), np.array([[0.2, 0.3, 0.5]]), np.array([0.5]))
+def test_of_several_classes_pixels_have_the_mean_of_each_against_the_rest():
+    truth = np.array([0, 0, 1, 1, 2, 2])
+    probabilities = np.eye(4)[[0, 1, 1, 1, 2, 0]] * 0.6 + 0.1
+    scores = pixel_scores(truth, probabilities, np.full(6, 0.5))
+    one, two = (
+        pixel_scores(
+            (truth == k).astype(int), np.stack([1 - probabilities[:, k], probabilities[:, k]], 1), np.full(6, 0.5)
+        )
+        for k in (1, 2)
+    )
+    for name in ("auroc", "auprc"):
+        assert scores[name] == pytest.approx((one[name] + two[name]) / 2), name  # no pixel is of class 3
+    assert scores["dice"] == pytest.approx((0.8 + 2 / 3 + 1) / 3)  # of 1, of 2, and of 3, which nobody has
+    assert scores["iou"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert scores["sensitivity"] == pytest.approx((1 + 1 / 2) / 2)
+    assert scores["specificity"] == pytest.approx((3 / 4 + 1 + 1) / 3)
+    assert scores["accuracy"] == pytest.approx(4 / 6)
+    assert scores["balanced_accuracy"] == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
 
 
 def test_scoring_does_not_import_scikit_learn():

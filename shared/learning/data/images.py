@@ -36,7 +36,7 @@ class ImagePair:
     Args:
         id: the stem that both files share.
         image: (H, W) float32 in [0, 1].
-        mask: (H, W) uint8, 1 where the mask is set, else 0.
+        mask: (H, W) uint8, the class of each pixel.
     """
 
     id: str
@@ -44,11 +44,12 @@ class ImagePair:
     mask: NDArray[np.uint8]
 
 
-def read_pairs(root: Path, longer_side: int | None = None) -> list[ImagePair]:
+def read_pairs(root: Path, classes: int, longer_side: int | None = None) -> list[ImagePair]:
     """Reads every image of a folder with its mask, sorted by stem.
 
     Args:
         root: a folder with ``images`` and ``masks``.
+        classes: how many a mask may tell apart.
         longer_side: what the longer side is scaled to, in pixels, or None to keep every image as it is.
 
     Raises:
@@ -58,7 +59,7 @@ def read_pairs(root: Path, longer_side: int | None = None) -> list[ImagePair]:
     pairs: list[ImagePair] = []
     for stem, (image, mask) in _list_pairs(root, problems).items():
         try:
-            pairs.append(_read_pair(stem, image, mask, longer_side))
+            pairs.append(_read_pair(stem, image, mask, classes, longer_side))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -113,24 +114,32 @@ def read_image(path: Path) -> NDArray[np.float32]:
     return grey.astype(np.float32) / np.float32(highest)
 
 
-def read_mask(path: Path) -> NDArray[np.bool_]:
+def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
     """Reads one mask.
 
-    In PNG and TIFF every value but 0 is set, so that masks of 0 and 1, of 0 and 255 and of numbered classes all work.
-    JPEG blurs 0 into small numbers beside each edge: there a pixel is set from half of the range upwards. In a colour
-    mask the brightest channel counts.
+    Where it tells two classes apart, every value but 0 is the second in PNG and TIFF, so that masks of 0 and 1, of 0
+    and 255 and of numbered classes all work. JPEG blurs 0 into small numbers beside each edge: there a pixel is set
+    from half of the range upwards. Where it tells more apart, a value is the number of its class, and JPEG cannot say
+    it. In a colour mask the brightest channel counts.
 
     Returns:
-        (H, W) bool.
+        (H, W) uint8, each in [0, classes).
 
     Raises:
-        DataError: the file cannot be read as an image of 8 or 16 bits.
+        DataError: the file cannot be read as an image of 8 or 16 bits, or has a value that is no class.
     """
     levels, highest = read_levels(path)
     grey = brightest(levels) if levels.ndim == 3 else levels
-    if path.suffix.lower() in JPEG_EXTENSIONS:
-        return np.asarray(grey > highest // 2, dtype=np.bool_)
-    return np.asarray(grey > 0, dtype=np.bool_)
+    is_jpeg = path.suffix.lower() in JPEG_EXTENSIONS
+    if classes == 2:
+        return np.asarray(grey > (highest // 2 if is_jpeg else 0), dtype=np.uint8)
+    if is_jpeg:
+        raise DataError([f"{short_name(path)}: JPEG changes the numbers of classes; save the mask as PNG."])
+    if (most := int(grey.max())) >= classes:
+        raise DataError(
+            [f"{short_name(path)}: has a pixel of {most}, and the classes are numbered 0 to {classes - 1}; correct it."]
+        )
+    return grey.astype(np.uint8)
 
 
 def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -141,20 +150,20 @@ def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def scale_to(
-    image: NDArray[np.float32], mask: NDArray[np.bool_], longer_side: int
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    image: NDArray[np.float32], mask: NDArray[np.uint8], longer_side: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Scales an image and its mask so that the longer side has so many pixels; the shape is kept.
 
-    The image is interpolated linearly over the area that each new pixel covers; a pixel of the new mask is set where
-    the old mask covers at least half of it.
+    The image is interpolated linearly over the area that each new pixel covers; a pixel of the new mask is of the class
+    that covers most of it, of equals the higher.
 
     Args:
         image: (H, W) float32 in [0, 1].
-        mask: (H, W) bool.
+        mask: (H, W) uint8, the class of each pixel.
         longer_side: in pixels, >= 1.
 
     Returns:
-        (h, w) float32 in [0, 1] and (h, w) bool.
+        (h, w) float32 in [0, 1] and (h, w) uint8.
     """
     height, width = image.shape
     factor = longer_side / max(height, width)
@@ -162,8 +171,18 @@ def scale_to(
     if size == (width, height):
         return image, mask
     scaled = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
-    cover = Image.fromarray(mask.astype(np.float32)).resize(size, Image.Resampling.BOX)
-    return np.clip(np.asarray(scaled, dtype=np.float32), 0, 1), np.asarray(cover) >= 0.5
+    return np.clip(np.asarray(scaled, dtype=np.float32), 0, 1), _scaled_classes(mask, size)
+
+
+def _scaled_classes(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return a mask, (H, W) to (h, w) of ``size``, (w, h), by the class that covers most of each new pixel."""
+    covers = [
+        np.asarray(Image.fromarray((mask == each).astype(np.float32)).resize(size, Image.Resampling.BOX))
+        for each in range(1, max(2, int(mask.max()) + 1))
+    ]
+    of_all = np.stack([1 - np.sum(covers, axis=0, dtype=np.float32), *covers])  # (K, h, w)
+    highest_first = of_all[::-1].argmax(axis=0)
+    return np.asarray(len(of_all) - 1 - highest_first, dtype=np.uint8)
 
 
 def files_by_stem(
@@ -272,16 +291,16 @@ def short_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def _read_pair(stem: str, image_path: Path, mask_path: Path, longer_side: int | None) -> ImagePair:
+def _read_pair(stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None) -> ImagePair:
     problems: list[str] = []
     image: NDArray[np.float32] | None = None
-    mask: NDArray[np.bool_] | None = None
+    mask: NDArray[np.uint8] | None = None
     try:
         image = read_image(image_path)
     except DataError as error:
         problems += error.problems
     try:
-        mask = read_mask(mask_path)
+        mask = read_mask(mask_path, classes)
     except DataError as error:
         problems += error.problems
     if image is None or mask is None:
@@ -298,8 +317,8 @@ def _read_pair(stem: str, image_path: Path, mask_path: Path, longer_side: int | 
     if min(image.shape) < SMALLEST_SIDE:
         used = "is" if longer_side is None else f"scaled to {longer_side} is"
         raise DataError([f"{short_name(image_path)}: {used} {_size(image)} pixels; each side needs {SMALLEST_SIDE}."])
-    return ImagePair(stem, image, mask.astype(np.uint8))
+    return ImagePair(stem, image, mask)
 
 
-def _size(image: NDArray[np.float32] | NDArray[np.bool_]) -> str:
+def _size(image: NDArray[np.float32] | NDArray[np.uint8]) -> str:
     return f"{image.shape[1]}x{image.shape[0]}"

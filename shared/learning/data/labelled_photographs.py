@@ -6,7 +6,7 @@ for each class, called by the class's name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
@@ -26,8 +26,11 @@ _CLIP_LIMIT, _TILES = 2.0, (8, 8)  # of the contrast-limited histograms; OpenCV'
 _READ_SIDE = 1024  # in pixels; what is larger is scaled down before it is cropped
 
 
-def read_labelled(root: Path, classes: Sequence[str], side: int) -> list[GradedImage]:
+def read_labelled(root: Path, classes: Sequence[str], read: Callable[[Path], NDArray[np.uint8]]) -> list[GradedImage]:
     """Reads every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
+
+    Args:
+        read: reads one file.
 
     Raises:
         DataError: names every file, folder and line that is missing, wrong or unreadable.
@@ -37,7 +40,7 @@ def read_labelled(root: Path, classes: Sequence[str], side: int) -> list[GradedI
     images = []
     for name in sorted(files.keys() & label_of.keys()):
         try:
-            images.append(GradedImage(name, read_retina(files[name], side), classes.index(label_of[name])))
+            images.append(GradedImage(name, read(files[name]), classes.index(label_of[name])))
         except DataError as error:
             problems += error.problems
     if not images and not problems:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _CLASSES = {
     "dr_staging": ("shared.learning.tasks.dr_staging", "DrStaging"),
     "fundus_disease": ("shared.learning.tasks.fundus_disease", "FundusDisease"),
+    "image_classification": ("shared.learning.tasks.image_classification", "ImageClassification"),
     "octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation"),
     "rdr_classification": ("shared.learning.tasks.rdr_classification", "RdrClassification"),
+    "segmentation": ("shared.learning.tasks.segmentation", "Segmentation"),
     "spectrograms": ("shared.learning.tasks.spectrograms", "Spectrograms"),
     "time_series": ("shared.learning.tasks.time_series", "TimeSeries"),
 }

@@ -8,31 +8,22 @@ positions; here their mean over all positions (``models/encoders.py``), which ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage
-from shared.learning.data.images import list_images, unlabelled_units
-from shared.learning.data.labelled_photographs import labelled_units, read_labelled, read_retina
-from shared.learning.data.units import Unit
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.learning.data.labelled_photographs import read_retina
 from shared.learning.tasks import terms
-from shared.learning.tasks.contract import Collection
-from shared.learning.tasks.frozen_classification import FrozenClassification
+from shared.learning.tasks.contract import REFER
+from shared.learning.tasks.image_classification import OfLabels
 from shared.learning.tasks.terms import FundusOptions
 
 
-class FundusDisease(terms.FundusDisease, FrozenClassification[FundusOptions, GradedImage]):
+class FundusDisease(terms.FundusDisease, OfLabels[FundusOptions]):
     """The task ``fundus_disease``; see ``contract.Task`` for what each method promises."""
 
-    def units(self, root: Path) -> list[Unit]:
-        return labelled_units(root)
+    advice = REFER
 
-    def unlabelled_units(self, path: Path) -> list[Unit]:
-        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
-
-    def open_images(self, root: Path, options: FundusOptions) -> Collection[GradedImage]:
-        return Collection(read_labelled(root, options.labels, options.image_size), options.labels)
-
-    def open_unlabelled(self, path: Path, options: FundusOptions) -> Sequence[GradedImage]:
-        files = list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS)
-        return [GradedImage(file.stem, read_retina(file, options.image_size), 0) for file in files]
+    def read(self, path: Path, options: FundusOptions) -> NDArray[np.uint8]:
+        return read_retina(path, options.image_size)

@@ -189,12 +189,13 @@ class FrozenOptions(Options):
         return hidden
 
 
-class FundusOptions(FrozenOptions):
+class ImageOptions(FrozenOptions):
     """What a run may choose about this task."""
 
-    hidden: tuple[int, ...] = Field(default=(4096, 4096), max_length=4)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    labels: tuple[str, ...] = Field(default=("normal", "glaucoma", "cataract"), min_length=2, max_length=20)
+    encoder: EncoderName = "resnet18"
+    train: Train = "all"
+    hidden: tuple[int, ...] = Field(default=(), max_length=4)
+    labels: tuple[str, ...] = Field(min_length=2, max_length=100)
     """What the classes are called, the same at every site."""
 
     @property
@@ -205,6 +206,24 @@ class FundusOptions(FrozenOptions):
     @classmethod
     def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
         return _names_of_classes(labels)
+
+
+class ImageClassification(Terms[ImageOptions]):
+    """See ``image_classification.py``."""
+
+    name = "image_classification"
+    form = ImageOptions
+    usual_augmentation = FLIPPED_AND_TURNED
+
+
+class FundusOptions(ImageOptions):
+    """What a run may choose about this task."""
+
+    encoder: EncoderName = "vgg19"
+    train: Train = "head"
+    hidden: tuple[int, ...] = Field(default=(4096, 4096), max_length=4)
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    labels: tuple[str, ...] = Field(default=("normal", "glaucoma", "cataract"), min_length=2, max_length=20)
 
 
 class FundusDisease(Terms[FundusOptions]):
@@ -232,6 +251,26 @@ class OctaOptions(Options):
         if not all(1 <= width <= 2048 for width in widths):
             raise ValueError("each width must be between 1 and 2048")
         return widths
+
+
+class SegmentationOptions(OctaOptions):
+    """What a run may choose about this task."""
+
+    labels: tuple[str, ...] = Field(default=("background", "foreground"), min_length=2, max_length=20)
+    """What the classes of pixels are called, the same at every site; the first is the background."""
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return _names_of_classes(labels)
+
+
+class Segmentation(Terms[SegmentationOptions]):
+    """See ``segmentation.py``."""
+
+    name = "segmentation"
+    selection_score = "dice_mean"
+    form = SegmentationOptions
 
 
 class OctaSegmentation(Terms[OctaOptions]):
@@ -392,7 +431,16 @@ class TimeSeries(SignalTerms[TimeSeriesOptions]):
 
 TERMS: Mapping[str, type[Terms[Any]]] = {
     terms.name: terms
-    for terms in (DrStaging, FundusDisease, OctaSegmentation, RdrClassification, Spectrograms, TimeSeries)
+    for terms in (
+        DrStaging,
+        FundusDisease,
+        ImageClassification,
+        OctaSegmentation,
+        RdrClassification,
+        Segmentation,
+        Spectrograms,
+        TimeSeries,
+    )
 }
 """The terms of each task by its name."""
 

@@ -1,0 +1,57 @@
+"""One class for each image, of any kind and with any labels.
+
+The model is an encoder and the layers behind it; which of it learns, the run says. Images are grey or colour, PNG,
+JPEG, TIFF or DICOM, in ``images/`` with ``labels.csv``, or in one folder for each label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour
+from shared.learning.data.images import list_images, unlabelled_units
+from shared.learning.data.labelled_photographs import labelled_units, read_labelled
+from shared.learning.data.units import Unit
+from shared.learning.tasks import terms
+from shared.learning.tasks.contract import Collection
+from shared.learning.tasks.frozen_classification import FrozenClassification
+from shared.learning.tasks.terms import ImageOptions
+
+ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
+
+
+class OfLabels(FrozenClassification[ImageOptionsT, GradedImage]):
+    """A part of ``contract.Task``: images by their labels. A task of one's own may read them in another way."""
+
+    advice = "have a person decide"
+
+    def read(self, path: Path, options: ImageOptionsT) -> NDArray[np.uint8]:
+        """Return one image: (S, S, 3) uint8.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return read_colour(path, options.image_size)
+
+    def units(self, root: Path) -> list[Unit]:
+        return labelled_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+
+    def open_images(self, root: Path, options: ImageOptionsT) -> Collection[GradedImage]:
+        images = read_labelled(root, options.labels, lambda path: self.read(path, options))
+        return Collection(images, options.labels)
+
+    def open_unlabelled(self, path: Path, options: ImageOptionsT) -> Sequence[GradedImage]:
+        files = list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+        return [GradedImage(file.stem, self.read(file, options), 0) for file in files]
+
+
+class ImageClassification(terms.ImageClassification, OfLabels[ImageOptions]):
+    """The task ``image_classification``; see ``contract.Task`` for what each method promises."""

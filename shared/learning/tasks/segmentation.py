@@ -1,0 +1,172 @@
+"""A class for each pixel of an image, of any kind and with any labels.
+
+The model is the residual U-Net of Lo et al. 2021, trained on whole images or on crops. Images are grey, or the green
+channel of colour; a mask's pixels say the class by its number, and where there are two, anything but 0 is the second.
+With an evidential objective each pixel's logits become its evidence, and each pixel has its uncertainty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
+from shared.learning.data.images import (
+    list_images,
+    pair_units,
+    read_image,
+    read_pairs,
+    scale_to,
+    unlabelled_units,
+)
+from shared.learning.data.sets import Members
+from shared.learning.data.units import Unit
+from shared.learning.metrics import ACCURACY, MACRO_DICE, PixelScores, Score, mean_and_std, pixel_scores
+from shared.learning.models.residual_unet import ResidualUNet
+from shared.learning.objectives import IGNORED, Objective, by_target
+from shared.learning.seeds import seed_for
+from shared.learning.tasks import terms
+from shared.learning.tasks.contract import REFER, Collection, Dataset, divided
+from shared.learning.tasks.terms import OctaOptions, SegmentationOptions
+
+_USUAL_SIDE = 512  # in pixels, of images that are taken as they are
+
+OptionsT = TypeVar("OptionsT", bound=OctaOptions)
+
+
+@dataclass(frozen=True)
+class SegmentedImage:
+    """One image and its mask.
+
+    Args:
+        id: the file's stem, unique within its folder.
+        image: (H, W) float32 in [0, 1].
+        mask: (H, W) uint8, the class of each pixel.
+    """
+
+    id: str
+    image: NDArray[np.float32]
+    mask: NDArray[np.uint8]
+
+
+class OfPixels(Generic[OptionsT]):
+    """A part of ``contract.Task``: images with masks. What the classes are called, each task says."""
+
+    tolerance_scores = (MACRO_DICE, ACCURACY)
+    main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
+    advice = REFER
+    labels_pixels = True
+    head_is_local = False
+
+    def labels(self, options: OptionsT) -> tuple[str, ...]:
+        """Return what the classes of pixels are called, the background first."""
+        raise NotImplementedError
+
+    def build_model(self, options: OptionsT, classes: int, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "model"))
+            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=len(self.labels(options)))
+
+    def input_shape(self, options: OptionsT) -> tuple[int, ...]:
+        return (1, *[options.image_size or _USUAL_SIDE] * 2)
+
+    def load_initial_weights(self, model: nn.Module, options: OptionsT, folders: Sequence[Path]) -> None:
+        return None  # random weights
+
+    def units(self, root: Path) -> list[Unit]:
+        return pair_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path)
+
+    def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[SegmentedImage]:
+        return divided(self.open_images(root, options), members)
+
+    def open_images(self, root: Path, options: OptionsT) -> Collection[SegmentedImage]:
+        labels = self.labels(options)
+        pairs = read_pairs(root, len(labels), options.image_size)
+        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], labels)
+
+    def open_unlabelled(self, path: Path, options: OptionsT) -> list[SegmentedImage]:
+        samples = []
+        for file in list_images(path):
+            image = read_image(file)
+            nothing = np.zeros(image.shape, dtype=np.uint8)
+            if options.image_size is not None:
+                image, nothing = scale_to(image, nothing, options.image_size)
+            samples.append(SegmentedImage(file.stem, image, nothing))
+        return samples
+
+    def vary(self, sample: SegmentedImage, augmentation: Augmentation, seed: int) -> SegmentedImage:
+        return SegmentedImage(sample.id, *augment(sample.image, sample.mask, augmentation, seed))
+
+    def crop(self, sample: SegmentedImage, crops: Crops, seed: int) -> SegmentedImage:
+        return SegmentedImage(sample.id, *crop(sample.image, sample.mask, crops, seed))
+
+    def collate(self, samples: Sequence[SegmentedImage]) -> tuple[Tensor, Tensor]:
+        """Images of any sizes, filled up at the bottom and at the right to one size, a multiple of 16."""
+        height = max(-(-sample.mask.shape[0] // 16) * 16 for sample in samples)
+        width = max(-(-sample.mask.shape[1] // 16) * 16 for sample in samples)
+        images = torch.zeros(len(samples), 1, height, width)
+        masks = torch.full((len(samples), height, width), IGNORED, dtype=torch.int64)
+        for index, sample in enumerate(samples):
+            rows, columns = sample.mask.shape
+            images[index, 0, :rows, :columns] = torch.from_numpy(sample.image)
+            masks[index, :rows, :columns] = torch.from_numpy(sample.mask)
+        return images, masks
+
+    def batches(self, samples: Sequence[SegmentedImage]) -> list[Sequence[SegmentedImage]]:
+        """Return one image at a time: sizes may differ, and each image's statistics count alike."""
+        return [[sample] for sample in samples]
+
+    def scoring(self, objective: Objective) -> PixelScoring:
+        return PixelScoring(objective)
+
+
+class Segmentation(terms.Segmentation, OfPixels[SegmentationOptions]):
+    """The task ``segmentation``; see ``contract.Task`` for what each method promises."""
+
+    advice = "have a person decide"
+
+    def labels(self, options: SegmentationOptions) -> tuple[str, ...]:
+        return options.labels
+
+
+class PixelScoring:
+    """Scores each image by its pixels; over images, the mean and the population standard deviation."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def look(self, logits: Tensor, targets: Tensor) -> list[PixelScores]:
+        """Return each image's scores."""
+        looks = []
+        for image_logits, mask in zip(by_target(logits, targets), targets, strict=True):
+            counts = mask != IGNORED  # (H, W)
+            flat = image_logits[counts].double()  # (H, W, K) -> (P, K)
+            probabilities, uncertainty = self._objective.probabilities(flat), self._objective.uncertainty(flat)
+            truth, *of_pixels = (each.cpu().numpy() for each in (mask[counts], probabilities, uncertainty))
+            looks.append(pixel_scores(truth, *of_pixels))
+        return looks
+
+    def scores(self, looks: Sequence[list[PixelScores]]) -> dict[str, Score]:
+        """``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
+
+        Such a score is over part of a block, and so over one image, whatever the number of the others.
+        """
+        of_images = [scores for look in looks for scores in look]
+        over_images: dict[str, Score] = {}
+        for name in of_images[0]:
+            defined = [value for scores in of_images if (value := scores[name]) is not None]
+            mean, std = mean_and_std(defined) if defined else (None, None)
+            images = len(defined) if len(defined) == len(of_images) else min(len(defined), 1)
+            over_images[f"{name}_mean"] = Score(mean, images)
+            over_images[f"{name}_std"] = Score(std, images)
+        return over_images
