@@ -129,9 +129,29 @@ def keep_final(
         personal=personal,
         on_progress=on_progress,
     )
-    found = trainer.measure_uncertainty(model, dataset)
-    threshold = youden_threshold(found.uncertainty, found.wrong)
     home = _home(work, run.run)
+    write_final(
+        home,
+        trainer,
+        dataset,
+        model,
+        chosen_round=final.chosen_round,
+        personal_round=int(personal.stem) if personal else 0,
+    )
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(home))
+
+
+def write_final(
+    home: Path, trainer: Trainer, dataset: Dataset, model: nn.Module, *, chosen_round: int, personal_round: int
+) -> None:
+    """Measure θ of a model that is ready for use, and write it into a folder; the card goes last.
+
+    Args:
+        chosen_round: whose aggregate it is.
+        personal_round: the round after which the site's own parts were kept, if it has some; 0: never.
+    """
+    run, found = trainer.run, trainer.measure_uncertainty(model, dataset)
+    threshold = youden_threshold(found.uncertainty, found.wrong)
     save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
     card = SiteModelCard(
         run=run.run,
@@ -142,13 +162,12 @@ def keep_final(
         privacy=run.privacy,
         rounds=run.rounds,
         classes=list(dataset.classes),
-        chosen_round=final.chosen_round,
-        personal_round=None if trainer.sharing.has_whole_model else int(personal.stem) if personal else 0,
+        chosen_round=chosen_round,
+        personal_round=None if trainer.sharing.has_whole_model else personal_round,
         theta=threshold.theta,
         theta_status=threshold.status,
     )
     write_file(home / CARD, dump_yaml(card))
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(home))
 
 
 def open_final(folder: Path) -> SiteModel:
