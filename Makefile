@@ -4,7 +4,7 @@
 PYTHON = python3
 BIN = .venv/bin
 READY = .venv/ready
-CODE = aggregator site_client shared studies deploy
+CODE = aggregator site_client shared studies dropfed deploy
 MINUTES = 60
 # Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
 PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python -m pytest

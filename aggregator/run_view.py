@@ -26,7 +26,7 @@ from shared.exchange.order import Ending
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, Split
-from shared.learning.choice import received_rows, reported_scores
+from shared.learning.choice import Tables, received_rows, reported_scores
 from shared.learning.metrics import mean_over_sites
 from shared.learning.outcome import Outcome, outcome_of, standstills
 from shared.learning.tasks import SELECTION_SCORES
@@ -173,6 +173,11 @@ class RunView:
         return self.configuration.run
 
     @property
+    def chosen_round(self) -> int | None:
+        """The round whose aggregate was chosen; 0: the model that the run began with; None: none was chosen yet."""
+        return self.card.chosen_round if self.card else None
+
+    @property
     def is_over(self) -> bool:
         """Whether it has ended, or will never start."""
         return self.card is not None or self.aborted is not None
@@ -209,6 +214,18 @@ class RunView:
         ]
         columns = ["aggregate", "round", "site", "split", "images", "score", "value"]
         return DataFrame(rows, columns=columns).astype({"value": float})
+
+    def decisions(self) -> DataFrame:
+        """Return a row for each site in each round: its verdict, and every number of it; NaN where there is none."""
+        from pandas import DataFrame  # noqa: PLC0415  (as above)
+
+        rows = [
+            (of_round.round, site, part.status, *(getattr(part, name) for name in _NUMBERS), part.reason)
+            for of_round, site, part in self.parts()
+        ]
+        return DataFrame(rows, columns=["round", "site", "status", *_NUMBERS, "reason"]).astype(
+            dict.fromkeys(_NUMBERS, float)
+        )
 
 
 def _since_1970(time: str | None) -> float | None:
@@ -261,9 +278,9 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
     numbers, score = range(1, store.round_no + 1), card.score_name if card else SELECTION_SCORES.get(run.task, "")
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = read_tables(store, ledgers, numbers if with_open_round else verdicts)
-    rows = {split: received_rows(tables, split) for split in RECEIVED_SPLITS}
-    scores = reported_scores(rows["validation"], score)
+    scores = reported_scores(received_rows(tables, "validation"), score)
     of_closed = {aggregate: found for aggregate, found in scores.items() if aggregate + 1 in verdicts}
+    asked = {number: store.participants(number) for number in numbers}
     return RunView(
         configuration=run,
         outcome=outcome_of(run, card, store.aborted(), scores),
@@ -271,14 +288,35 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
         score=score,
         card=card,
         sites={site: _participant(ledgers.get(site), run.run) for site in run.sites},
-        rounds=[
-            _round(
-                reading, number, verdicts.get(number, {}), {split: rows[split].get(number - 1, {}) for split in rows}
-            )
-            for number in numbers
-        ],
+        rounds=_rounds(run, asked, verdicts, tables, ledgers),
         bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
         standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
+    )
+
+
+def view_of_tables(
+    run: RunConfiguration,
+    card: FinalCard,
+    tables: Tables,
+    verdicts: Mapping[int, Mapping[str, Verdict]],
+    images: Mapping[str, Mapping[Split, str]],
+) -> RunView:
+    """Return a run that has ended, as its tables and verdicts tell it alone: nobody knows times, bytes and consents.
+
+    Args:
+        tables, verdicts: of every round.
+        images: as count text, by site and split.
+    """
+    scores = reported_scores(received_rows(tables, "validation"), card.score_name)
+    return RunView(
+        configuration=run,
+        outcome=outcome_of(run, card, None, scores),
+        aborted=None,
+        score=card.score_name,
+        card=card,
+        sites={site: Participant(None, None, images[site], None, None) for site in run.sites},
+        rounds=_rounds(run, {number: [*of_round] for number, of_round in verdicts.items()}, verdicts, tables, {}),
+        bytes={},
     )
 
 
@@ -293,24 +331,32 @@ def _participant(ledger: Mirror | None, run: str) -> Participant:
     )
 
 
-def _round(
-    reading: Reading, number: int, verdicts: Mapping[str, Verdict], rows: Mapping[Split, Mapping[str, MetricsRow]]
-) -> Round:
-    return Round(
-        round=number,
-        trains=number <= reading.run.rounds,
-        received_aggregate=number - 1,
-        sites={
-            site: _part(
-                reading.ledgers.get(site),
-                _refs(reading.run.run, number),
-                verdicts.get(site),
-                (_row(rows["validation"].get(site)), _row(rows["test"].get(site))),
-            )
-            for site in reading.store.participants(number)
-        },
-        means={split: _means(of_split) for split, of_split in rows.items()},
-    )
+def _rounds(
+    run: RunConfiguration,
+    asked: Mapping[int, Sequence[str]],
+    verdicts: Mapping[int, Mapping[str, Verdict]],
+    tables: Tables,
+    ledgers: Mapping[str, Mirror],
+) -> list[Round]:
+    rows = {split: received_rows(tables, split) for split in RECEIVED_SPLITS}
+    return [
+        Round(
+            round=number,
+            trains=number <= run.rounds,
+            received_aggregate=number - 1,
+            sites={
+                site: _part(
+                    ledgers.get(site),
+                    _refs(run.run, number),
+                    verdicts.get(number, {}).get(site),
+                    (_row(rows["validation"], number - 1, site), _row(rows["test"], number - 1, site)),
+                )
+                for site in sites
+            },
+            means={split: _means(of_split.get(number - 1, {})) for split, of_split in rows.items()},
+        )
+        for number, sites in asked.items()
+    ]
 
 
 def _part(
@@ -339,7 +385,8 @@ def _part(
     )
 
 
-def _row(row: MetricsRow | None) -> Row | None:
+def _row(rows: Mapping[int, Mapping[str, MetricsRow]], aggregate: int, site: str) -> Row | None:
+    row = rows.get(aggregate, {}).get(site)
     return Row(row.images, row.loss, row.scores) if row else None
 
 

@@ -162,19 +162,38 @@ def keep_final(
     Raises:
         Stopped: by ``on_progress``.
     """
-    run, personal = trainer.run, arrived.personal
     model = trainer.final_network(
         dataset,
         arrived.last,
         received=arrived.model,
         state=arrived.state,
         start=arrived.start,
-        personal=personal,
+        personal=arrived.personal,
         on_progress=on_progress,
     )
-    found = trainer.measure_uncertainty(model, dataset)
+    write_final(
+        arrived.home,
+        trainer,
+        dataset,
+        model,
+        chosen_round=arrived.chosen_round,
+        personal_round=int(arrived.personal.stem) if arrived.personal else 0,
+    )
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(arrived.home))
+
+
+def write_final(
+    home: Path, trainer: Trainer, dataset: Dataset, model: nn.Module, *, chosen_round: int, personal_round: int
+) -> None:
+    """Measure θ of a model that is ready for use, and write it into a folder; the card goes last.
+
+    Args:
+        chosen_round: whose aggregate it is.
+        personal_round: the round after which the site's own parts were kept, if it has some; 0: never.
+    """
+    run, found = trainer.run, trainer.measure_uncertainty(model, dataset)
     threshold = youden_threshold(found.uncertainty, found.wrong)
-    save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), arrived.home / names.FINAL_MODEL)
+    save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
     card = SiteModelCard(
         run=run.run,
         task=run.task,
@@ -184,13 +203,12 @@ def keep_final(
         privacy=run.privacy,
         rounds=run.rounds,
         classes=list(dataset.classes),
-        chosen_round=arrived.chosen_round,
-        personal_round=None if trainer.sharing.has_whole_model else int(personal.stem) if personal else 0,
+        chosen_round=chosen_round,
+        personal_round=None if trainer.sharing.has_whole_model else personal_round,
         theta=threshold.theta,
         theta_status=threshold.status,
     )
-    write_file(arrived.home / CARD, dump_yaml(card))
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(arrived.home))
+    write_file(home / CARD, dump_yaml(card))
 
 
 def open_final(folder: Path) -> SiteModel:

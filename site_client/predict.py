@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
 from shared.folder.durable import writing
 from shared.learning.data.images import not_hidden, read_image
-from shared.learning.objectives import IGNORED, by_target
-from shared.learning.tasks.contract import Evaluation, Sample
+from shared.learning.objectives import IGNORED, Objective, by_target
+from shared.learning.tasks.contract import Evaluation, Sample, Task
 from shared.learning.training import answers, evaluate, tame
 from site_client.final import SiteModel
 
@@ -46,7 +46,8 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[s
     opened, problems = _open(kept, images)
     rows: list[dict[str, str]] = []
     try:
-        for name, probabilities, uncertainty in _answers(kept, [sample for sample, _ in opened.values()]):
+        samples = [sample for sample, _ in opened.values()]
+        for name, probabilities, uncertainty in predictions(kept.task, kept.model, kept.objective, samples):
             if probabilities.ndim == 1:
                 rows.append(_graded_row(kept, name, probabilities, float(uncertainty)))
                 continue
@@ -104,17 +105,17 @@ def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
     return evaluate(kept.task, kept.model, images.samples, kept.objective)
 
 
-def _answers(
-    kept: SiteModel, samples: Sequence[Sample]
+def predictions(
+    task: Task, model: nn.Module, objective: Objective, samples: Sequence[Sample]
 ) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield each image's name, its probabilities (K, ...) and its uncertainty (...)."""
-    for batch, logits, targets in answers(kept.task, kept.model, samples):
+    """Yield each image's name, its probabilities (K, ...) and its uncertainty (...), both in [0, 1]."""
+    for batch, logits, targets in answers(task, model, samples):
         for sample, filled_up, target in zip(batch, by_target(logits, targets), targets, strict=True):
             image_logits = tame(_without_filling(filled_up, target))
             shape = image_logits.shape[: target.ndim]
             flat = image_logits.reshape(-1, *image_logits.shape[target.ndim :]).double()  # (..., K) -> (P, K)
-            probabilities = kept.objective.probabilities(flat).T.reshape(-1, *shape).numpy()  # (P, K) -> (K, ...)
-            yield sample.id, probabilities, kept.objective.uncertainty(flat).reshape(shape).numpy()
+            probabilities = objective.probabilities(flat).T.reshape(-1, *shape).numpy()  # (P, K) -> (K, ...)
+            yield sample.id, probabilities, objective.uncertainty(flat).reshape(shape).numpy()
 
 
 def _without_filling(logits: Tensor, target: Tensor) -> Tensor:

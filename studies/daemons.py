@@ -28,7 +28,8 @@ from shared.errors import ActionRequiredError
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.tables import MetricsRow, epsilon_in
+from shared.exchange.records.verdicts import Verdict
+from shared.exchange.tables import MetricsRow
 from shared.folder.durable import link_file
 from shared.learning.compute import EXACT, Computing, prepare_compute
 from shared.learning.methods import open_method
@@ -167,32 +168,24 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
     if card is None:
         raise ActionRequiredError("no model was chosen: the run was stopped")
     ledgers = {site: _ledger(work / "sites" / site) for site in run.sites}
-    rows: dict[int, dict[str, list[MetricsRow]]] = {}
-    thetas: dict[int, dict[str, float]] = {}
-    given: dict[int, dict[str, float]] = {}
-    spent: dict[str, float | None] = {}
+    tables: dict[int, dict[str, list[MetricsRow]]] = {}
+    verdicts: dict[int, dict[str, Verdict]] = {}
     received, sent = [], []
     for round_no in range(1, store.round_no + 1):
-        for site, verdict in (store.verdicts(round_no) or {}).items():
-            ledger = ledgers[site]
-            table = metrics_of(ledger, run.run, round_no)
-            rows.setdefault(round_no - 1, {})[site] = [row for row in table if row.epoch == 0]
-            if verdict.theta is not None:
-                thetas.setdefault(round_no, {})[site] = float(verdict.theta)
-            if round_no <= run.rounds:
-                spent[site] = epsilon_in(table)
-                given.setdefault(round_no, {})[site] = float(verdict.weight or 0)
-                received.append(_bytes(ledger, MessageRef("round", run.run, round_no)))
-                sent.append(_bytes(ledger, MessageRef("update", run.run, round_no)))
+        verdicts[round_no] = store.verdicts(round_no) or {}
+        tables[round_no] = {site: metrics_of(ledgers[site], run.run, round_no) for site in verdicts[round_no]}
+        for site in verdicts[round_no] if round_no <= run.rounds else ():
+            received.append(_bytes(ledgers[site], MessageRef("round", run.run, round_no)))
+            sent.append(_bytes(ledgers[site], MessageRef("update", run.run, round_no)))
     return Outcome(
+        run=run,
+        card=card,
         chosen=dict.fromkeys(run.sites, card.chosen_round),
-        rows=rows,
+        tables=tables,
+        verdicts=verdicts,
         finals={name: _final(home, run, name, site, computing) for name, site in sites.items()},
-        thetas=thetas,
-        weights=given,
         sent_bytes=round(sum(sent) / len(sent)),
         received_bytes=round(sum(received) / len(received)),
-        spent=spent,
     )
 
 
@@ -214,8 +207,14 @@ def _bytes(ledger: Mirror, ref: MessageRef) -> int:
 
 def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, computing: Computing) -> Final:
     method, images = open_method(run.method, run.method_options), site.images(run.run)
+    folder = site_work(home, name) / FINAL / run.run
 
     def network() -> torch.nn.Module:
-        return computing.place(open_final(site_work(home, name) / FINAL / run.run).model)
+        return computing.place(open_final(folder).model)
 
-    return Final(network, task_named(run.task), method.objective(run.rounds, run.rounds), images, {name: images.test})
+    def keep(target: Path) -> None:
+        for path in folder.iterdir():
+            link_file(path, target / path.name)
+
+    objective = method.objective(run.rounds, run.rounds)
+    return Final(network, task_named(run.task), objective, images, {name: images.test}, keep)

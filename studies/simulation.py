@@ -2,13 +2,14 @@
 
 For references, which exchange nothing: each site as a federation of its own, or all sites' images as those of one site;
 and for what asks about methods alone. Who takes part, what a site trains, sends and keeps, and how the aggregator
-combines it, is the code that the daemons run, on the same files; what the run's form of weights rounds is rounded. Left
-out are transfer, signatures, consent and the tolerance check. ``studies/daemons.py`` plays a run with them.
+checks and combines it, is the code that the daemons run, on the same files; what the run's form of weights rounds is
+rounded. Left out are transfer, signatures and consent. ``studies/daemons.py`` plays a run with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,17 +19,20 @@ import torch
 
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, RejectedError
+from shared.exchange import names
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.answers import Reliability
-from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.choice import best_of, validation_means
+from shared.learning.choice import choose
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
@@ -41,12 +45,14 @@ from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_checks import check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import no_secret, split_seed
+from shared.learning.seeds import no_secret, seed_for, split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_anew
+from shared.learning.tolerance import HeldOutSet, score_name
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
+from site_client.final import write_final
 from site_client.train import Files, Trainer
 from studies.configuration import POOLED
 
@@ -97,6 +103,7 @@ class Final:
         task, objective: read its answers.
         dataset: the images that it was trained, and chosen, on.
         tests: its test images by the site that they are of.
+        keep: writes it into a folder as a site keeps it, ``card.yaml`` last, while the run's folder is there.
     """
 
     network: Callable[[], torch.nn.Module]
@@ -104,6 +111,7 @@ class Final:
     objective: Objective
     dataset: Dataset
     tests: Mapping[str, Sequence[Any]]
+    keep: Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -111,24 +119,60 @@ class Outcome:
     """What a run came to.
 
     Args:
+        run: as it was played.
+        card: of the choice; of sites that are each trained alone, the first one's.
         chosen: by site, the aggregate with the best mean validation score; the newest where sites are asked in turn.
-        rows: by aggregate and site, what the received model scored: the rows of epoch 0; of pooled sites, ``POOLED``'s.
+        tables: by round and site, the table of its answer; of pooled sites, ``POOLED``'s.
+        verdicts: likewise, what became of the answer.
         finals: the chosen model at each site; of pooled sites, ``POOLED``'s.
-        thetas: by round and site, where the method has θ sent.
-        weights: by training round and site; 0 of a model that was left out.
         sent_bytes: of one site's answer to a training round: here the last one's tensor files; 0 of a reference.
         received_bytes: of that round at that site, in the plain form; 0 likewise.
-        spent: by site, ε in the end; None where the run is not private.
     """
 
+    run: RunConfiguration
+    card: FinalCard
     chosen: dict[str, int]
-    rows: dict[int, dict[str, list[MetricsRow]]]
+    tables: dict[int, dict[str, list[MetricsRow]]]
+    verdicts: dict[int, dict[str, Verdict]]
     finals: dict[str, Final]
-    thetas: dict[int, dict[str, float]]
-    weights: dict[int, dict[str, float]]
     sent_bytes: int
     received_bytes: int
-    spent: dict[str, float | None]
+
+    @cached_property
+    def rows(self) -> dict[int, dict[str, list[MetricsRow]]]:
+        """By aggregate and site, what the received model scored: the rows of epoch 0."""
+        return {
+            round_no - 1: {site: [row for row in table if row.epoch == 0] for site, table in of_round.items()}
+            for round_no, of_round in self.tables.items()
+        }
+
+    @cached_property
+    def thetas(self) -> dict[int, dict[str, float]]:
+        """By round and site, where the method has θ sent."""
+        told = {
+            round_no: {site: float(verdict.theta) for site, verdict in of_round.items() if verdict.theta is not None}
+            for round_no, of_round in self.verdicts.items()
+        }
+        return {round_no: of_round for round_no, of_round in told.items() if of_round}
+
+    @cached_property
+    def weights(self) -> dict[int, dict[str, float]]:
+        """By training round and site; 0 of a model that was left out."""
+        return {
+            round_no: {site: float(verdict.weight or 0) for site, verdict in of_round.items()}
+            for round_no, of_round in self.verdicts.items()
+            if round_no <= self.run.rounds
+        }
+
+    @cached_property
+    def spent(self) -> dict[str, float | None]:
+        """By site, ε in the end; None where the run is not private."""
+        return {
+            site: epsilon_in(table)
+            for round_no, of_round in sorted(self.tables.items())
+            if round_no <= self.run.rounds
+            for site, table in of_round.items()
+        }
 
     @cached_property
     def tests(self) -> dict[str, Evaluation]:
@@ -196,6 +240,7 @@ def run_rounds(
     data: Mapping[str, Path],
     home: Path,
     *,
+    heldout: Path | None = None,
     weights: Path | None = None,
     computing: Computing = EXACT,
 ) -> Outcome:
@@ -204,12 +249,14 @@ def run_rounds(
     Args:
         data: each site's data folder.
         home: a new folder for what the aggregator and the sites keep.
+        heldout: the aggregator's labelled images for the tolerance check; without them nothing is scored. A reference
+            has no such check.
         weights: see ``open_sites``.
 
     Raises:
         ConfigurationError: settings that do not fit together, classes that differ where images are pooled, or published
             weights that are not there.
-        DataError: every problem of some site's images.
+        DataError: every problem of some site's images, or of the aggregator's.
     """
     reference = open_method(run.method, run.method_options).reference
     if not reference:
@@ -221,52 +268,105 @@ def run_rounds(
         return _beside(
             [_play(_run_of_one(run, name), network, {name: site}, home / name) for name, site in sites.items()]
         )
-    return _play(run, network, sites, home)
+    return _play(run, network, sites, home, heldout)
 
 
-def _play(run: RunConfiguration, network: torch.nn.Module, sites: Mapping[str, Site], home: Path) -> Outcome:
-    run = run.model_copy(update={"tolerance": None})  # nobody holds images out here
+def _play(
+    run: RunConfiguration,
+    network: torch.nn.Module,
+    sites: Mapping[str, Site],
+    home: Path,
+    heldout: Path | None = None,
+) -> Outcome:
+    if heldout is None:
+        run = run.model_copy(update={"tolerance": None})
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     store, listed = RunStore(home, run.run), next(iter(sites.values())).trainer.sharing
     round_tensors(network, listed.shared, run.wire.numbers)
     store.begin(run, listed)
     aggregation = Aggregation(store, method, method.groups(network, listed))
     aggregation.begin(network)
-    engine = RoundEngine(store, method, aggregation)
-    rows: dict[int, dict[str, list[MetricsRow]]] = {}
-    thetas: dict[int, dict[str, float]] = {}
-    weights: dict[int, dict[str, float]] = {}
-    spent: dict[str, float | None] = {}
+    engine, check = RoundEngine(store, method, aggregation), _Check(run, network, listed, heldout)
+    tables: dict[int, dict[str, list[MetricsRow]]] = {}
+    verdicts: dict[int, dict[str, Verdict]] = {}
     for round_no in range(1, run.rounds + 2):
         participants = _participants(run, method.in_turn, round_no)
         store.ask(round_no, participants, tuple(sites))
         answers: dict[str, Answer] = {}
+        tables[round_no] = {}
         for name in participants:
-            answers[name], table = answer_of(run, store, sites[name], name, round_no)
-            rows.setdefault(round_no - 1, {})[name] = [row for row in table if row.epoch == 0]
-            if (theta := answers[name].theta) is not None:
-                thetas.setdefault(round_no, {})[name] = theta
-            if round_no <= run.rounds:
-                spent[name] = epsilon_in(table)
-        checked = {name: Scored(score=None, theta=None, reason="") for name in answers}
-        scored = engine.together(round_no, checked, limit=None, answer=answers.__getitem__)
-        verdicts = engine.decide(round_no, scored, limit=None, answer=answers.__getitem__)
+            answers[name], tables[round_no][name] = answer_of(run, store, sites[name], name, round_no)
+        limit = check.limit(store, round_no)
+        checked = {
+            name: check.scored(answer, tables[round_no][name], trains=round_no <= run.rounds)
+            for name, answer in answers.items()
+        }
+        scored = engine.together(round_no, checked, limit=limit, answer=answers.__getitem__)
+        verdicts[round_no] = engine.decide(round_no, scored, limit=limit, answer=answers.__getitem__)
         if round_no <= run.rounds:
-            engine.combine(round_no, verdicts, answers.__getitem__)
-            counted = given_weights(verdicts)
-            weights[round_no] = {name: counted.get(name, 0.0) for name in answers}
-            for name in counted:
+            engine.combine(round_no, verdicts[round_no], answers.__getitem__)
+            for name in given_weights(verdicts[round_no]):
                 if (kept := _files(store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
-    validated = {
-        aggregate: {site: row for site, of_site in tables.items() for row in of_site if row.split == "validation"}
-        for aggregate, tables in rows.items()
-    }
-    chosen = best_of(rows, {} if method.in_turn else validation_means(validated, task.selection_score))
-    aggregation.choose(chosen)
-    finals = {name: _final(store, run, site, name, chosen) for name, site in sites.items()}
+    card = choose(
+        run,
+        tables,
+        verdicts,
+        kept=range(run.rounds + 1),
+        score_name=task.selection_score,
+        ended="",
+        in_turn=method.in_turn,
+    )
+    aggregation.choose(card.chosen_round)
+    finals = {name: _final(store, run, site, name, card.chosen_round) for name, site in sites.items()}
     tested = [of for final in finals.values() for of in final.tests]
-    return Outcome(dict.fromkeys(tested, chosen), rows, finals, thetas, weights, *_exchanged(run, store, sites), spent)
+    chosen = dict.fromkeys(tested, card.chosen_round)
+    return Outcome(run, card, chosen, tables, verdicts, finals, *_exchanged(run, store, sites))
+
+
+class _Check:
+    """The check of answers as the daemon makes it, on the aggregator's images if there are some.
+
+    Raises:
+        DataError: every problem of the images.
+    """
+
+    def __init__(self, run: RunConfiguration, network: torch.nn.Module, listed: Sharing, heldout: Path | None) -> None:
+        task, method = task_named(run.task), open_method(run.method, run.method_options)
+        self._run = run
+        self._images = HeldOutSet(
+            task,
+            deepcopy(network),  # others may begin with it
+            task.open_images(heldout, task.options(run.task_options)) if heldout else None,
+            listed,
+            score=score_name(task, run),
+            objective=method.objective(run.rounds, run.rounds),
+            seed=seed_for(run.seed, "held-out set"),
+        )
+
+    def limit(self, store: RunStore, round_no: int) -> float | None:
+        """Return what a score must exceed in a round."""
+        tolerance = self._run.tolerance
+        if not isinstance(tolerance, BelowLast):
+            return tolerance
+        if round_no > self._run.rounds:
+            return None
+        return self._images.limit(store.aggregate_path(round_no - 1), tolerance)
+
+    def scored(self, answer: Answer, table: list[MetricsRow], *, trains: bool) -> Scored:
+        """Return what the check of one answer gives; what training made of it may not be finite."""
+        score, reason = None, ""
+        if trains:
+            try:
+                score = self._images.score(answer.files[MODEL], names.SITE_MODEL)
+            except RejectedError as error:
+                reason = sentence(str(error))
+        theta, spent = answer.theta, epsilon_in(table) if self._run.privacy else None
+        return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason=reason)
+
+
+def _text(number: float | None) -> str | None:
+    return None if number is None else decimal_text(number)
 
 
 def answer_of(
@@ -336,21 +436,22 @@ def pooled(sites: Mapping[str, Site]) -> Site:
 
 def _beside(outcomes: Sequence[Outcome]) -> Outcome:
     """Return what several runs came to, each of other sites and as many rounds."""
+    first = outcomes[0]
     return Outcome(
+        run=first.run,
+        card=first.card,
         chosen={site: chosen for outcome in outcomes for site, chosen in outcome.chosen.items()},
-        rows={
-            aggregate: {site: rows for outcome in outcomes for site, rows in outcome.rows[aggregate].items()}
-            for aggregate in outcomes[0].rows
+        tables={
+            number: {site: table for outcome in outcomes for site, table in outcome.tables[number].items()}
+            for number in first.tables
+        },
+        verdicts={
+            number: {site: verdict for outcome in outcomes for site, verdict in outcome.verdicts[number].items()}
+            for number in first.verdicts
         },
         finals={site: final for outcome in outcomes for site, final in outcome.finals.items()},
-        thetas={},
-        weights={
-            round_no: {site: weight for outcome in outcomes for site, weight in outcome.weights[round_no].items()}
-            for round_no in outcomes[0].weights
-        },
         sent_bytes=0,
         received_bytes=0,
-        spent={site: epsilon for outcome in outcomes for site, epsilon in outcome.spent.items()},
     )
 
 
@@ -403,7 +504,12 @@ def _final(store: RunStore, run: RunConfiguration, site: Site, name: str, chosen
             personal=earlier[-1] if earlier else None,
         )
 
-    return Final(network, trainer.task, trainer.method.objective(run.rounds, run.rounds), site.dataset, site.tests)
+    def keep(home: Path) -> None:
+        personal = int(earlier[-1].name[:4]) if earlier else 0
+        write_final(home, trainer, site.dataset, network(), chosen_round=chosen, personal_round=personal)
+
+    objective = trainer.method.objective(run.rounds, run.rounds)
+    return Final(network, trainer.task, objective, site.dataset, site.tests, keep)
 
 
 def _as_received(trained: Path, tensors: TensorList, wire: Wire, received: Path) -> Path:

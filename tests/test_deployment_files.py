@@ -151,7 +151,7 @@ def test_what_the_image_is_built_from_is_let_in() -> None:
     assert rules[0] == "*"
     let_in = [rule[1:] for rule in rules if rule.startswith("!")]
     assert all((ROOT / path).exists() for path in let_in)
-    rooms = {"aggregator", "deploy", "shared", "site_client", "studies"}
+    rooms = {"aggregator", "deploy", "dropfed", "shared", "site_client", "studies"}
     assert rooms | {"setup.cfg", "pyproject.toml", "requirements.lock"} <= {*let_in}
 
 

@@ -69,7 +69,7 @@ def calls(folders: tuple[str, ...]) -> Iterator[tuple[Path, ast.Call, str]]:
 
 def sentences() -> Iterator[tuple[str, list[str]]]:
     """Where each sentence stands in the code, and its fixed parts."""
-    for path, call, name in calls(("shared", "aggregator", "site_client", "studies")):
+    for path, call, name in calls(("shared", "aggregator", "site_client", "studies", "dropfed")):
         arguments = call.args
         where = f"{path.relative_to(ROOT)}:{call.lineno}"
         if name in ERRORS and arguments and path != LOCAL:

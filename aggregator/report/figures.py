@@ -95,6 +95,13 @@ class Figure:
         """The picture as an address that loads nothing."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
 
+    def _repr_png_(self) -> bytes | None:
+        """Return what a notebook shows; None: it shows the text instead."""
+        return self.png or None
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {f'not drawn, {self.why_none}' if self.why_none else self.alt}"
+
 
 def picture(draw: Callable[[Sheet], None], width: float = WIDTH, height: float = HEIGHT) -> tuple[bytes, bytes]:
     """Return what ``draw`` puts on a sheet of so many inches, as SVG and as PNG."""

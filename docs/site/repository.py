@@ -18,6 +18,7 @@ SHOWN = (
     "benchmarks/results/**/*.*",
     "configs/**/*.yaml",
     "deploy/*/README.md",
+    "docs/*.ipynb",
     "docs/*.md",
     "docs/adr/*",
     "docs/pictures/*",

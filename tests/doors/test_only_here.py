@@ -11,7 +11,7 @@ import pytest
 from shared.doors import Refusal, door
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("aggregator", "shared", "site_client", "studies")
+PRODUCT = ("aggregator", "dropfed", "shared", "site_client", "studies")
 DOORS = ROOT / "shared" / "doors"
 PARSERS = {
     "json.load",

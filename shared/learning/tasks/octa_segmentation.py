@@ -10,9 +10,116 @@ from shared.learning.tasks import terms
 from shared.learning.tasks.segmentation import OfPixels
 from shared.learning.tasks.terms import OctaOptions
 
+<<<<<<< HEAD
+=======
+_USUAL_SIDE = 512  # in pixels, of images that are taken as they are
+>>>>>>> library
 
 class OctaSegmentation(terms.OctaSegmentation, OfPixels[OctaOptions]):
     """The task ``octa_segmentation``; see ``contract.Task`` for what each method promises."""
 
+<<<<<<< HEAD
     def labels(self, options: OctaOptions) -> tuple[str, ...]:
         return "background", "vessel"
+=======
+    tolerance_scores = (MACRO_DICE, ACCURACY)
+    main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
+    advice = REFER
+    labels_pixels = True
+    head_is_local = False
+
+    def build_model(self, options: OctaOptions, classes: int, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "model"))
+            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=classes)
+
+    def input_shape(self, options: OctaOptions) -> tuple[int, ...]:
+        return (1, *[options.image_size or _USUAL_SIDE] * 2)
+
+    def load_initial_weights(self, model: nn.Module, options: OctaOptions, folders: Sequence[Path]) -> None:
+        return None  # random weights
+
+    def units(self, root: Path) -> list[Unit]:
+        return pair_units(root)
+
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        return unlabelled_units(path)
+
+    def open_dataset(self, root: Path, options: OctaOptions, members: Members) -> Dataset[SegmentedImage]:
+        return divided(self.open_images(root, options), members)
+
+    def open_images(self, root: Path, options: OctaOptions) -> Collection[SegmentedImage]:
+        pairs = read_pairs(root, options.image_size)
+        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.labels)
+
+    def open_unlabelled(self, path: Path, options: OctaOptions) -> list[SegmentedImage]:
+        samples = []
+        for file in list_images(path):
+            image = read_image(file)
+            nothing = np.zeros(image.shape, dtype=np.bool_)
+            if options.image_size is not None:
+                image, nothing = scale_to(image, nothing, options.image_size)
+            samples.append(SegmentedImage(file.stem, image, nothing.astype(np.uint8)))
+        return samples
+
+    def vary(self, sample: SegmentedImage, augmentation: Augmentation, seed: int) -> SegmentedImage:
+        return SegmentedImage(sample.id, *augment(sample.image, sample.mask, augmentation, seed))
+
+    def crop(self, sample: SegmentedImage, crops: Crops, seed: int) -> SegmentedImage:
+        return SegmentedImage(sample.id, *crop(sample.image, sample.mask, crops, seed))
+
+    def collate(self, samples: Sequence[SegmentedImage]) -> tuple[Tensor, Tensor]:
+        """Images of any sizes, filled up at the bottom and at the right to one size, a multiple of 16."""
+        height = max(-(-sample.mask.shape[0] // 16) * 16 for sample in samples)
+        width = max(-(-sample.mask.shape[1] // 16) * 16 for sample in samples)
+        images = torch.zeros(len(samples), 1, height, width)
+        masks = torch.full((len(samples), height, width), IGNORED, dtype=torch.int64)
+        for index, sample in enumerate(samples):
+            rows, columns = sample.mask.shape
+            images[index, 0, :rows, :columns] = torch.from_numpy(sample.image)
+            masks[index, :rows, :columns] = torch.from_numpy(sample.mask)
+        return images, masks
+
+    def batches(self, samples: Sequence[SegmentedImage]) -> list[Sequence[SegmentedImage]]:
+        """Return one image at a time: sizes may differ, and each image's statistics count alike."""
+        return [[sample] for sample in samples]
+
+    def scoring(self, objective: Objective) -> VesselScoring:
+        return VesselScoring(objective)
+
+
+PixelScores = dict[str, float | None]
+
+
+class VesselScoring:
+    """Scores each image by its pixels; over images, the mean and the population standard deviation."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def look(self, logits: Tensor, targets: Tensor) -> list[PixelScores]:
+        """Return each image's scores."""
+        looks = []
+        for image_logits, mask in zip(by_target(logits, targets), targets, strict=True):
+            counts = mask != IGNORED  # (H, W)
+            flat = image_logits[counts].double()  # (H, W, 2) -> (P, 2)
+            probabilities, uncertainty = self._objective.probabilities(flat), self._objective.uncertainty(flat)
+            truth, *of_pixels = (each.cpu().numpy() for each in (mask[counts], probabilities, uncertainty))
+            looks.append(pixel_scores(truth, *of_pixels))
+        return looks
+
+    def scores(self, looks: Sequence[list[PixelScores]]) -> dict[str, Score]:
+        """``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
+
+        Such a score is over part of a block, and so over one image, whatever the number of the others.
+        """
+        of_images = [scores for look in looks for scores in look]
+        over_images: dict[str, Score] = {}
+        for name in of_images[0]:
+            defined = [value for scores in of_images if (value := scores[name]) is not None]
+            mean, std = mean_and_std(defined) if defined else (None, None)
+            images = len(defined) if len(defined) == len(of_images) else min(len(defined), 1)
+            over_images[f"{name}_mean"] = Score(mean, images)
+            over_images[f"{name}_std"] = Score(std, images)
+        return over_images
+>>>>>>> library

@@ -252,6 +252,11 @@ class OctaOptions(Options):
             raise ValueError("each width must be between 1 and 2048")
         return widths
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the classes are called, the same at every site."""
+        return ("background", "vessel")
+
 
 class SegmentationOptions(OctaOptions):
     """What a run may choose about this task."""
