@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
-from shared.escaping import quoted
+from shared.escaping import escape, quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
@@ -187,6 +187,7 @@ def describe(work: Path, run: str) -> str:
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
+    lines += _origins(configuration)
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
@@ -194,6 +195,17 @@ def describe(work: Path, run: str) -> str:
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
     lines.append(f"every tensor and every setting: {ref}")
     return "\n".join(lines)
+
+
+def _origins(run: RunConfiguration) -> list[str]:
+    """Return what training begins with, where somebody else has trained it."""
+    weights, lines = run.task_options.get("weights"), []
+    if isinstance(weights, dict):
+        source, licence = (escape(str(weights.get(key))) for key in ("source", "licence"))
+        lines.append(f"pretrained weights: {escape(str(weights.get('file')))}, from {source}; licence: {licence}")
+    if run.start is not None:
+        lines.append(f"begins with:        the model of {run.start.name}, SHA-256 {run.start.sha256}")
+    return lines
 
 
 def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:

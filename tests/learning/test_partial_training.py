@@ -91,7 +91,9 @@ def test_only_b_and_a_head_that_is_shared_travel(task, method):
     frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
     assert set(found.frozen) == frozen
     assert {name.rpartition(".")[2] for name in frozen} >= {"a", "original"}
-    assert set(found.start) - frozen == ({name for name in found.start if name.startswith("head.")} - set(found.tensors))
+    assert set(found.start) - frozen == (
+        {name for name in found.start if name.startswith("head.")} - set(found.tensors)
+    )
 
 
 def test_the_mean_of_b_is_the_mean_of_the_whole_updates():
@@ -151,7 +153,9 @@ def test_layers_are_chosen_by_the_end_of_their_path():
 
     assert updates("attn.qkv") == 6
     assert updates("mlp.fc1", "attention", "attn.proj") == 18
-    with pytest.raises(ConfigurationError, match=r"on: qvk is no linear layer of this encoder; it has attn\.proj, attn"):
+    with pytest.raises(
+        ConfigurationError, match=r"on: qvk is no linear layer of this encoder; it has attn\.proj, attn"
+    ):
         updates("qvk")
     with pytest.raises(ConfigurationError, match=r"blocks\.0\.attn\.\w+ has 64 inputs; set rank to that or less"):
         updates("attention", rank=65)

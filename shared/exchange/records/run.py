@@ -16,7 +16,7 @@ from pydantic import (
 
 from shared.exchange.forms import text_like
 from shared.exchange.names import MAX_ROUND, ROUND_CONFIGURATION, RUN_CONFIGURATION, Name
-from shared.exchange.records.values import Count, Payload, Record
+from shared.exchange.records.values import Count, Digest, Payload, Record
 from shared.exchange.records.wire import PLAIN, Encrypt, Wire
 from shared.exchange.retention import KEEP_PATTERN
 from shared.plurals import pluralize
@@ -144,6 +144,24 @@ Tolerance = Annotated[
 Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
 
 
+class Start(Record):
+    """The chosen model of an earlier run, with which training begins.
+
+    Args:
+        name: what the aggregator's people know it by: the run's name, or that of a folder in ``weights``.
+        sha256: of its ``model.safetensors``.
+        start_sha256: of its ``start.safetensors``; None where the run has nothing that comes but once.
+    """
+
+    name: Name
+    sha256: Digest
+    start_sha256: Digest | None = None
+
+
+_LEFT_OUT_UNSAID = ("tolerance_score", "start")
+"""Keys that runs did not have once: without a value they are not written, so that older runs keep their bytes."""
+
+
 class RunConfiguration(Payload):
     """Everything that decides a run's result, apart from the data. ``RUN.yaml`` and ``run.yaml`` alike."""
 
@@ -181,6 +199,9 @@ class RunConfiguration(Payload):
     encrypt: Encrypt = "none"
     combination: Combination = Mean()
     privacy: Privacy | None = None
+    start: Annotated[
+        Start | None, Field(description="the model that training begins with; left out of a run that has none")
+    ] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfiguration:
@@ -204,7 +225,8 @@ class RunConfiguration(Payload):
     @model_serializer(mode="wrap")
     def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
-        return {name: fields[name] for name in fields if name != "tolerance_score" or self.tolerance_score is not None}
+        unsaid = {name for name in _LEFT_OUT_UNSAID if getattr(self, name) is None}
+        return {name: value for name, value in fields.items() if name not in unsaid}
 
 
 class RoundConfiguration(Payload):

@@ -57,7 +57,9 @@ def _load_published(encoder: Encoder, name: str, weights: WeightsFile, folders: 
     try:
         if (found := hash_file(path)[1]) != weights.sha256:
             raise ConfigurationError(
-                [f"weights: {path} is another file than the run names, its SHA-256 is {found}; get it from {weights.source}."]
+                [
+                    f"weights: {path} is another file than the run names, its SHA-256 is {found}; get it from {weights.source}."
+                ]
             )
         problem = _put(encoder, _read(path))
     except (OSError, ValueError, RuntimeError, EOFError, TypeError, SafetensorError, pickle.UnpicklingError) as error:
