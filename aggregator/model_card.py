@@ -1,7 +1,7 @@
 """The chosen model of a run, to be handed on: its file as every site got it, and a card that says where it comes from.
 
     DIR/model.safetensors  [state-GROUP.safetensors]     byte for byte what the final message brought
-    DIR/run.yaml  tensors.yaml                           what was offered to the sites, likewise
+    DIR/run.yaml  tensors.yaml  [start.safetensors]      what was offered to the sites, likewise
     DIR/model-card.json  model-card.md                   the card, for scripts and for people
 
 The card holds what was measured or said in the run and nothing else; what nobody reported is null, and "not reported"
@@ -88,6 +88,7 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
     for group in store.sharing().with_final:
         files[names.state_file(group)] = store.settled_path(card.chosen_round + 1, group)
     files |= {name: store.home / name for name in (names.RUN_CONFIGURATION, names.TENSORS)}
+    files |= {names.START: store.start} if store.start.exists() else {}
     made = output.absolute().with_name(temporary_name(output.name))
     if made.exists():  # of an export that was cut off
         shutil.rmtree(made)

@@ -128,6 +128,7 @@ def card_text(card: ModelCard) -> str:
         "parameters": f"{model.parameters:,} in {pluralize(model.tensors, 'tensor')}",
         "file": f"{model.file}, {model.bytes:,} bytes",
         "SHA-256": model.sha256,
+        **_origins(run.configuration),
         "licence": card.licence or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
     }
     outcome = [f"Outcome: {escape(run.outcome.text)}.", ""] if run.outcome else []
@@ -147,6 +148,21 @@ def card_text(card: ModelCard) -> str:
     lines += ["", "When the sites joined, they had:", ""]
     lines += _table(("site", ""), [(name, site.software) for name, site in card.sites.items()])
     return "\n".join(lines) + "\n"
+
+
+def _origins(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return what training began with, where that was no random network: a published one, or an earlier model."""
+    weights, start = run["task_options"].get("weights"), run.get("start")
+    told = {}
+    if isinstance(weights, dict):
+        told["pretrained weights"] = (
+            f"{weights['file']}, SHA-256 {weights['sha256']}, from {weights['source']}, licence: {weights['licence']}"
+        )
+    elif weights == "imagenet":
+        told["pretrained weights"] = "torchvision's, of ImageNet"
+    if start is not None:
+        told["began with"] = f"the model of {start['name']}, SHA-256 {start['sha256']}"
+    return told
 
 
 def _sites(card: ModelCard) -> list[str]:

@@ -28,6 +28,7 @@ from aggregator.facts import is_owed_end
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
+from aggregator.warm_start import load_start
 from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError, DataError
 from shared.escaping import quoted
@@ -125,6 +126,9 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()
     if is_new:
+        if run.start is not None:
+            name = run.start.name
+            load_start(model, division, run.start, RunStore(work, name).home, work / PUBLISHED_WEIGHTS / name)
         try:
             round_tensors(model, division.shared, run.wire.numbers)
         except ValueError as error:
@@ -238,6 +242,8 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         counts = target_counts(prepared.task, images.samples, len(images.classes))
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
+    if run.start is not None:
+        yield Finding("note", f"start: training begins with the model of {run.start.name}, SHA-256 {run.start.sha256}")
     yield _about_tolerance(prepared)
     if prepared.method.about_batch_norm and not batch_norms(prepared.model):
         rest = "all that learns but the head" if prepared.task.head_is_local else "all that learns"
@@ -276,9 +282,10 @@ def _about_tolerance(prepared: Prepared) -> Finding:
     tolerance, score = prepared.run.tolerance, prepared.untrained
     if score is None or tolerance is None:
         return Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
+    first = "untrained model" if prepared.run.start is None else "model that training begins with"
     whole = score_name(prepared.task, prepared.run)
     by = whole if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
-    said = f"tolerance: the untrained model scores {score:.4f} on the held-out set ({by})"
+    said = f"tolerance: the {first} scores {score:.4f} on the held-out set ({by})"
     if isinstance(tolerance, BelowLast):
         limit = limit_below(score, tolerance)
         later = f"later it must come within {tolerance.below_last:g} of the last aggregate"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
-from shared.escaping import quoted
+from shared.escaping import escape, quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
@@ -188,6 +188,7 @@ def describe(work: Path, run: str) -> str:
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
     lines += _plugins(configuration)
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
+    lines += _origins(configuration)
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
     if sharing.personal:
@@ -216,6 +217,17 @@ def _plugins(run: RunConfiguration) -> list[str]:
 
 def _listed(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _origins(run: RunConfiguration) -> list[str]:
+    """Return what training begins with, where somebody else has trained it."""
+    weights, lines = run.task_options.get("weights"), []
+    if isinstance(weights, dict):
+        source, licence = (escape(str(weights.get(key))) for key in ("source", "licence"))
+        lines.append(f"pretrained weights: {escape(str(weights.get('file')))}, from {source}; licence: {licence}")
+    if run.start is not None:
+        lines.append(f"begins with:        the model of {run.start.name}, SHA-256 {run.start.sha256}")
+    return lines
 
 
 def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:

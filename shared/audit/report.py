@@ -194,6 +194,7 @@ def _summary(settings: RunConfiguration | None) -> Document | None:
         "rounds": settings.rounds,
         "tolerance": settings.model_dump()["tolerance"],
         "keep": settings.keep,
+        "start": settings.start.model_dump() if settings.start else None,
         "privacy": privacy.model_dump() if privacy else None,
     }
 

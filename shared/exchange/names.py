@@ -60,7 +60,7 @@ STATE_PATTERN = r"state-[a-z][a-z0-9_]{0,31}\.safetensors"
 """What a method has travel beside the model; a run's offer lists which, and what each holds."""
 
 MAX_RECORD_BYTES = 1 << 20  # manifests, tables, YAML and JSON
-MAX_START_BYTES = 64 << 20  # of what sites begin with and keep: it comes with the list of tensors that bounds the rest
+MAX_START_BYTES = 4 << 30  # of what sites begin with and keep: it comes with the list of tensors that bounds the rest
 MAX_ROUND = 9999
 
 Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "final", "abort"]

@@ -186,7 +186,7 @@ class Setting:
 
     def has_final(self, site: str) -> bool:
         """Whether the final model lies ready for use at the site."""
-        return (self.site(site) / "final" / RUN / "card.yaml").exists()
+        return (self.site(site) / "final" / self.run.run / "card.yaml").exists()
 
     def final_sha256(self) -> str:
         return hash_file(self.aggregator / "runs" / RUN / "final" / "model.safetensors")[1]

@@ -197,6 +197,9 @@ class _Replay:
         models.aggregate_path(0).unlink(missing_ok=True)
         why = "because it began from published weights, or was drawn by another version of the software"
         if self._models.adopt(0):
+            if run.start is not None and entry_of(models.aggregate_path(0)).sha256 == run.start.sha256:
+                yield Step(0, what, "same", f"the model of {run.start.name} that the run names: {run.start.sha256}")
+                return
             yield Step(0, what, "not replayable", f"{why}; it is taken as it was sent")
         else:
             yield Step(0, what, "not replayable", f"{why}, and its file is not here")

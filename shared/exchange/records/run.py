@@ -146,7 +146,21 @@ VersionText = Annotated[str, text_like(r"[0-9A-Za-z.+!_-]{1,64}", "a version, as
 Hours = Annotated[float, Field(gt=0, le=87600, description="ten years at most")]
 
 
-_LATER = frozenset({"tolerance_score", "plugins", "scores"})
+class Start(Record):
+    """The chosen model of an earlier run, with which training begins.
+
+    Args:
+        name: what the aggregator's people know it by: the run's name, or that of a folder in ``weights``.
+        sha256: of its ``model.safetensors``.
+        start_sha256: of its ``start.safetensors``; None where the run has nothing that comes but once.
+    """
+
+    name: Name
+    sha256: Digest
+    start_sha256: Digest | None = None
+
+
+_LATER = frozenset({"tolerance_score", "start", "plugins", "scores"})
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
 
@@ -212,6 +226,9 @@ class RunConfiguration(Payload):
     encrypt: Encrypt = "none"
     combination: Combination = Mean()
     privacy: Privacy | None = None
+    start: Annotated[
+        Start | None, Field(description="the model that training begins with; left out of a run that has none")
+    ] = None
     plugins: Annotated[list[Plugin], Field(max_length=16, description="wheels that it needs at both ends")] = []
     scores: Annotated[
         dict[ScoreColumn, Range], Field(max_length=64, description="columns beside those that the protocol describes")

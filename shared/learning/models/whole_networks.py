@@ -57,7 +57,7 @@ def whole_network(name: str, side: int, levels: Levels) -> tuple[OrderedDict[str
 
 def _width(make: Callable[[], OrderedDict[str, nn.Module]], name: str, side: int) -> int:
     try:
-        network = nn.Sequential(make()).to("meta").eval()
+        network = nn.Sequential(make()).eval()
         with torch.no_grad():
             features = network(torch.zeros(1, 3, side, side))
     except Exception as error:  # a network's own, of whatever kind
@@ -89,8 +89,9 @@ def _torchvision(name: str, side: int) -> Callable[[], OrderedDict[str, nn.Modul
         try:
             network = models.get_model(name, **settings)
         except NotImplementedError:  # RegNets compute with tensors while they are built, which must have numbers
+            device = torch.get_default_device()
             with torch.device("cpu"):
-                network = models.get_model(name, **settings)
+                network = models.get_model(name, **settings).to(device)
         _remove_classifier(network)
         return OrderedDict(network=network)
 

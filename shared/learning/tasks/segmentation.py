@@ -38,7 +38,7 @@ from shared.learning.tasks.terms import OctaOptions, SegmentationOptions
 
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 
-OptionsT = TypeVar("OptionsT", bound=OctaOptions)
+OptionsT = TypeVar("OptionsT", OctaOptions, SegmentationOptions)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SegmentedImage:
 
 
 class OfPixels(Generic[OptionsT]):
-    """A part of ``contract.Task``: images with masks. What the classes are called, each task says."""
+    """A part of ``contract.Task``: images with masks."""
 
     tolerance_scores = (MACRO_DICE, ACCURACY)
     main_scores = ("dice_mean", "dice_std", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean")
@@ -65,14 +65,10 @@ class OfPixels(Generic[OptionsT]):
     labels_pixels = True
     head_is_local = False
 
-    def labels(self, options: OptionsT) -> tuple[str, ...]:
-        """Return what the classes of pixels are called, the background first."""
-        raise NotImplementedError
-
     def build_model(self, options: OptionsT, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=len(self.labels(options)))
+            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=len(options.labels))
 
     def input_shape(self, options: OptionsT) -> tuple[int, ...]:
         return (1, *[options.image_size or _USUAL_SIDE] * 2)
@@ -90,9 +86,8 @@ class OfPixels(Generic[OptionsT]):
         return divided(self.open_images(root, options), members)
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[SegmentedImage]:
-        labels = self.labels(options)
-        pairs = read_pairs(root, len(labels), options.image_size)
-        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], labels)
+        pairs = read_pairs(root, len(options.labels), options.image_size)
+        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.labels)
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> list[SegmentedImage]:
         samples = []
@@ -134,9 +129,6 @@ class Segmentation(terms.Segmentation, OfPixels[SegmentationOptions]):
     """The task ``segmentation``; see ``contract.Task`` for what each method promises."""
 
     advice = "have a person decide"
-
-    def labels(self, options: SegmentationOptions) -> tuple[str, ...]:
-        return options.labels
 
 
 class PixelScoring:

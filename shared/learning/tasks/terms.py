@@ -234,8 +234,8 @@ class FundusDisease(Terms[FundusOptions]):
     usual_augmentation = FLIPPED_AND_TURNED
 
 
-class OctaOptions(Options):
-    """What a run may choose about this task."""
+class PixelOptions(Options):
+    """What a run may choose about a task that labels pixels."""
 
     image_size: int | None = Field(default=None, ge=SMALLEST_SIDE, le=4096)
     """Pixels that the longer side of every image is scaled to; None keeps every image as it is."""
@@ -252,13 +252,17 @@ class OctaOptions(Options):
             raise ValueError("each width must be between 1 and 2048")
         return widths
 
+
+class OctaOptions(PixelOptions):
+    """What a run may choose about this task."""
+
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the classes are called, the same at every site."""
-        return ("background", "vessel")
+        """What the classes of pixels are called, the same at every site; the first is the background."""
+        return "background", "vessel"
 
 
-class SegmentationOptions(OctaOptions):
+class SegmentationOptions(PixelOptions):
     """What a run may choose about this task."""
 
     labels: tuple[str, ...] = Field(default=("background", "foreground"), min_length=2, max_length=20)

@@ -1,0 +1,145 @@
+"""Two runs, one after the other: updates of low rank to a published network, and then on from the first run's model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+from threadpoolctl import threadpool_limits
+
+from aggregator.model_card import export
+from aggregator.store import RunStore
+from aggregator.warm_start import load_start
+from shared.audit.verify import verify
+from shared.errors import ConfigurationError
+from shared.exchange import names
+from shared.exchange.names import MessageRef
+from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.records.run import RunConfiguration, Start
+from shared.folder.durable import hash_file, write_file
+from shared.folder.local import LocalFolder
+from shared.learning.models.encoders import build_encoder
+from shared.learning.tasks import task_named
+from site_client.offer import describe
+from tests.audit.replaying import replayed
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import own_logins, staging_run
+
+VIT = "timm:test_vit"
+SOURCE, LICENCE = "https://example.org/base", "CC BY 4.0"
+
+
+def published(path: Path) -> dict[str, str]:
+    """Write a network's tensors as somebody might publish them; return what a run says of the file."""
+    torch.manual_seed(3)
+    save_file(build_encoder(VIT, 32).get_submodule("network").state_dict(), path)
+    return {"file": path.name, "sha256": hash_file(path)[1], "source": SOURCE, "licence": LICENCE}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationInProcess]:
+    """Two runs that have ended; the second began with the first one's model."""
+    root = tmp_path_factory.mktemp("warm")
+    options = {
+        "encoder": VIT,
+        "weights": published(root / "base.safetensors"),
+        "train": {"lora": {"rank": 4}},
+        "head": "linear",
+        "image_size": 32,
+        "optimizer": "adam",
+    }
+    first = staging_run(run="first", method="fedbn", rounds=1, task_options=options, tolerance=None)
+    with threadpool_limits(1), FederationInProcess(root, first) as federation:
+        federation.set_up(own_logins(first.sites, f"http://127.0.0.1:{federation.server.port}"), poll_seconds=0.05)
+        weights = federation.aggregator / "weights"
+        weights.mkdir()
+        shutil.copy(root / "base.safetensors", weights)
+        federation.run_to_the_end()
+        of_first = RunStore(federation.aggregator, "first")
+        start = Start(
+            name="first", sha256=hash_file(of_first.final_model)[1], start_sha256=hash_file(of_first.start)[1]
+        )
+        federation.run = first.model_copy(update={"run": "second", "seed": 8, "start": start})
+        write_file(federation.aggregator / "RUN.yaml", dump_yaml(federation.run))
+        federation.run_to_the_end()
+        yield federation
+
+
+def test_the_second_run_begins_where_the_first_one_ended(federation: FederationInProcess) -> None:
+    first, second = (RunStore(federation.aggregator, run) for run in ("first", "second"))
+    assert second.aggregate_path(0).read_bytes() == first.final_model.read_bytes()
+    assert (
+        second.start.read_bytes() == first.start.read_bytes()
+    )  # though it has another seed, which would draw another A
+    learnt = load_file(second.aggregate_path(0))
+    assert {name.rpartition(".")[2] for name in learnt} == {"b"}
+    assert any(tensor.any() for tensor in learnt.values())
+    base = load_file(second.start)
+    file = load_file(federation.aggregator / "weights" / "base.safetensors")
+    assert (base["encoder.network.norm.weight"] == file["norm.weight"]).all()
+    assert (
+        base["encoder.network.blocks.0.attn.qkv.parametrizations.weight.original"] == file["blocks.0.attn.qkv.weight"]
+    ).all()
+
+
+def test_folders_verify_and_the_second_run_replays_from_the_model_that_it_names(
+    federation: FederationInProcess,
+) -> None:
+    folders = federation.root / "folders"
+    assert not any(verify(LocalFolder(folders / site)).findings for site in federation.run.sites)
+    steps = {step.what: step for step in replayed(folders, "second") if step.round_no == 0}
+    step = steps["first global model"]
+    assert (step.outcome, "the model of first that the run names" in step.detail) == ("same", True)
+
+
+def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess, tmp_path: Path) -> None:
+    start = federation.run.start
+    assert start is not None
+    offered = (federation.folder("north") / MessageRef("offer", "second").path / names.RUN_CONFIGURATION).read_bytes()
+    assert parse_yaml(offered, RunConfiguration, "run.yaml").start == start
+    shown = describe(federation.site("north"), "second")
+    assert f"begins with:        the model of first, SHA-256 {start.sha256}" in shown
+    assert f"pretrained weights: base.safetensors, from {SOURCE}; licence: {LICENCE}" in shown
+    export(federation.aggregator, RunStore(federation.aggregator, "second"), tmp_path / "model")
+    card = (tmp_path / "model" / "model-card.md").read_text()
+    assert f"the model of first, SHA-256 {start.sha256}" in card
+    assert f"from {SOURCE}, licence: {LICENCE}" in card
+    document = json.loads((tmp_path / "model" / "model-card.json").read_text())
+    assert document["run"]["configuration"]["start"]["name"] == "first"
+
+
+def test_another_aggregator_goes_on_from_what_was_exported_and_from_nothing_else(
+    federation: FederationInProcess, tmp_path: Path
+) -> None:
+    exported, store = tmp_path / "weights" / "first", RunStore(federation.aggregator, "first")
+    export(federation.aggregator, store, exported)
+    task, run = task_named(federation.run.task), federation.run
+    model = task.build_model(task.options(run.task_options), 2, 1)
+    start = run.start
+    assert start is not None
+
+    def begin(start: Start) -> None:
+        load_start(model, store.sharing(), start, tmp_path / "nowhere", exported)
+
+    begin(start)
+    learnt = load_file(store.final_model)
+    assert all((model.state_dict()[name].numpy() == tensor).all() for name, tensor in learnt.items())
+    other = "0" * 64
+    with pytest.raises(ConfigurationError, match=f"start: sha256: .* has the SHA-256 {start.sha256}, not {other}"):
+        begin(start.model_copy(update={"sha256": other}))
+    with pytest.raises(ConfigurationError, match=r"start_sha256: .*start\.safetensors has .* and the run says none"):
+        begin(start.model_copy(update={"start_sha256": None}))
+    wider = task.build_model(task.options(run.task_options | {"train": {"lora": {"rank": 5}}}), 2, 1)
+    with pytest.raises(ConfigurationError, match="a run begins with a model of its own task, encoder and train"):
+        load_start(wider, store.sharing().model_copy(update={"tensors": {}}), start, tmp_path / "nowhere", exported)
+    (exported / names.START).unlink()
+    with pytest.raises(ConfigurationError, match="this run needs what comes but once; export it anew"):
+        begin(start)
+    with pytest.raises(ConfigurationError, match="start: first is no run here that has ended with a model"):
+        load_start(model, store.sharing(), start, tmp_path / "nowhere", tmp_path / "neither")
