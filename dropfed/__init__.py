@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     )
     from shared.exchange.names import MessageRef
     from shared.exchange.records.answers import Consent, Reliability, Withdrawal
-    from shared.exchange.records.run import RunConfiguration
+    from shared.exchange.records.run import Range, RunConfiguration
     from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
     from shared.exchange.records.verdicts import FinalCard, Verdict
     from shared.learning.data.augmentation import Augmentation
+    from shared.learning.data.graded_images import GradedImage, read_colour
+    from shared.learning.data.images import read_image
     from shared.learning.data.sets import Members
     from shared.learning.data.units import Unit
     from shared.learning.methods.contract import (
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from shared.learning.models import ENCODERS
     from shared.learning.models.encoders import Encoder, build_encoder
     from shared.learning.objectives import IGNORED, CrossEntropy, Evidential, Focal, Objective
+    from shared.learning.tasks.classification import ClassScoring
     from shared.learning.tasks.contract import (
         Collection,
         Dataset,
@@ -65,7 +68,9 @@ if TYPE_CHECKING:
         Task,
         divided,
     )
-    from shared.learning.tasks.terms import Options, Terms
+    from shared.learning.tasks.image_classification import ImageClassification
+    from shared.learning.tasks.segmentation import PixelScoring, Segmentation, SegmentedImage
+    from shared.learning.tasks.terms import ImageOptions, Options, SegmentationOptions, Terms
 
 __version__ = version("dropfed")
 
@@ -109,6 +114,17 @@ _PLACES = {
     "Terms": "shared.learning.tasks.terms:Terms",
     "Members": "shared.learning.data.sets:Members",
     "Unit": "shared.learning.data.units:Unit",
+    "ImageClassification": "shared.learning.tasks.image_classification:ImageClassification",
+    "ImageOptions": "shared.learning.tasks.terms:ImageOptions",
+    "GradedImage": "shared.learning.data.graded_images:GradedImage",
+    "ClassScoring": "shared.learning.tasks.classification:ClassScoring",
+    "Segmentation": "shared.learning.tasks.segmentation:Segmentation",
+    "SegmentationOptions": "shared.learning.tasks.terms:SegmentationOptions",
+    "SegmentedImage": "shared.learning.tasks.segmentation:SegmentedImage",
+    "PixelScoring": "shared.learning.tasks.segmentation:PixelScoring",
+    "Range": "shared.exchange.records.run:Range",
+    "read_colour": "shared.learning.data.graded_images:read_colour",
+    "read_image": "shared.learning.data.images:read_image",
     "Augmentation": "shared.learning.data.augmentation:Augmentation",
     "Score": "shared.learning.metrics:Score",
     "Objective": "shared.learning.objectives:Objective",
@@ -151,6 +167,7 @@ __all__ = [
     "ActionRequiredError",
     "Array",
     "Augmentation",
+    "ClassScoring",
     "Collection",
     "ConfigurationError",
     "Consent",
@@ -169,7 +186,10 @@ __all__ = [
     "Finding",
     "Focal",
     "FolderMessage",
+    "GradedImage",
     "Groups",
+    "ImageClassification",
+    "ImageOptions",
     "Local",
     "Members",
     "MessageRef",
@@ -183,7 +203,9 @@ __all__ = [
     "Options",
     "Over",
     "Part",
+    "PixelScoring",
     "Prediction",
+    "Range",
     "RejectedError",
     "Reliability",
     "RunConfiguration",
@@ -191,7 +213,10 @@ __all__ = [
     "Sample",
     "Score",
     "Scoring",
+    "Segmentation",
+    "SegmentationOptions",
     "SegmentationTask",
+    "SegmentedImage",
     "Sent",
     "Sharing",
     "Simulation",
@@ -209,6 +234,8 @@ __all__ = [
     "figures",
     "load",
     "open_folder",
+    "read_colour",
+    "read_image",
     "read_run",
     "simulate",
 ]

@@ -22,6 +22,7 @@ from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.learning.methods import open_method
 from shared.learning.objectives import Objective
+from shared.learning.plugins import permit_installed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Evaluation, Sample, Task
@@ -103,6 +104,7 @@ def load(model: Path | str) -> Model:
         ConfigurationError: it is neither, it is not whole, or its task or method is not installed here.
         RejectedError: a tensor file holds something else than the model.
     """
+    permit_installed()
     folder = Path(model)
     if (folder / CARD_JSON).is_file():
         return _exported(folder)

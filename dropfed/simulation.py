@@ -18,6 +18,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import SPLITS, MetricsRow
+from shared.learning.plugins import permit_installed
 from shared.learning.run_checks import check_together
 from shared.learning.tasks.contract import Evaluation
 from studies.simulation import Final, run_rounds
@@ -107,6 +108,7 @@ def simulate(
             is in use, or published weights that are not there.
         DataError: every problem of some site's images, or of the held-out ones.
     """
+    permit_installed()
     configuration = _configuration(run, sites)
     check_together(configuration)
     scratch = None

@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from shared.doors.schema import fill_json
+from shared.doors import Refusal
+from shared.doors.schema import fill_form, fill_json
 from shared.errors import (
     ActionRequiredError,
     ConfigurationError,
@@ -213,17 +214,23 @@ def _outcome(question: Question[Any], folder: Path, code: int, names: str) -> An
     obstacle, answer = folder / OBSTACLE, folder / ANSWER
     try:
         if obstacle.exists():
-            raise fill_json(Obstacle, obstacle.read_bytes(), _LARGEST_ANSWER).error()
-        if code == 0 and answer.stat().st_size <= _LARGEST_ANSWER:
-            return question.form.validate_json(answer.read_bytes())
-    except (OSError, ValidationError, ValueError):
+            raise fill_json(Obstacle, _bounded(obstacle), _LARGEST_ANSWER).error()
+        if code == 0:
+            return fill_form(question.form, _bounded(answer), _LARGEST_ANSWER)
+    except (OSError, Refusal):
         raise ActionRequiredError(f"{names}: what it came to cannot be read; ask who wrote it") from None
     raise ActionRequiredError(f"{names}: its process ended ({_last_words(folder, code)}); ask who wrote it")
 
 
+def _bounded(path: Path) -> bytes:
+    """Return a file's bytes, and no more than make it too large."""
+    with path.open("rb") as file:
+        return file.read(_LARGEST_ANSWER + 1)
+
+
 def _last_words(folder: Path, code: int) -> str:
     """Return why a child ended, as far as it said so."""
-    said = (folder / OUTPUT).read_bytes()[-2000:].decode(errors="replace").split("\n")
+    said = _bounded(folder / OUTPUT)[-2000:].decode(errors="replace").split("\n")
     lines = [line.strip() for line in said if line.strip()]
     return lines[-1][:300] if lines else f"signal {-code}" if code < 0 else f"exit status {code}"
 

@@ -34,6 +34,7 @@ from shared.learning.cost import model_cost
 from shared.learning.data.noise import with_noise
 from shared.learning.methods import open_method
 from shared.learning.metrics import ood_auroc
+from shared.learning.plugins import permit_installed
 from shared.learning.reliability import image_uncertainty
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate, tame
@@ -55,6 +56,7 @@ def play(home: Path) -> None:
     Raises:
         DropfedError: the data or the settings do not allow it.
     """
+    permit_installed()
     cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
     configuration = cell.configuration
     computing = Computing(device=configuration.device)

@@ -14,6 +14,7 @@ from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
+from shared.learning.plugins import required_by
 from shared.learning.seeds import no_secret
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
@@ -47,6 +48,8 @@ def set_up(
 ) -> None:
     """Do what the PI and each hospital's IT do by hand: init, join, settings. What was done before stays done.
 
+    The plug-ins that the run needs are allowed at both ends: they are those of whoever calls this.
+
     The images are divided by what follows from the run's seed, so that the same run comes to the same bytes.
 
     Args:
@@ -55,16 +58,22 @@ def set_up(
         computing: what ``site.yaml`` says of how the sites train.
     """
     work = aggregator_work(home)
+    plugins = {each.name: each.sha256 for each in required_by(run.task, run.method, run.task_options.get("encoder"))}
     initialise(work, federation, urls, AGGREGATOR)
     heldouts = {run.task: str(heldout.resolve())} if heldout else {}
-    _change(work / AGGREGATOR_FILE, heldout=heldouts, poll_seconds=poll_s)
+    _change(work / AGGREGATOR_FILE, heldout=heldouts, plugins=plugins, poll_seconds=poll_s)
     write_file(work / RUN_FILE, dump_yaml(run))
+    allowed = {
+        "plugins": plugins,
+        "tasks": sorted({*policy.tasks, run.task}),
+        "methods": sorted({*policy.methods, run.method}),
+    }
     for site, folder in data.items():
         of_site = site_work(home, site)
         invite = read_invite(invite_path(work, site))
         join(of_site, invite, data={run.task: str(folder.resolve())}, url=urls[site], password=None)
         place(of_site, no_secret(run.seed, site))
-        _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump(), **computing)
+        _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump() | allowed, **computing)
 
 
 def _change(path: Path, **settings: object) -> None:

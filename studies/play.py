@@ -14,6 +14,7 @@ from shared.durations import duration_text
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
+from shared.learning.plugins import permit_installed
 from shared.plurals import pluralize
 from studies.configuration import StudyConfiguration, read_study
 from studies.matrix import Cell, expand
@@ -37,6 +38,7 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
         ConfigurationError: every problem of the study.
         ActionRequiredError, TransientError: the disk is full, or lets nothing be written there.
     """
+    permit_installed()  # a researcher's own plug-ins, on their own machine
     study = read_study(path)
     home = output or path.with_suffix("")
     try:

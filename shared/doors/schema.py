@@ -61,6 +61,17 @@ def fill_json(kind: type[AnyRecord], content: bytes, max_bytes: int) -> AnyRecor
         raise _refusal(error) from None
 
 
+@door("is not JSON of its form")
+def fill_form(form: TypeAdapter[Kind], content: bytes, max_bytes: int) -> Kind:
+    """Read a value of any form from JSON.
+
+    Raises:
+        Refusal: it is none, too large, or of another form.
+    """
+    require_size(content, max_bytes)
+    return form.validate_json(content)
+
+
 @door("has a form that is not known here")
 def fill_loosely(kind: type[Kind], value: Any) -> Kind:
     """Take parsed values for a kind of thing.

@@ -13,7 +13,6 @@ Who has compared them calls ``permit``, and this process may ``load`` what the w
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, e
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from shared.doors import Refusal, json_text
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.records.run import Plugin
@@ -30,6 +30,7 @@ GROUPS: tuple[Group, ...] = ("tasks", "methods", "encoders")
 
 _BY_THE_INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}
 """Files of ``*.dist-info`` that differ from one installation of a wheel to the next."""
+_LONGEST_ORIGIN = 10_000  # bytes of direct_url.json
 _DIST_INFO = ".dist-info"
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
@@ -91,7 +92,7 @@ def fingerprint(distribution: Distribution) -> str:
         ConfigurationError: it is installed in place, or a file is a link or cannot be read.
     """
     name = _normal(distribution.name)
-    if json.loads(distribution.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
+    if _is_in_place(distribution):
         raise ConfigurationError(
             [f"plug-in {name}: is installed in place (editable), so its files have no hash; install its wheel"]
         )
@@ -106,6 +107,15 @@ def fingerprint(distribution: Distribution) -> str:
             ) from None
         lines.update(f"{digest}  {path}\n".encode())
     return lines.hexdigest()
+
+
+def _is_in_place(distribution: Distribution) -> bool:
+    """Return whether a distribution was installed as a link to where it is written."""
+    try:
+        origin = json_text.parse_integers((distribution.read_text("direct_url.json") or "{}").encode(), _LONGEST_ORIGIN)
+        return bool(origin["dir_info"]["editable"])
+    except (Refusal, KeyError, TypeError):
+        return False
 
 
 def _files(distribution: Distribution, name: str) -> Iterator[tuple[str, Path]]:

@@ -1,0 +1,22 @@
+"""The task learns, in a whole federation in one process, and tells its own score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from my_task.synthetic import write_site
+
+import dropfed
+
+RUN = Path(__file__).parents[1] / "RUN.yaml"
+
+
+def test_a_federation_learns_it(tmp_path: Path) -> None:
+    sites = {"north": tmp_path / "north", "south": tmp_path / "south"}
+    for seed, folder in enumerate(sites.values()):
+        write_site(folder, images=60, seed=seed)
+    scores = dropfed.simulate(RUN, sites=sites).metrics()
+    received = scores[(scores["split"] == "validation") & (scores["epoch"] == 0)].groupby("round")
+    auroc, brier = received["auroc"].mean(), received["brier"].mean()
+    assert auroc.iloc[-1] > 0.8
+    assert brier.iloc[-1] < brier.iloc[0]

@@ -1,0 +1,64 @@
+"""Write a small project for a task of your own, NAME, into the folder NAME: a plug-in with its tests.
+
+It reads images, draws synthetic ones, has a score of its own and a run to begin with. `make test` there passes at once.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import click
+
+from shared.commands import say
+from shared.errors import ConfigurationError
+from shared.exchange.names import is_name
+from shared.learning.tasks import TASK_NAMES
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_SAMPLE = "my_task"
+
+
+@click.command(help=__doc__)
+@click.argument("name")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="The folder (default: ./NAME).")
+def command(name: str, output: Path | None) -> None:
+    home = output or Path(name)
+    if not _NAME.fullmatch(name) or not is_name(name) or keyword.iskeyword(name) or name in TASK_NAMES:
+        taken = "is a task of dropfed already" if name in TASK_NAMES else "cannot be a Python package's name"
+        raise ConfigurationError([f"{name}: {taken}; take lower-case letters, digits and _, as in corneal_ulcers"])
+    if home.exists():
+        raise ConfigurationError([f"{home}: is there already and stays as it is; choose another with --output"])
+    for path, text in _written(files("configs") / "new_task", name):
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text, encoding="utf-8")
+    say(f"{home}: a project for the task {name}; `make test` there runs it, and docs/adding-a-task.md goes through it")
+
+
+def _written(sample: Traversable, name: str) -> list[tuple[Path, str]]:
+    """Return the project's files by their paths in it, with this name in place of the sample's."""
+    words = {
+        _SAMPLE: name,
+        _SAMPLE.replace("_", "-"): name.replace("_", "-"),
+        "MyTask": "".join(word.capitalize() for word in name.split("_")),
+    }
+    found = []
+    for path in _files(sample, Path()):
+        text, place = sample.joinpath(*path.parts).read_text(encoding="utf-8"), str(path)
+        for word, own in words.items():
+            text, place = text.replace(word, own), place.replace(word, own)
+        found.append((Path(place), text))
+    return found
+
+
+def _files(folder: Traversable, below: Path) -> list[Path]:
+    found = []
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.is_dir():
+            found += [] if each.name == "__pycache__" else _files(each, below / each.name)
+        else:
+            found.append(below / each.name)
+    return found

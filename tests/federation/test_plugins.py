@@ -1,0 +1,207 @@
+"""A task of somebody's own: written by a command, built as a wheel, installed at both ends, trained in a federation."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shared.audit.verify import verify
+from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.names import METRICS, MessageRef
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records.run import Plugin, RunConfiguration
+from shared.folder.local import LocalFolder
+from shared.learning import plugins
+from shared.learning.tasks import task_named
+from site_client.apart import ALLOWED_IN, answered
+from site_client.configuration import Policy, SiteConfiguration
+from site_client.folders import UnitsIn
+from site_client.offer import describe
+from site_client.policy import judge
+from studies.cli import main as study
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import POLICY, own_logins
+
+KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project that ``new-task`` writes, after its own ``make test``."""
+    home = tmp_path_factory.mktemp("project") / "round_shapes"
+    written = CliRunner().invoke(study, ["new-task", "round_shapes", "--output", str(home)])
+    assert written.exit_code == 0, written.output
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    tested = subprocess.run(
+        ["make", "test", f"PYTHON={sys.executable}"],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "1 passed" in tested.stdout
+    return home
+
+
+@pytest.fixture
+def installed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where its wheel is installed, for this process and those that it starts; nothing of it is permitted yet."""
+    place = tmp_path / "installed"
+    shutil.copytree(project / "build" / "site", place, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(Path(__file__).parents[2])]))
+    monkeypatch.setattr(plugins, "_permitted", set())
+    importlib.invalidate_caches()
+    yield place
+    for name in [name for name in sys.modules if name.partition(".")[0] == "round_shapes"]:
+        del sys.modules[name]
+
+
+def here() -> Plugin:
+    """The wheel as offers name it."""
+    return plugins.described(plugins.distributions()["dropfed-round-shapes"])
+
+
+def allowing(plugin: Plugin, **changes: object) -> Policy:
+    allowed = {"plugins": {plugin.name: plugin.sha256}, "tasks": ["round_shapes"]}
+    return POLICY.model_copy(update=allowed | changes)
+
+
+def a_site(root: Path, policy: Policy) -> SiteConfiguration:
+    return SiteConfiguration(
+        federation="retina", site="north", url=root.as_uri(), user="north", aggregator_key=KEY, policy=policy
+    )
+
+
+def asked(project: Path, **changes: object) -> RunConfiguration:
+    run = parse_yaml((project / "RUN.yaml").read_bytes(), RunConfiguration, "RUN.yaml")
+    return run.model_copy(update=changes)
+
+
+# --- a federation -------------------------------------------------------------------------------------------------
+
+
+def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, installed: Path, tmp_path: Path) -> None:
+    for name, seed in (("north", 1), ("heldout", 2)):
+        arguments = f"Path({str(tmp_path / 'data' / name)!r}), 16, {seed}"
+        draw = f"from pathlib import Path; from round_shapes.synthetic import write_site; write_site({arguments})"
+        subprocess.run([sys.executable, "-c", draw], check=True)
+    run = asked(project, run="test-run", sites=["north"], quorum=1, rounds=1)
+    with FederationInProcess(tmp_path, run, data=tmp_path / "data", policy=allowing(here())) as federation:
+        federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        settings = federation.aggregator / "aggregator.yaml"
+        federation.change(settings, plugins={here().name: here().sha256})
+        federation.run_to_the_end()
+    folder, work = federation.folder("north"), federation.site("north")
+    offered = parse_yaml((folder / "runs/test-run/offer/run.yaml").read_bytes(), RunConfiguration, "run.yaml")
+    assert offered.plugins == [here()]
+    assert set(offered.scores) == {"brier"}
+    header, *rows = (folder / MessageRef("update", "test-run", 1).path / METRICS).read_text().splitlines()
+    at = header.split(",").index("brier")
+    assert all(0 < float(row.split(",")[at]) < 2 for row in rows)
+    assert f"needs the plug-in:  dropfed-round-shapes 0.1.0, {here().sha256}" in describe(work, "test-run")
+    # An auditor has no plug-in: verify needs none, and replay says which it needs.
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    without["PYTHONPATH"] = str(Path(__file__).parents[2])
+    audit = [sys.executable, "-m", "shared.audit.cli"]
+    checked = subprocess.run([*audit, "verify", str(folder)], env=without, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    assert not verify(LocalFolder(folder)).findings
+    replay = [*audit, "replay", "test-run", str(folder)]
+    lacking = subprocess.run(replay, env=without, capture_output=True, text=True, check=False)
+    assert lacking.returncode == 2
+    assert f"plug-in dropfed-round-shapes 0.1.0 ({here().sha256}); install its wheel" in lacking.stderr
+    again = subprocess.run([*replay, "--with-plugins"], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+# --- what agrees, and what does not -------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_wheel_is_imported_before_policy_and_files_agree(
+    project: Path, installed: Path, tmp_path: Path
+) -> None:
+    plugin = here()
+    run = asked(project, plugins=[plugin])
+    assert judge(allowing(plugin), run, decision=True).answer == "yes"
+    for policy, reason in (
+        (allowing(plugin, plugins={}), f"{ALLOWED_IN} does not name it; if you trust it, add `dropfed-round-shapes: "),
+        (allowing(plugin, plugins={plugin.name: "0" * 64}), f"{ALLOWED_IN} allows the files 0000000000000000…"),
+        (allowing(plugin, tasks=["octa_segmentation"]), "this hospital does not take part in task round_shapes"),
+    ):
+        judgement = judge(policy, run, decision=True)
+        assert judgement.answer == "no"
+        assert reason in judgement.reason
+    with pytest.raises(ConfigurationError, match="task: round_shapes is of the plug-in dropfed-round-shapes"):
+        task_named("round_shapes")
+    (installed / "round_shapes" / "more.py").write_text("evil = True\n")
+    judgement = judge(allowing(plugin), run, decision=True)
+    assert "the files that are installed here differ from the run's" in judgement.reason
+    site, question = a_site(tmp_path, allowing(plugin)), UnitsIn(task="round_shapes", root=tmp_path, is_labelled=True)
+    with pytest.raises(ConfigurationError, match="differ from the run's"):
+        answered(question, site, [plugin])
+    shutil.rmtree(installed)
+    importlib.invalidate_caches()
+    assert "is not installed here; install its wheel" in judge(allowing(plugin), run, decision=True).reason
+    assert "round_shapes" not in sys.modules
+
+
+def test_a_private_run_uses_no_plugin(project: Path, installed: Path) -> None:
+    private = RunConfiguration.model_validate(
+        asked(project, plugins=[here()]).model_dump()
+        | {"privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 8.0}}
+    )
+    assert "a private run cannot use a plug-in" in judge(allowing(here()), private, decision=True).reason
+
+
+def test_compiled_code_and_the_installers_own_files_do_not_count(installed: Path) -> None:
+    before = here()
+    (installed / "round_shapes" / "__pycache__").mkdir()
+    (installed / "round_shapes" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"x")
+    next(installed.glob("*.dist-info/RECORD")).open("a").write("round_shapes/../../../bin/script,,\n")
+    next(installed.glob("*.dist-info/INSTALLER")).write_text("another")
+    assert here() == before
+    (installed / "round_shapes" / "link.py").symlink_to(__file__)
+    with pytest.raises(ConfigurationError, match=r"link\.py is a link, which has no hash"):
+        here()
+
+
+# --- plug-ins that misbehave --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("units", "said"),
+    [
+        ("raise RuntimeError('of its own')", "plug-in dropfed-round-shapes 0.1.0: raised RuntimeError: of its own"),
+        ("import time; time.sleep(600)", r"took more than the 0\.1 minutes that site\.yaml allows"),
+        ("import os; os._exit(7)", r"its process ended \(exit status 7\)"),
+        ("return ['not', 'units']", "plug-in dropfed-round-shapes 0.1.0: "),
+        ("import os; return [] if 'DROPFED_PASSWORD' not in os.environ else 1 / 0", None),
+    ],
+    ids=["raises", "hangs", "dies", "answers nonsense", "sees no password"],
+)
+def test_a_plugin_that_misbehaves_is_named_and_nothing_else_happens(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: str, said: str | None
+) -> None:
+    monkeypatch.setenv("DROPFED_PASSWORD", "not for plug-ins")
+    module = installed / "round_shapes" / "__init__.py"
+    module.write_text(module.read_text() + f"\n    def units(self, root):\n        {units}\n")
+    plugin = here()
+    site = a_site(tmp_path, allowing(plugin, plugin_minutes=0.1 if "sleep" in units else 10.0))
+    question = UnitsIn(task="round_shapes", root=tmp_path, is_labelled=True)
+    if said is None:
+        assert answered(question, site, [plugin]) == []
+        return
+    with pytest.raises(ActionRequiredError, match=said):
+        answered(question, site, [plugin])
