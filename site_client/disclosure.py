@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,11 +50,18 @@ def split_counts(counts: Counts, policy: Policy) -> dict[Split, str]:
 
 
 class ScoreTable:
-    """The rows of ``metrics.csv``; scores over few images stay here, and so does what is about part of a block."""
+    """The rows of ``metrics.csv``; scores over few images stay here, and so does what is about part of a block.
 
-    def __init__(self, configuration: RoundConfiguration, policy: Policy, dataset: Dataset) -> None:
+    Args:
+        own: the run's own columns: nobody here knows what they are about, so they leave over whole sets alone.
+    """
+
+    def __init__(
+        self, configuration: RoundConfiguration, policy: Policy, dataset: Dataset, own: Collection[str] = ()
+    ) -> None:
         self._configuration = configuration
         self._policy = policy
+        self._own = own
         is_public = policy.minimum_count == 1  # then a part of a block may be told of, too
         self._kept_back: dict[Split, frozenset[str]] = {
             split: frozenset() if is_public else withheld(getattr(dataset, split), dataset.blocks) for split in SPLITS
@@ -63,7 +70,13 @@ class ScoreTable:
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
-        scores = {name: self._shown(score) for name, score in evaluation.scores.items() if name not in losses}
+        of_all = evaluation.images
+        partial = {name for name, score in evaluation.scores.items() if name in self._own and score.images < of_all}
+        scores = {
+            name: None if name in partial else self._shown(score)
+            for name, score in evaluation.scores.items()
+            if name not in losses
+        }
         self._rows.append(
             MetricsRow(
                 round_no=self._configuration.round,

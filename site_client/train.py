@@ -279,7 +279,7 @@ class Trainer:
         network = self._arrived(dataset, files.received, files.start, files.personal)
         local = self._local(network, dataset, configuration.round, files)
         objective = self._objective(dataset, configuration.round)
-        table = ScoreTable(configuration, self.policy, dataset)
+        table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
         this = _Round(local, dataset, configuration, objective, table)
         # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0.
         tables = self._measure(this)

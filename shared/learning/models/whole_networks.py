@@ -1,4 +1,4 @@
-"""Networks that torchvision and timm know by name, whole but for the classifier: what they then yield are the features.
+"""Networks of torchvision, timm and plug-ins by name, without a classifier: what they yield are the features.
 
 Nothing is ever fetched: networks come with random weights, and published ones from a file (``weights_file.py``).
 """
@@ -18,6 +18,7 @@ from shared.errors import ConfigurationError
 from shared.learning.models import Levels
 from shared.learning.models.options import TIMM
 from shared.learning.models.torchvision_import import import_models
+from shared.learning.plugins import load
 
 _AS_PUBLISHED = {"aux_logits": False, "init_weights": False, "transform_input": True}
 """Of the two networks whose published weights want another normalisation, which they apply themselves."""
@@ -41,7 +42,7 @@ def whole_network(name: str, side: int, levels: Levels) -> tuple[OrderedDict[str
     """Return the layers of an encoder, with random weights, and how many features they yield.
 
     Args:
-        name: a torchvision classifier's, or ``timm:`` and a timm model's.
+        name: a torchvision classifier's, a plug-in's, or ``timm:`` and a timm model's.
         side: of the square images, in pixels.
         levels: of the images.
 
@@ -49,10 +50,21 @@ def whole_network(name: str, side: int, levels: Levels) -> tuple[OrderedDict[str
         ConfigurationError: there is no such network here, or it takes no images of that size.
         DropfedError: torchvision cannot be imported.
     """
-    make = _timm(name, side, levels) if name.startswith(TIMM) else _torchvision(name, side)
+    make = _maker(name, side, levels)
     with torch.device("meta"):  # once without numbers, which costs nothing, to see what comes out
         width = _width(make, name, side)
     return make(), width
+
+
+def _maker(name: str, side: int, levels: Levels) -> Callable[[], OrderedDict[str, nn.Module]]:
+    if name.startswith(TIMM):
+        return _timm(name, side, levels)
+    build = load("encoders", name)  # a plug-in's: build(side) returns (B, 3, S, S) -> (B, features)
+    if build is None:
+        return _torchvision(name, side)
+    if not callable(build):
+        raise ConfigurationError([f"encoder: what its plug-in provides as {name} cannot be called; correct it"])
+    return lambda: OrderedDict(network=build(side))
 
 
 def _width(make: Callable[[], OrderedDict[str, nn.Module]], name: str, side: int) -> int:
