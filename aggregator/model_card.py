@@ -21,17 +21,7 @@ from pathlib import Path
 
 from aggregator.comparison import summary_of
 from aggregator.configuration import read_configuration
-from aggregator.model_card_text import (
-    CardRun,
-    CardSite,
-    Contribution,
-    Inputs,
-    ModelCard,
-    ModelFile,
-    Rounds,
-    Scores,
-    card_text,
-)
+from aggregator.model_card_text import Card, card_text
 from aggregator.run_view import Part, Participant, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
@@ -94,18 +84,18 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
     for name, source in files.items():
         with source.open("rb") as reader, writing(made / name) as writer:
             copy_content(reader, writer)
-    if hash_file(made / names.FINAL_MODEL)[1] != found.model.sha256:
+    if hash_file(made / names.FINAL_MODEL)[1] != found["model"]["sha256"]:
         raise ActionRequiredError(
             f"{store.final_model} changed while it was copied: the disk may be failing, try again"
         )
-    write_file(made / CARD_JSON, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
+    write_file(made / CARD_JSON, (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
     write_file(made / CARD_TEXT, card_text(found).encode())
     made.rename(output)
     sync_folder(output.absolute().parent)
     return sorted(output.iterdir())
 
 
-def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
+def model_card(work: Path, store: RunStore, card: FinalCard) -> Card:
     """Return everything that is known about a run's chosen model.
 
     Raises:
@@ -113,47 +103,49 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
     """
     reading = open_run_files(work, store, EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE))
     view, sharing, run, ledgers = view_of(reading), store.sharing(), reading.run, reading.ledgers
-    summary, chosen = summary_of(view), view.receivers(card.chosen_round)
+    summary, chosen = asdict(summary_of(view)), view.receivers(card.chosen_round)
     software = {site: _software(work, site) for site in ledgers}
     sites = {
         site: _site(said, chosen.get(site, Part()), software.get(site), card, site) for site, said in view.sites.items()
     }
     inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]
     final = MessageRef("final", run.run)
-    return ModelCard(
-        model=_model(store, card, sharing, ledgers),
-        run=CardRun(
-            name=run.run,
-            outcome=view.outcome,
-            task=run.task,
-            method=run.method,
-            began=time_text(began) if view.rounds and (began := view.rounds[0].began) else None,
-            ended=max(_signed(ledgers, final), default=None),
-            rounds=Rounds(planned=run.rounds, trained=summary.rounds, in_the_model=card.chosen_round),
-            chosen=chosen_text(card),
-            chosen_because=card.reason,
-            verdicts=summary.verdicts,
-            seconds_in_rounds=summary.seconds,
-            bytes=summary.bytes,
-            configuration=run.model_dump(mode="json"),
-        ),
-        sites=sites,
-        images={split: _total(sites, split) for split in SPLITS},
-        scores=Scores(view.score, summary.validation, summary.test),
-        privacy=run.privacy.model_dump(mode="json") if run.privacy else None,
-        inputs=Inputs(
-            sha256={name: hash_file(store.home / name)[1] for name in inputs},
-            contributions={site: _contribution(ledgers.get(site), run.run, found) for site, found in sites.items()},
-            final_messages={site: _digest(ledgers.get(site), final) for site in run.sites},
-        ),
-        software={"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
-        intended_use=INTENDED_USE,
-        limits=[*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
-    )
+    finals = [ledger.message(final) for ledger in ledgers.values()]
+    return {
+        "model": _model(store, card, sharing, ledgers),
+        "run": {
+            "name": run.run,
+            "outcome": asdict(view.outcome) if view.outcome else None,
+            "task": run.task,
+            "method": run.method,
+            "began": time_text(began) if view.rounds and (began := view.rounds[0].began) else None,
+            "ended": max((sent.manifest.created for sent in finals if sent), default=None),
+            "rounds": {"planned": run.rounds, "trained": summary["rounds"], "in_the_model": card.chosen_round},
+            "chosen": chosen_text(card),
+            "chosen_because": card.reason,
+            "verdicts": summary["verdicts"],
+            "seconds_in_rounds": summary["seconds"],
+            "bytes": summary["bytes"],
+            "configuration": run.model_dump(mode="json"),
+        },
+        "sites": sites,
+        "images": {split: _total(sites, split) for split in SPLITS},  # of the sites that are in the model
+        "scores": {"name": view.score, "validation": summary["validation"], "test": summary["test"]},
+        "privacy": run.privacy.model_dump(mode="json") if run.privacy else None,
+        "inputs": {
+            "sha256": {name: hash_file(store.home / name)[1] for name in inputs},
+            "contributions": {site: _contribution(ledgers.get(site), run.run, found) for site, found in sites.items()},
+            "final_messages": {site: _digest(ledgers.get(site), final) for site in run.sites},
+        },
+        "software": {"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
+        "intended_use": INTENDED_USE,
+        "limits": [*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
+        "licence": None,
+    }
 
 
-def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[str, Mirror]) -> ModelFile:
-    """Return what the file is.
+def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[str, Mirror]) -> Card:
+    """Return what the file is, and the SHA-256 of what a site was sent instead, where each has a model of its own.
 
     Raises:
         ActionRequiredError: it is not what the sites were sent.
@@ -170,34 +162,34 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[
             )
         if own.exists():
             sent_instead[site] = sent[1]
-    return ModelFile(
-        file=names.FINAL_MODEL,
-        bytes=size,
-        sha256=sha256,
-        parameters=sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
-        tensors=len(sharing.tensors),
-        stays_at_sites=sorted([*sharing.start, *sharing.personal]),
-        sent_instead=sent_instead,
-    )
+    return {
+        "file": names.FINAL_MODEL,
+        "bytes": size,
+        "sha256": sha256,
+        "parameters": sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
+        "tensors": len(sharing.tensors),
+        "stays_at_sites": sorted([*sharing.start, *sharing.personal]),
+        "sent_instead": sent_instead,
+    }
 
 
-def _site(said: Participant, part: Part, software: str | None, card: FinalCard, site: str) -> CardSite:
-    """Return what one site brought and said.
+def _site(said: Participant, part: Part, software: str | None, card: FinalCard, site: str) -> Card:
+    """Return what one site brought and said; ``epsilon``: the most that it said it had spent of its images' privacy.
 
     Args:
         part: in the round that brought it the chosen aggregate.
     """
     took_part = sorted(int(number) for number, sites in card.took_part.items() if site in sites)
-    return CardSite(
-        agreed=said.agrees,
-        withdrew=said.withdrew,
-        images=said.images,
-        rounds_in_the_model=[round_no for round_no in took_part if round_no <= card.chosen_round],
-        epsilon=float(card.epsilon[site]) if site in card.epsilon else None,
-        validation=part.validation,
-        test=part.test,
-        software=software,
-    )
+    return {
+        "agreed": said.agrees,
+        "withdrew": said.withdrew,
+        "images": said.images,
+        "rounds_in_the_model": [round_no for round_no in took_part if round_no <= card.chosen_round],
+        "epsilon": float(card.epsilon[site]) if site in card.epsilon else None,
+        "validation": asdict(part.validation) if part.validation else None,
+        "test": asdict(part.test) if part.test else None,
+        "software": software,
+    }
 
 
 def _software(work: Path, site: str) -> str:
@@ -214,24 +206,20 @@ def _software(work: Path, site: str) -> str:
         raise ActionRequiredError(f"{path}: {error.reason}: the file is damaged; put it back from a backup") from None
 
 
-def _total(sites: Mapping[str, CardSite], split: Split) -> int | None:
+def _total(sites: Mapping[str, Card], split: Split) -> int | None:
     """Return the images of those sites whose answers are in the model; None where one of them tells no exact number."""
-    counts = [site.images.get(split, "not reported") for site in sites.values() if site.rounds_in_the_model]
+    counts = [site["images"].get(split, "not reported") for site in sites.values() if site["rounds_in_the_model"]]
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
 
-def _contribution(ledger: Mirror | None, run: str, site: CardSite) -> Contribution | None:
-    if not site.rounds_in_the_model:
+def _contribution(ledger: Mirror | None, run: str, site: Card) -> Card | None:
+    """Return a site's last answer in the model: its manifest names the one before it, and so on to the first."""
+    if not site["rounds_in_the_model"]:
         return None
-    last = max(site.rounds_in_the_model)
-    return Contribution(last, _digest(ledger, MessageRef("update", run, last)))
+    last = max(site["rounds_in_the_model"])
+    return {"round": last, "manifest": _digest(ledger, MessageRef("update", run, last))}
 
 
 def _digest(ledger: Mirror | None, ref: MessageRef) -> str | None:
     message = ledger.message(ref) if ledger else None
     return message.digest if message else None
-
-
-def _signed(ledgers: Mapping[str, Mirror], ref: MessageRef) -> list[str]:
-    """Return when the messages at a place were signed."""
-    return [message.manifest.created for ledger in ledgers.values() if (message := ledger.message(ref))]

@@ -1,194 +1,95 @@
-"""A model card: what it holds, and the same for people as Markdown."""
+"""A model card for people, as Markdown: the same as the one for scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from aggregator.comparison import ChosenScores
-from aggregator.report.text import table_lines
-from aggregator.run_view import Bytes, Row
+from aggregator.report.text import short, table_lines
 from shared.escaping import escape
-from shared.exchange.tables import SPLITS, Split
-from shared.learning.outcome import Outcome
+from shared.exchange.tables import SPLITS
 from shared.plurals import pluralize
 
+Card = dict[str, Any]
+"""What ``model-card.json`` holds."""
 NOT_REPORTED = "not reported"
 
 
-@dataclass(frozen=True)
-class ModelFile:
-    """The file, what is in it, and the SHA-256 of what a site was sent instead, where each has a model of its own."""
-
-    file: str
-    bytes: int
-    sha256: str
-    parameters: int
-    tensors: int
-    stays_at_sites: Sequence[str]
-    sent_instead: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """How many were planned, how many were trained, and after which one the model was taken."""
-
-    planned: int
-    trained: int
-    in_the_model: int
-
-
-@dataclass(frozen=True)
-class CardRun:
-    """The run that the model comes from."""
-
-    name: str
-    outcome: Outcome | None
-    task: str
-    method: str
-    began: str | None
-    ended: str | None
-    rounds: Rounds
-    chosen: str
-    chosen_because: str
-    verdicts: Mapping[str, int]
-    seconds_in_rounds: int | None
-    bytes: Bytes
-    configuration: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class CardSite:
-    """What one site brought and said; ``epsilon``: the most that it said it had spent of its images' privacy."""
-
-    agreed: bool | None
-    withdrew: str | None
-    images: Mapping[Split, str]
-    rounds_in_the_model: Sequence[int]
-    epsilon: float | None
-    validation: Row | None
-    test: Row | None
-    software: str | None
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The main score of the chosen model."""
-
-    name: str
-    validation: ChosenScores
-    test: ChosenScores
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """A site's last answer that is in the model: its manifest names the one before it, and so on to the first."""
-
-    round: int
-    manifest: str | None
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What the model was made of, by SHA-256: files of the run, and by site signed manifests."""
-
-    sha256: Mapping[str, str]
-    contributions: Mapping[str, Contribution | None]
-    final_messages: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """Everything that is known about a run's chosen model; ``images`` are those of the sites that are in it."""
-
-    model: ModelFile
-    run: CardRun
-    sites: Mapping[str, CardSite]
-    images: Mapping[Split, int | None]
-    scores: Scores
-    privacy: Mapping[str, Any] | None
-    inputs: Inputs
-    software: Mapping[str, str]
-    intended_use: str
-    limits: Sequence[str]
-    licence: str | None = None
-
-
-def card_text(card: ModelCard) -> str:
+def card_text(card: Card) -> str:
     """Return the card in words; what nobody told says so."""
-    model, run = card.model, card.run
+    model, run = card["model"], card["run"]
+    rounds, why = run["rounds"], run["chosen_because"]
     facts = {
-        "task": run.task,
-        "method": run.method,
-        "trained": f"from {_or_missing(run.began)} to {_or_missing(run.ended)}",
-        "rounds": f"{run.rounds.trained} of {run.rounds.planned} trained; the model is {run.chosen} "
-        f"({run.chosen_because})",
-        "answers": ", ".join(f"{count} {status}" for status, count in run.verdicts.items()) or NOT_REPORTED,
-        "parameters": f"{model.parameters:,} in {pluralize(model.tensors, 'tensor')}",
-        "file": f"{model.file}, {model.bytes:,} bytes",
-        "SHA-256": model.sha256,
-        "licence": card.licence or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
+        "task": run["task"],
+        "method": run["method"],
+        "trained": f"from {_or_missing(run['began'])} to {_or_missing(run['ended'])}",
+        "rounds": f"{rounds['trained']} of {rounds['planned']} trained; the model is {run['chosen']} ({why})",
+        "answers": ", ".join(f"{count} {status}" for status, count in run["verdicts"].items()) or NOT_REPORTED,
+        "parameters": f"{model['parameters']:,} in {pluralize(model['tensors'], 'tensor')}",
+        "file": f"{model['file']}, {model['bytes']:,} bytes",
+        "SHA-256": model["sha256"],
+        "licence": card["licence"] or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
     }
-    outcome = [f"Outcome: {escape(run.outcome.text)}.", ""] if run.outcome else []
-    lines = [f"# {escape(run.name)}", "", *outcome, "## Use", "", card.intended_use, ""]
-    lines += [f"- {limit}" for limit in card.limits]
+    outcome = [f"Outcome: {escape(run['outcome']['text'])}.", ""] if run["outcome"] else []
+    lines = [f"# {escape(run['name'])}", "", *outcome, "## Use", "", card["intended_use"], ""]
+    lines += [f"- {limit}" for limit in card["limits"]]
     lines += ["", "## Model", "", *_table(("", ""), facts.items())]
-    if model.stays_at_sites:
-        lines += ["", f"At the sites stay: {', '.join(model.stays_at_sites)}."]
-    if model.sent_instead:
+    if model["stays_at_sites"]:
+        lines += ["", f"At the sites stay: {', '.join(model['stays_at_sites'])}."]
+    if model["sent_instead"]:
         lines += ["", "Each of these sites was sent a model of its own:", ""]
-        lines += _table(("site", "SHA-256"), model.sent_instead.items())
+        lines += _table(("site", "SHA-256"), model["sent_instead"].items())
     lines += ["", "## Who took part, with how many images", "", *_sites(card)]
-    lines += ["", f"## {card.scores.name}, measured by each site on its own images", "", *_scores(card)]
+    lines += ["", f"## {card['scores']['name']}, measured by each site on its own images", "", *_scores(card)]
     lines += ["", "All other scores are in the card for scripts.", "", "## Privacy", "", *_privacy(card)]
     lines += ["", "## What it was made of", "", "SHA-256 of the files and of the signed manifests.", "", *_inputs(card)]
-    lines += ["", "## Software", "", "This card was written with:", "", *_table(("", "version"), card.software.items())]
+    lines += ["", "## Software", "", "This card was written with:", ""]
+    lines += _table(("", "version"), card["software"].items())
     lines += ["", "When the sites joined, they had:", ""]
-    lines += _table(("site", ""), [(name, site.software) for name, site in card.sites.items()])
+    lines += _table(("site", ""), [(name, site["software"]) for name, site in card["sites"].items()])
     return "\n".join(lines) + "\n"
 
 
-def _sites(card: ModelCard) -> list[str]:
+def _sites(card: Card) -> list[str]:
     rows = [
         (
             name,
-            {True: "yes", False: "declined", None: NOT_REPORTED}[site.agreed],
-            *(site.images.get(split) for split in SPLITS),
-            len(site.rounds_in_the_model),
-            site.withdrew or "no",
+            {True: "yes", False: "declined", None: NOT_REPORTED}[site["agreed"]],
+            *(site["images"].get(split) for split in SPLITS),
+            len(site["rounds_in_the_model"]),
+            site["withdrew"] or "no",
         )
-        for name, site in card.sites.items()
+        for name, site in card["sites"].items()
     ]
-    rows.append(("all in the model", "", *(card.images[split] for split in SPLITS), "", ""))
+    rows.append(("all in the model", "", *(card["images"][split] for split in SPLITS), "", ""))
     head = ("site", "agreed", "training images", "validation", "test", "rounds in the model", "withdrew")
     return _table(head, rows)
 
 
-def _scores(card: ModelCard) -> list[str]:
-    validation, test = card.scores.validation, card.scores.test
-    rows = [(site, _score(validation.sites[site]), _score(test.sites[site])) for site in card.sites]
-    rows.append(("mean over the sites that told", _score(validation.mean), _score(test.mean)))
+def _scores(card: Card) -> list[str]:
+    splits = card["scores"]["validation"], card["scores"]["test"]
+    rows = [(site, *(short(split["sites"][site]) or None for split in splits)) for site in card["sites"]]
+    rows.append(("mean over the sites that told", *(short(split["mean"]) or None for split in splits)))
     return _table(("site", "validation", "test"), rows)
 
 
-def _privacy(card: ModelCard) -> list[str]:
-    if card.privacy is None:
+def _privacy(card: Card) -> list[str]:
+    if card["privacy"] is None:
         return ["The run was not private: no noise was added, and no ε is known."]
-    promise = ", ".join(f"{name} {value}" for name, value in card.privacy.items() if value is not None)
-    spent = [(name, site.epsilon) for name, site in card.sites.items()]
+    promise = ", ".join(f"{name} {value}" for name, value in card["privacy"].items() if value is not None)
+    spent = [(name, site["epsilon"]) for name, site in card["sites"].items()]
     return [f"Trained by DP-SGD: {promise}. About one image, not one patient.", "", *_table(("site", "ε spent"), spent)]
 
 
-def _inputs(card: ModelCard) -> list[str]:
-    inputs = card.inputs
+def _inputs(card: Card) -> list[str]:
+    inputs = card["inputs"]
     contributions = [
-        (f"last answer of {site} in the model, round {found.round}", found.manifest)
-        for site, found in inputs.contributions.items()
+        (f"last answer of {site} in the model, round {found['round']}", found["manifest"])
+        for site, found in inputs["contributions"].items()
         if found
     ]
-    final = [(f"final message to {site}", digest) for site, digest in inputs.final_messages.items() if digest]
-    return _table(("", "SHA-256"), [*inputs.sha256.items(), *contributions, *final])
+    final = [(f"final message to {site}", digest) for site, digest in inputs["final_messages"].items() if digest]
+    return _table(("", "SHA-256"), [*inputs["sha256"].items(), *contributions, *final])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -197,7 +98,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def _or_missing(value: Any) -> Any:
     return NOT_REPORTED if value is None else value
-
-
-def _score(score: float | None) -> str | None:
-    return None if score is None else f"{score:.3f}"

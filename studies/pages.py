@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, Words, lines, panel
+from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, lines, panel
 from aggregator.report.page import Section, write_sections
 from aggregator.report.tables import Cell as TableCell
 from aggregator.report.tables import Partly, Spread, Table, is_number, number
@@ -190,19 +190,14 @@ def _points(table: Table, score: str, what: str) -> Figure:
         axes.set_ylim(-len(arms) + 0.3, 0.4)
 
     body = [[*pair, cell] for pair, cell in shown.items()]
-    words = Words(
+    figure = Figure(
         "arms",
         "Every arm",
         "Mean over sites, and its standard deviation over seeds and folds where there are several.",
         f"Points: {score} of every arm on test {what}, internal and external.",
-    )
-    return panel(
-        words,
         Table("arms", f"{score} of every arm.", ("arm", "tested on", score), body),
-        draw,
-        {"xlabel": score},
-        height=max(2.5, 0.42 * len(arms) + 1.2),
     )
+    return panel(figure, draw, {"xlabel": score}, height=max(2.5, 0.42 * len(arms) + 1.2))
 
 
 def _curves(
@@ -263,15 +258,16 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
             [f"{low:.1f} to {high:.1f}", *(int(counts[place]) for counts in binned.values())]
             for place, (low, high) in enumerate(pairwise(edges))
         ]
-        words = Words(
-            f"severities-{index + 1}",
+        name = f"severities-{index + 1}"
+        figure = Figure(
+            name,
             f"Probabilities by severity: {arm}",
             "Share of the images of each severity, by the votes' probability of being referable, at their own sites.",
             f"Histograms of {arm}, one for each severity.",
+            Table(name, f"Images of {arm}.", ("probability", *binned), body),
         )
-        table = Table(words.name, f"Images of {arm}.", ("probability", *binned), body)
         labels = {"xlabel": "probability of being referable", "ylabel": "share of images"}
-        figures.append(panel(words, table, draw, labels))
+        figures.append(panel(figure, draw, labels))
     return figures
 
 

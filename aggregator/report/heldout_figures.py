@@ -13,7 +13,6 @@ from aggregator.report.figures import (
     ORANGE,
     SOFT,
     Figure,
-    Words,
     label,
     line_style,
     panel,
@@ -88,9 +87,9 @@ def _confusion(measured: Measured) -> Figure:
     of_truth = [[names[k], *(float(n / totals[k]) if totals[k] else _NONE_HERE for n in counts[k])] for k in classes]
     said = "; ".join(f"{names[k]}: {counts[k, k] / totals[k]:.2f} right of {totals[k]}" for k in classes if totals[k])
     caption = f"Of each true class, the share that was answered as each class; {_what(measured)}."
-    words = Words("confusion", TITLES["confusion"], caption, f"Confusion matrix. {said}.")
+    figure = Figure("confusion", TITLES["confusion"], caption, f"Confusion matrix. {said}.", table)
     shown = Table("confusion", "", table.header, of_truth)
-    return shares(words, table, shown, height=4.0, xlabel="answer", ylabel="truth")
+    return shares(figure, shown, height=4.0, xlabel="answer", ylabel="truth")
 
 
 def _separation(measured: Measured) -> list[Figure]:
@@ -142,10 +141,11 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
 
     begins = "; it begins at precision 1, where nothing is answered" if name == "precision-recall" else ""
     caption = f"Each class against the rest; beside its name: {area}{begins}; {_what(measured)}"
-    words = Words(name, TITLES[name], f"{caption}.", f"{TITLES[name]}. {area}: {', '.join(legend.values())}.")
     table = Table(name, f"{caption}; at most 101 points of each curve", ("class", across, up), rows)
+    alt = f"{TITLES[name]}. {area}: {', '.join(legend.values())}."
     settings = {"xlabel": f"{across} (share)", "ylabel": f"{up} (share)", "xlim": (-0.01, 1.01), "ylim": (-0.01, 1.02)}
-    return panel(words, table, draw, settings, height=HEIGHT + 0.2 * (len(curves) // 3))
+    figure = Figure(name, TITLES[name], f"{caption}.", alt, table)
+    return panel(figure, draw, settings, height=HEIGHT + 0.2 * (len(curves) // 3))
 
 
 def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
@@ -178,9 +178,8 @@ def _of_doubt(
     alt = f"{said[1]} is {up[0]:.3f} with all answers, {up[half]:.3f} where {said[0]} is {across[half]:.2f}."
     rows = [[float(first), float(second)] for first, second in zip(across, up, strict=True)]
     table = Table(name, f"{caption}; at most 101 points", said, rows)
-    words = Words(name, TITLES[name], f"{caption}.", f"{TITLES[name]}: {alt}")
     settings = {"xlabel": f"{said[0]} (share of answers)", "ylabel": f"{said[1]} (share)", "xlim": (-0.01, 1.01)}
-    return panel(words, table, draw, settings)
+    return panel(Figure(name, TITLES[name], f"{caption}.", f"{TITLES[name]}: {alt}", table), draw, settings)
 
 
 def _reliability(measured: Measured, right: NDArray[np.bool_]) -> Figure:
@@ -203,11 +202,11 @@ def _reliability(measured: Measured, right: NDArray[np.bool_]) -> Figure:
     error = calibration_error(confidence, right)
     said = f"Calibration error {error:.3f} over {CALIBRATION_BINS} bins; {_what(measured)}."
     caption = f"On the dotted line the answers are as sure as they are right. {said}"
-    words = Words("reliability", TITLES["reliability"], caption, f"Reliability diagram. {said}")
     header = ("from", "to", "answers", "mean confidence", "right")
     table = Table("reliability", "Bins of confidence that hold answers", header, rows)
+    figure = Figure("reliability", TITLES["reliability"], caption, f"Reliability diagram. {said}", table)
     labels = {"xlabel": "confidence (probability of the answer)", "ylabel": "right (share)"}
-    return panel(words, table, draw, {**labels, "xlim": (0, 1.02), "ylim": (-0.02, 1.04)})
+    return panel(figure, draw, {**labels, "xlim": (0, 1.02), "ylim": (-0.02, 1.04)})
 
 
 def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
@@ -226,10 +225,10 @@ def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
     found = ranking(measured.uncertainty, ~right).auroc()
     tells = "undefined, for all are right or all are wrong" if found is None else f"{found:.3f}"
     caption = f"u is {measured.uncertainty_is}. AUROC of u for wrong answers: {tells}; {_what(measured)}."
-    words = Words("uncertainty", TITLES["uncertainty"], caption, f"Histograms of u. {caption}")
     table = Table("uncertainty", "Answers by u", ("u from", "u to", "right", "wrong"), rows)
+    figure = Figure("uncertainty", TITLES["uncertainty"], caption, f"Histograms of u. {caption}", table)
     settings = {"xlabel": "u (0: certain, 1: knows nothing)", "ylabel": "share of these answers", "xlim": (0, 1)}
-    return panel(words, table, draw, settings)
+    return panel(figure, draw, settings)
 
 
 def _what(measured: Measured) -> str:
