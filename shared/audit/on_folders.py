@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,9 @@ def readings_of(archive: Archive, key: str | None) -> tuple[dict[str, Reading], 
 
 
 def show_document(document: object, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a document, as JSON or as lines."""
+    """Print a document of plain values and dataclasses, as JSON or as lines."""
     if as_json:
-        say(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2, default=asdict))
         return
     for line in lines:
         say(line)

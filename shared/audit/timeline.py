@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from shared.audit.reading import NOT_OPENED, Reading
@@ -41,7 +41,7 @@ class Event:
     sender: str
     kind: str
     run: str
-    round_no: int
+    round: int
     seq: int
     path: str
     files: tuple[str, ...]
@@ -52,11 +52,6 @@ class Event:
     answers: str | None
     answered_by: tuple[str, ...]
     outcome: str
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        return {("round" if name == "round_no" else name): value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,7 @@ class NewKey:
         new_key: the public key of all messages from number ``from_seq`` on.
     """
 
+    kind: str = field(default="handover", init=False)
     created: str
     site: str
     path: str
@@ -81,10 +77,6 @@ class NewKey:
         """The site itself."""
         return self.site
 
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        return {"kind": "handover"} | vars(self)
-
 
 @dataclass(frozen=True)
 class Gap:
@@ -94,14 +86,11 @@ class Gap:
         first, last: their numbers.
     """
 
+    kind: str = field(default="gap", init=False)
     site: str
     sender: str
     first: int
     last: int
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        return {"kind": "gap"} | vars(self)
 
 
 def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
@@ -149,7 +138,7 @@ def event_of(reading: Reading, message: Message) -> Event:
         sender=manifest.sender,
         kind=ref.kind,
         run=ref.run,
-        round_no=ref.round_no,
+        round=ref.round_no,
         seq=manifest.seq,
         path=ref.path,
         files=tuple(sorted(manifest.files)),
@@ -188,7 +177,7 @@ def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
             told = f"message {event.from_seq} on key {fingerprint(event.new_key)}"
             yield f"{event.created}  {way}  hand-over {event.path}  key {fingerprint(event.key)}  from {told}"
             continue
-        where = f"{event.run}/{event.round_no:04d}" if event.round_no else event.run
+        where = f"{event.run}/{event.round:04d}" if event.round else event.run
         size = f"{event.size_bytes:,} bytes"
         line = f"{event.created}  {way}  {event.kind} {where}  {size}  key {fingerprint(event.key)}"
         unknown = "a message that is not here" if event.in_reply_to else "nothing"

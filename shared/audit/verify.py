@@ -65,20 +65,8 @@ class Audit:
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for scripts."""
-        return {
-            "holds": not self.findings,
-            "federation": self.federation.model_dump() if self.federation else None,
-            "messages": self.messages,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "in_progress": self.in_progress,
-            "removed": self.removed,
-            "scratch": self.scratch,
-            "handovers": self.handovers,
-            "encrypted": self.encrypted,
-            "opened": self.opened,
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        federation = self.federation.model_dump() if self.federation else None
+        return {"holds": not self.findings, **asdict(self), "federation": federation}
 
 
 def verify(folder: Folder, *, aggregator_key: str | None = None, secret_key: EncryptionKey | None = None) -> Audit:

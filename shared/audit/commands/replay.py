@@ -30,7 +30,7 @@ def command(*, run: str, heldout: Path | None, threads: int, archive: Archive, k
     prepare_compute(EXACT, threads)
     with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
         steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout)
-    document = {"run": run, **counts(steps), "steps": [step.as_json() for step in steps]}
+    document = {"run": run, **counts(steps), "steps": steps}
     show_document(document, lines(steps), as_json=as_json)
     if counts(steps)["differs"]:
         raise SystemExit(1)
