@@ -111,11 +111,9 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     except ConfigurationError as error:  # without its task no arm can be looked at
         raise ConfigurationError([*problems, *error.problems]) from None
     data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
-    ood, heldout = (
-        str((root / folder).resolve()) if folder else None for folder in (study.out_of_distribution, study.heldout)
-    )
-    folders = [*data.values(), *(folder for folder in (ood, heldout) if folder)]
-    contents = {folder: contents_of(Path(folder)) for folder in folders if Path(folder).is_dir()}
+    paths = {key: (root / folder).resolve() for key, folder in study.folders.items()}
+    ood, heldout = (str(paths[key]) if key in paths else None for key in ("out_of_distribution", "heldout"))
+    contents = {str(path): contents_of(path) for path in paths.values() if path.is_dir()}
     weights = str((root / study.weights).resolve())
     software = f"dropfed {version('dropfed')}"
     cells: list[Cell] = []
@@ -164,14 +162,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
 
 def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
     """Return a sentence for each folder that is not there, by the key that names it."""
-    named = {f"data: {site}": folder for site, folder in study.data.items()}
-    named |= {
-        key: folder
-        for key, folder in (("out_of_distribution", study.out_of_distribution), ("heldout", study.heldout))
-        if folder
-    }
     problems = []
-    for key, folder in named.items():
+    for key, folder in study.folders.items():
         if not (path := (root / folder).resolve()).is_dir():
             what_to_do = "write it without ~, which is not replaced here" if folder.startswith("~") else "correct it"
             problems.append(f"{key}: there is no folder {path}; {what_to_do}")
@@ -182,11 +174,10 @@ def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
     """Return a sentence for each folder that is two sites', or out of distribution or held out besides: images would be
     trained and tested on.
     """
-    others = {"out_of_distribution": study.out_of_distribution, "heldout": study.heldout}
-    named = [*study.data.items(), *((name, folder) for name, folder in others.items() if folder)]
     owners: dict[Path, str] = {}
     problems = []
-    for name, folder in named:
+    for key, folder in study.folders.items():
+        name = key.removeprefix("data: ")
         if (owner := owners.setdefault((root / folder).resolve(), name)) != name:
             problems.append(f"data: {owner} and {name} have the same folder, {folder}; give each its own")
     return problems

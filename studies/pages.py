@@ -148,11 +148,8 @@ def _uncertainty(results: pd.DataFrame, what: str) -> Section:
     scores = [f"accuracy{ending}", *(f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS)]
     found = analysis.comparison(results, scores, what)
     arms = [row for row in found.rows if row[1] == "internal"]
-    body: list[list[TableCell]] = [
-        [percent, *(_middle(row[2 + index]) for row in arms)] for index, percent in enumerate(percents)
-    ]
-    header = ("% left out", *(str(row[0]) for row in arms))
-    selective = Table("selective", "Accuracy without the most uncertain predictions.", header, body)
+    caption = "Accuracy without the most uncertain predictions."
+    selective = Table("selective", caption, *_turned("% left out", percents, [(row[0], *row[2:]) for row in arms]))
     curves = _curves(
         "Accuracy without the most uncertain",
         f"Internal test {what}; the mean over sites, seeds and folds.",
@@ -206,8 +203,7 @@ def _curves(
     """Return a line for each arm; where they are too many for one figure, some at a time, all on the same range."""
     arms = table.header[1:]
     if len(arms) <= MOST_NAMED:
-        drawn = lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)
-        return [drawn]
+        return [lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)]
     found = [number(cell) for row in table.rows for cell in row[1:] if is_number(cell)]
     edge = 0.05 * (max(found) - min(found)) if found else 0.0
     limits = (min(found) - edge, max(found) + edge) if edge else (None, None)
@@ -221,16 +217,12 @@ def _curves(
             [[row[0], *(row[column] for column in chosen)] for row in table.rows],
         )
         of_all = f"{title}: arms {chosen[0]} to {chosen[-1]} of {len(arms)}"
-        drawn = lines(of_all, caption, part, limits=limits, are_names=are_names, xlabel=xlabel, ylabel=ylabel)
-        figures.append(drawn)
+        figures.append(lines(of_all, caption, part, limits=limits, are_names=are_names, xlabel=xlabel, ylabel=ylabel))
     return figures
 
 
 def _noise(table: Table, score: str, what: str) -> list[Figure]:
-    body: list[list[TableCell]] = [
-        [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(table.header[1:])
-    ]
-    turned = Table("noise-curve", table.caption, ("variance", *(str(row[0]) for row in table.rows)), body)
+    turned = Table("noise-curve", table.caption, *_turned("variance", table.header[1:], table.rows))
     along = "variance of the noise (not to scale)"
     title, ylabel = f"Noise on test {what}", analysis.heading(score)
     return _curves(title, table.caption, turned, are_names=True, xlabel=along, ylabel=ylabel)
@@ -269,6 +261,14 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
         labels = {"xlabel": "probability of being referable", "ylabel": "share of images"}
         figures.append(panel(figure, draw, labels))
     return figures
+
+
+def _turned(
+    along: str, places: Sequence[TableCell], arms: Sequence[Sequence[TableCell]]
+) -> tuple[tuple[str, ...], list[list[TableCell]]]:
+    """Return the header and the rows of a table that has the arms as columns, and a row for each of these places."""
+    rows = [[place, *(_middle(arm[index]) for arm in arms)] for index, place in enumerate(places, start=1)]
+    return (along, *(str(arm[0]) for arm in arms)), rows
 
 
 def _middle(cell: TableCell) -> float:

@@ -86,7 +86,7 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
     """
     if home == path:
         raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
-    for folder in (*study.data.values(), *([study.out_of_distribution] if study.out_of_distribution else [])):
+    for folder in study.folders.values():
         if home.resolve().is_relative_to((path.parent / folder).resolve()):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])
 

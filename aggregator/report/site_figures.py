@@ -31,11 +31,10 @@ _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREE
 
 def curves(view: RunView) -> list[Figure]:
     """Return the main score and the loss of each aggregate, on the sites' validation and test images."""
-    score = view.score
-    title = score_title(score)
+    main = score_title(view.score)
     figures = []
     for name, shown, up, limits in (
-        (score, title, f"{title} (1 is best)", (0.0, 1.0)),
+        (view.score, main, f"{main} (1 is best)", (0.0, 1.0)),
         ("loss", "loss", "loss (nats)", (None, None)),
     ):
         for split in RECEIVED_SPLITS:
