@@ -43,8 +43,8 @@ def curves(view: RunView) -> list[Figure]:
             differ = ", not the same ones for each aggregate" if len(reported_by) > 1 else ""
             over = f"the mean over the sites that reported it{differ}"
             caption = f"Each site's {split} images; black: {over}. Gap: not reported."
-            labels = {"xlabel": "aggregate of round (0: the first model)", "ylabel": up}
-            figures.append(lines(f"{shown} on {split} images", caption, table, has_mean=True, limits=limits, **labels))
+            title, along = f"{shown} on {split} images", "aggregate of round (0: the first model)"
+            figures.append(lines(title, caption, table, has_mean=True, limits=limits, xlabel=along, ylabel=up))
     return figures
 
 
