@@ -262,6 +262,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = read_tables(store, ledgers, numbers if with_open_round else verdicts)
     rows = {split: received_rows(tables, split) for split in RECEIVED_SPLITS}
+    received = {number: {split: of.get(number - 1, {}) for split, of in rows.items()} for number in numbers}
     scores = reported_scores(rows["validation"], score)
     of_closed = {aggregate: found for aggregate, found in scores.items() if aggregate + 1 in verdicts}
     return RunView(
@@ -271,12 +272,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
         score=score,
         card=card,
         sites={site: _participant(ledgers.get(site), run.run) for site in run.sites},
-        rounds=[
-            _round(
-                reading, number, verdicts.get(number, {}), {split: rows[split].get(number - 1, {}) for split in rows}
-            )
-            for number in numbers
-        ],
+        rounds=[_round(reading, number, verdicts.get(number, {}), told) for number, told in received.items()],
         bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
         standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
     )
@@ -331,7 +327,7 @@ def _part(
     return Part(
         *rows,
         **told,
-        bytes=Bytes(down=_size(ledger, to_site, settling), up=_size(ledger, from_site)),
+        bytes=Bytes(down=size_of(ledger, to_site, settling), up=size_of(ledger, from_site)),
         asked=asked,
         answered=answered,
         settled=settled,
@@ -366,10 +362,10 @@ def _bytes_of_run(ledger: Mirror, run: str, numbers: Sequence[int]) -> Bytes:
     refs = [ref for number in numbers for ref in _refs(run, number)]
     up = [MessageRef("consent", run), *(ref for ref in refs if ref.kind == "update"), MessageRef("withdrawal", run)]
     down = [MessageRef("offer", run), *(ref for ref in refs if ref.kind != "update"), MessageRef("final", run)]
-    return Bytes(down=_size(ledger, *down), up=_size(ledger, *up))
+    return Bytes(down=size_of(ledger, *down), up=size_of(ledger, *up))
 
 
-def _size(ledger: Mirror, *refs: MessageRef) -> int | None:
+def size_of(ledger: Mirror, *refs: MessageRef) -> int | None:
     """Return what the messages at these places weigh, files pruned since included; None if there is none."""
     there = [message for ref in refs if (message := ledger.message(ref))]
     sizes = [

@@ -22,11 +22,12 @@ import torch
 from aggregator.daemon import Daemon as AggregatorDaemon
 from aggregator.launch import prepare_daemon
 from aggregator.preparation import PUBLISHED_WEIGHTS
+from aggregator.run_view import size_of
 from aggregator.site import open_ledger
 from aggregator.store import RunStore, metrics_of
 from shared.errors import ActionRequiredError
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import MANIFEST, MessageRef
+from shared.exchange.names import MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import MetricsRow, epsilon_in
 from shared.folder.durable import link_file
@@ -182,8 +183,8 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
             if round_no <= run.rounds:
                 spent[site] = epsilon_in(table)
                 given.setdefault(round_no, {})[site] = float(verdict.weight or 0)
-                received.append(_bytes(ledger, MessageRef("round", run.run, round_no)))
-                sent.append(_bytes(ledger, MessageRef("update", run.run, round_no)))
+                received.append(size_of(ledger, MessageRef("round", run.run, round_no)) or 0)
+                sent.append(size_of(ledger, MessageRef("update", run.run, round_no)) or 0)
     return Outcome(
         chosen=dict.fromkeys(run.sites, card.chosen_round),
         rows=rows,
@@ -201,15 +202,6 @@ def _ledger(home: Path) -> Mirror:
     if (ledger := open_ledger(home)) is None:
         raise ActionRequiredError(f"{home} has no card of its site")
     return ledger
-
-
-def _bytes(ledger: Mirror, ref: MessageRef) -> int:
-    """Of a message as it lay in the folder, its manifest too; 0 of one that never came."""
-    message = ledger.message(ref)
-    if message is None:
-        return 0
-    manifest = ledger.path(ref, MANIFEST).stat().st_size
-    return manifest + sum(file.size for file in message.manifest.files.values())
 
 
 def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, computing: Computing) -> Final:
