@@ -26,6 +26,11 @@ class Step:
     detail: str = ""
 
 
+def lacking(round_no: int, what: str, why: str) -> Step:
+    """Return the step of what cannot be computed from the folders."""
+    return Step(round_no, what, "not replayable", f"because {why}")
+
+
 def counts(steps: Iterable[Step]) -> dict[str, int]:
     """Return how many steps had which outcome."""
     found = dict.fromkeys(("same", "differs", "not replayable"), 0)
