@@ -36,7 +36,7 @@ from aggregator.store import RunStore
 from deploy.local.report import site_scores
 from deploy.local.scenarios import SCENARIOS, Scenario
 from deploy.local.webdav_server import Settings
-from shared.commands import Program
+from shared.commands import FOLDER_HERE, Program
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
@@ -75,7 +75,7 @@ Sites = Mapping[str, Path]
     type=click.IntRange(32, 512),
     help="Longer side in pixels. Default 96, or 64; as suggested, its own.",
 )
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
+@click.option("--data", type=FOLDER_HERE, help="One sub-folder per site.")
 @click.option("--as-suggested", is_flag=True, help="Settings as new-run suggests them: for real images; takes longer.")
 def main(
     *,

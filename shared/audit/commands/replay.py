@@ -16,12 +16,13 @@ from shared.audit.on_folders import end_with, findings_of, on_folders, readings_
 from shared.audit.replay import counts, lines
 from shared.audit.replay import replay as replay_run
 from shared.audit.sites import the_run
+from shared.commands import FOLDER_HERE
 from shared.learning.compute import EXACT, prepare_compute
 
 
 @click.command(help=__doc__)
 @click.argument("run")
-@click.option("--heldout", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Held-out images.")
+@click.option("--heldout", type=FOLDER_HERE, help="Held-out images.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
 @on_folders
 def command(*, run: str, heldout: Path | None, threads: int, archive: Archive, key: str | None, as_json: bool) -> None:
