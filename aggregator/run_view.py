@@ -310,10 +310,7 @@ def _round(
 
 
 def _part(
-    ledger: Mirror | None,
-    refs: Sequence[MessageRef],
-    verdict: Verdict | None,
-    rows: tuple[Row | None, Row | None],
+    ledger: Mirror | None, refs: Sequence[MessageRef], verdict: Verdict | None, rows: tuple[Row | None, Row | None]
 ) -> Part:
     told: dict[str, Any] = {}
     if verdict is not None:

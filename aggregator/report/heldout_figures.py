@@ -7,18 +7,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from aggregator.report.examples import TITLE, examples
-from aggregator.report.figures import (
-    BLUE,
-    HEIGHT,
-    ORANGE,
-    SOFT,
-    Figure,
-    label,
-    line_style,
-    panel,
-    shares,
-    thinned,
-)
+from aggregator.report.figures import BLUE, HEIGHT, ORANGE, SOFT, Figure, label, line_style, panel, shares, thinned
 from aggregator.report.heldout import Measured
 from aggregator.report.tables import Cell, Missing, Table, number
 from shared.learning.metrics import (
