@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import merge
 
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.doors.numbers import finite
@@ -98,28 +98,18 @@ def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    waiting: list[tuple[str, str, int, int]] = []  # created, site, place in the folder's own order
-    ordered = {site: _ordered(reading) for site, reading in readings.items()}
-    for number, (site, messages) in enumerate(ordered.items()):
-        if messages:
-            waiting.append((_created(messages[0]), site, number, 0))
-    heapify(waiting)
+    folders = ([(site, found) for found in _ordered(reading)] for site, reading in readings.items())
     events: list[Event | NewKey | Gap] = []
     heads: dict[tuple[str, str], int] = defaultdict(int)
-    while waiting:
-        _, site, number, at = heappop(waiting)
-        messages = ordered[site]
-        found = messages[at]
+    for site, found in merge(*folders, key=lambda each: (_created(each[1]), each[0])):
         if isinstance(found, Handover):
             events.append(_new_key(readings[site], found))
-        else:
-            event = event_of(readings[site], found)
-            if event.seq > (due := heads[site, event.sender] + 1):
-                events.append(Gap(site, event.sender, due, event.seq - 1))
-            heads[site, event.sender] = event.seq
-            events.append(event)
-        if at + 1 < len(messages):
-            heappush(waiting, (_created(messages[at + 1]), site, number, at + 1))
+            continue
+        event = event_of(readings[site], found)
+        if event.seq > (due := heads[site, event.sender] + 1):
+            events.append(Gap(site, event.sender, due, event.seq - 1))
+        heads[site, event.sender] = event.seq
+        events.append(event)
     for site, reading in readings.items():
         for _, sender, head in reading.reported_heads():
             if head.seq > (newest := heads[site, sender]):
