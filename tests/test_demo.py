@@ -110,8 +110,8 @@ def test_every_method_can_be_shown(task: str, method: str) -> None:
 
 def test_the_demo_takes_what_is_suggested() -> None:
     run = run_configuration(SCENARIOS[TASK].as_suggested(), SITES, 384, method="mean", rounds=20, seed=2021)
-    names = [site.name for site in SITES]
-    suggested = parse_yaml(filled_in(Answers(run.run, TASK, "mean", names, 20)).encode(), RunConfiguration, "suggested")
+    text = filled_in(Answers(run.run, TASK, "mean", list(SITES), 20))
+    suggested = parse_yaml(text.encode(), RunConfiguration, "suggested")
     assert run.model_copy(update={"quorum": 2}) == suggested
     result = CliRunner().invoke(main, ["--task", "dr_staging", "--as-suggested"])
     assert (result.exit_code, "dr_staging begins with published weights" in result.stderr) == (2, True)
