@@ -110,12 +110,14 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         problems += _unknown_scores(study)
     except ConfigurationError as error:  # without its task no arm can be looked at
         raise ConfigurationError([*problems, *error.problems]) from None
-    data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
     paths = {key: (root / folder).resolve() for key, folder in study.folders.items()}
+    data = {site: str(paths[f"data: {site}"]) for site in study.data}
     ood, heldout = (str(paths[key]) if key in paths else None for key in ("out_of_distribution", "heldout"))
     contents = {str(path): contents_of(path) for path in paths.values() if path.is_dir()}
-    weights = str((root / study.weights).resolve())
-    software = f"dropfed {version('dropfed')}"
+    weights = (root / study.weights).resolve()
+    common = study.model_dump(include={"keep_folders", "noise", "device"})
+    common |= {"data": data, "out_of_distribution": ood, "heldout": heldout, "contents": contents}
+    common |= {"weights": str(weights), "software": f"dropfed {version('dropfed')}"}
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
     for seed, turn, (label, arm) in product(study.seeds, _turns(study), study.arms.items()):
@@ -128,24 +130,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         try:
             run = check_record(values, RunConfiguration, f"arms: {label}")
             _check(run, has_heldout=heldout is not None)
-            configuration = check_record(
-                {
-                    "run": run,
-                    "data": data,
-                    "out_of_distribution": ood,
-                    "heldout": heldout,
-                    "keep_folders": study.keep_folders,
-                    IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE),
-                    "noise": study.noise,
-                    "contents": contents,
-                    "weights": weights,
-                    "methods": _methods(run),
-                    "device": study.device,
-                    "software": software,
-                },
-                CellConfiguration,
-                f"arms: {label}",
-            )
+            own = {"run": run, "methods": _methods(run), IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE)}
+            configuration = check_record(common | own, CellConfiguration, f"arms: {label}")
         except ConfigurationError as error:
             for problem in error.problems:
                 found.setdefault(problem.removeprefix(f"arms: {label}: "), {})[label] = None
@@ -154,7 +140,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     for problem, labels in found.items():
         is_common = 1 < len(labels) == len(study.arms)
         problems += [f"run: {problem}"] if is_common else [f"arms: {label}: {problem}" for label in labels]
-    problems += _missing_weights(cells, Path(weights))
+    problems += _missing_weights(cells, weights)
     if problems:
         raise ConfigurationError(problems)
     return cells
