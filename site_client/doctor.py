@@ -8,7 +8,16 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import Finding, free_scratch, look_at_ood, look_at_rights, look_at_server, look_at_way, with_problems
+from shared.check import (
+    Finding,
+    free_scratch,
+    look_at_ood,
+    look_at_rights,
+    look_at_server,
+    look_at_way,
+    names_no_folder,
+    with_problems,
+)
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
@@ -22,7 +31,6 @@ from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
-from shared.learning.tasks import TASK_NAMES
 from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
@@ -53,8 +61,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
     if not configuration.data:
-        tasks = " or ".join(TASK_NAMES)
-        yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
+        yield names_no_folder(FILE, "data")
     if key is not None:
         yield from with_problems(partial(_division, work))
     if quick:
