@@ -8,16 +8,8 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import (
-    Finding,
-    free_scratch,
-    look_at_ood,
-    look_at_rights,
-    look_at_server,
-    look_at_way,
-    names_no_folder,
-    with_problems,
-)
+from shared import check
+from shared.check import Finding, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
@@ -49,7 +41,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         quick: leave out what takes time: the 16 MB that are sent and brought back, and the images.
     """
     yield from with_problems(partial(look_at_daemon, work))
-    yield from with_problems(partial(look_at_rights, work))
+    yield from with_problems(partial(check.look_at_rights, work))
     yield from with_problems(partial(look_at_room, work))
     key = None
     try:
@@ -61,7 +53,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
     if not configuration.data:
-        yield names_no_folder(FILE, "data")
+        yield check.names_no_folder(FILE, "data")
     if key is not None:
         yield from with_problems(partial(_division, work))
     if quick:
@@ -74,7 +66,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.out_of_distribution.items():
-        yield from with_problems(partial(look_at_ood, f"{FILE}: out_of_distribution", task, work / folder))
+        yield from with_problems(partial(check.look_at_ood, f"{FILE}: out_of_distribution", task, work / folder))
 
 
 def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
@@ -106,9 +98,9 @@ def _folder(
     speed: Callable[[WebDavFolder], Iterator[Finding]] | None,
 ) -> Iterator[Finding]:
     if folder_here(configuration.url) is None:
-        yield from look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
+        yield from check.look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
     folder = connect(work, configuration, Meter())
-    yield from look_at_server(folder, partial(note_tag, work))
+    yield from check.look_at_server(folder, partial(note_tag, work))
     if speed is not None and isinstance(folder, WebDavFolder):
         yield from with_problems(partial(speed, folder))
     if key is not None:
@@ -128,7 +120,7 @@ def _speed(
     if room is not None and room < 2 * LARGE_BYTES:
         yield Finding("warning", "round trip: left out, for the folder has no room for 16 MB")
         return
-    speed = folder.speed(free_scratch(folder))
+    speed = folder.speed(check.free_scratch(folder))
     what, size = "a model of 100 MB", 100_000_000
     if offered is not None:
         run, sharing = offered

@@ -10,16 +10,8 @@ from aggregator.report.examples import TITLE, examples
 from aggregator.report.figures import BLUE, HEIGHT, ORANGE, SOFT, Figure, label, line_style, panel, shares, thinned
 from aggregator.report.heldout import Measured
 from aggregator.report.tables import Cell, Missing, Table, number
-from shared.learning.metrics import (
-    CALIBRATION_BINS,
-    REFERRAL_GOALS,
-    Ranking,
-    calibration_bins,
-    calibration_error,
-    confusion_matrix,
-    left_by_referral,
-    ranking,
-)
+from shared.learning import metrics
+from shared.learning.metrics import Ranking, ranking
 from shared.plurals import pluralize
 
 _NONE_HERE = Missing("none")
@@ -64,7 +56,7 @@ def heldout_figures(measured: Measured | str) -> list[Figure]:
 
 def _confusion(measured: Measured) -> Figure:
     classes = range(len(measured.classes))
-    counts = confusion_matrix(measured.truth, measured.predicted, len(classes))
+    counts = metrics.confusion_matrix(measured.truth, measured.predicted, len(classes))
     totals = counts.sum(axis=1)
     names = measured.classes
     table = Table(
@@ -139,7 +131,7 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
 
 def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
     """Return the same counts twice: what is wrong among those kept, and what is right when so many are referred."""
-    kept, kept_right = left_by_referral(ranking(measured.uncertainty, ~right))
+    kept, kept_right = metrics.left_by_referral(ranking(measured.uncertainty, ~right))
     places = thinned(len(kept) - 1)  # without the last, where nothing is kept
     coverage, accuracy = kept[places] / kept[0], kept_right[places] / kept[places]
     risk = "Share of wrong answers among those kept, when only the most certain are kept"
@@ -157,7 +149,7 @@ def _of_doubt(
 
     def draw(axes: Axes) -> None:
         axes.plot(across, up, color=BLUE, marker="o" if len(across) < 3 else "")
-        for goal in REFERRAL_GOALS if name == "referral" else ():
+        for goal in metrics.REFERRAL_GOALS if name == "referral" else ():
             axes.axhline(goal / 100, color=SOFT, linestyle=":", linewidth=1)
             place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
             axes.annotate(f"{goal} %", (1, goal / 100), size=8, color=SOFT, **place)  # type: ignore[arg-type]
@@ -173,11 +165,11 @@ def _of_doubt(
 
 def _reliability(measured: Measured, right: NDArray[np.bool_]) -> Figure:
     confidence = measured.probabilities.max(axis=1)
-    of_bin = calibration_bins(confidence)
+    of_bin = metrics.calibration_bins(confidence)
     rows: list[list[Cell]] = []
     for place in np.unique(of_bin):
         inside = of_bin == place
-        ends = [float(place / CALIBRATION_BINS), float((place + 1) / CALIBRATION_BINS)]
+        ends = [float(place / metrics.CALIBRATION_BINS), float((place + 1) / metrics.CALIBRATION_BINS)]
         rows.append([*ends, int(inside.sum()), float(confidence[inside].mean()), float(right[inside].mean())])
     sizes, sure, true = (np.array([number(row[index]) for row in rows]) for index in (2, 3, 4))
 
@@ -188,8 +180,8 @@ def _reliability(measured: Measured, right: NDArray[np.bool_]) -> Figure:
         areas = 12 + 160 * sizes / sizes.max()
         axes.scatter(sure, true, s=areas, color=BLUE, label="answers of a bin; area: how many", zorder=3)
 
-    error = calibration_error(confidence, right)
-    said = f"Calibration error {error:.3f} over {CALIBRATION_BINS} bins; {_what(measured)}."
+    error = metrics.calibration_error(confidence, right)
+    said = f"Calibration error {error:.3f} over {metrics.CALIBRATION_BINS} bins; {_what(measured)}."
     caption = f"On the dotted line the answers are as sure as they are right. {said}"
     header = ("from", "to", "answers", "mean confidence", "right")
     table = Table("reliability", "Bins of confidence that hold answers", header, rows)
