@@ -79,14 +79,12 @@ class Program(click.Group):
             say(str(trouble), err=True)
             ctx.exit(2 if isinstance(trouble, ConfigurationError) else self.code_of(trouble))
 
-    def _as_trouble(self, error: Exception) -> DropfedError:
+    def _as_trouble(self, error: DropfedError | ModuleNotFoundError | OSError) -> DropfedError:
         """Return an error as one of ours, with what to do."""
         if isinstance(error, ModuleNotFoundError):
             needed = f"this command needs {error.name}, which is not installed here"
             return ActionRequiredError(f"{needed}: run `pip install 'dropfed[{self._extra}]'`")
-        if isinstance(error, OSError):
-            return disk_trouble(error, Path.cwd())
-        return error if isinstance(error, DropfedError) else DropfedError(str(error))
+        return disk_trouble(error, Path.cwd()) if isinstance(error, OSError) else error
 
     def code_of(self, _trouble: DropfedError) -> int:
         """Return the exit code where something stands in the way."""
