@@ -144,11 +144,11 @@ def _heldout(scenario: Scenario, data: Path | None, sites: Sites, run: RunConfig
     """Return the aggregator's labelled images: ``heldout/``, fresh synthetic ones, or a few of the first site."""
     target = (HOME / "data" / "heldout").resolve()
     if data is None:
-        scenario.write_heldout(target, 0, size, run.seed)
+        scenario.write_heldout(target, size, run.seed)
         return target
     if (data / "heldout").is_dir():
         return (data / "heldout").resolve()
-    if not scenario.heldout_images:
+    if not scenario.lends_heldout:
         raise ConfigurationError([f"{data}: has no heldout/; put labelled images there for the tolerance check"])
     first, root = next(iter(sites.items()))
     dataset = open_public(task_named(run.task), root, run, first)
