@@ -10,7 +10,15 @@ from pathlib import Path
 from aggregator.configuration import FILE, PLUGINS_ALLOWED_IN, AggregatorConfiguration, SiteAccess, open_folder
 from aggregator.setup import KEY_FILE
 from aggregator.site import read_invite
-from shared.check import Finding, look_at_images, look_at_plugins, look_at_rights, look_at_server, with_problems
+from shared.check import (
+    Finding,
+    look_at_images,
+    look_at_plugins,
+    look_at_rights,
+    look_at_server,
+    names_no_folder,
+    with_problems,
+)
 from shared.errors import NotFoundError, RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records.messages import Invite
@@ -18,7 +26,6 @@ from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_site_card
 from shared.folder.contract import Folder
 from shared.folder.listed import note_tag
-from shared.learning.tasks import task_names
 
 
 def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Finding]:
@@ -31,8 +38,7 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         for finding in with_problems(partial(_site, work, name, access, configuration.federation)):
             yield replace(finding, text=f"{name}: {finding.text}")
     if not configuration.heldout:
-        tasks = " or ".join(task_names())
-        yield Finding("warning", f"{FILE}: heldout: names no folder yet; add `heldout: {{TASK: DIR}}` with {tasks}")
+        yield names_no_folder(FILE, "heldout")
     yield from with_problems(partial(look_at_plugins, configuration.plugins, PLUGINS_ALLOWED_IN))
     for task, folder in configuration.heldout.items():
         yield from with_problems(partial(look_at_images, f"{FILE}: heldout", task, work / folder))

@@ -319,10 +319,7 @@ class FolderSync:
         except NotFoundError:
             return False
         card = open_site_card(
-            card_bytes,
-            federation=self._invite.federation,
-            site=self.name,
-            secret=self._invite.enrolment_secret,
+            card_bytes, federation=self._invite.federation, site=self.name, secret=self._invite.enrolment_secret
         )
         readme, own = README_TEXT, self._encryption_key
         federation = Federation(

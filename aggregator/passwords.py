@@ -10,18 +10,19 @@ from typing import Any
 import click
 
 from aggregator.provision_plan import Login
-from shared.commands import ask_password
+from shared.commands import FILE_HERE, ask_password
 from shared.settings import read_password
 
 PASSWORD_VARIABLE = "DROPFED_AGGREGATOR_PASSWORD"  # noqa: S105  (the variable's name, not a password)
 ADMIN_VARIABLE = "DROPFED_ADMIN_PASSWORD"
-SECRET = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options ``--admin`` and ``--admin-password-file``."""
     file = click.option(
-        "--admin-password-file", type=SECRET, help=f"Its password; else {ADMIN_VARIABLE}, or it is asked. Never kept."
+        "--admin-password-file",
+        type=FILE_HERE,
+        help=f"Its password; else {ADMIN_VARIABLE}, or it is asked. Never kept.",
     )(command)
     return click.option("--admin", metavar="ACCOUNT", help="An administrator of the server.")(file)
 

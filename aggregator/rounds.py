@@ -112,66 +112,65 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
-class SignOffer:
+class _OfSite:
+    """Something to do for a site."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class _OfSiteInRound:
+    """Something to do for a participant of a round."""
+
+    site: str
+    round_no: int
+
+
+@dataclass(frozen=True)
+class _OfRound:
+    """Something to do about a round as a whole."""
+
+    round_no: int
+
+
+@dataclass(frozen=True)
+class _Asking(_OfRound):
+    """Whom to ask, and who of all sites was available then."""
+
+    participants: tuple[str, ...]
+    available: tuple[str, ...]
+
+
+class SignOffer(_OfSite):
     """Ask a site to agree to the run."""
 
-    site: str
 
-
-@dataclass(frozen=True)
-class OpenRound:
+class OpenRound(_Asking):
     """Fix which of the available sites take part in a new round."""
 
-    round_no: int
-    participants: tuple[str, ...]
-    available: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class AskMore:
+class AskMore(_Asking):
     """Have further sites take part in the open round, whose deadline begins anew."""
 
-    round_no: int
-    participants: tuple[str, ...]
-    available: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class SignRound:
+class SignRound(_OfSiteInRound):
     """Give a participant the round's configuration and the global model."""
 
-    site: str
-    round_no: int
 
-
-@dataclass(frozen=True)
-class Score:
+class Score(_OfSiteInRound):
     """Check and score a participant's model on the held-out set."""
 
-    site: str
-    round_no: int
 
-
-@dataclass(frozen=True)
-class CloseRound:
+class CloseRound(_OfRound):
     """Fix every participant's verdict; who has not answered is late, or has withdrawn."""
 
-    round_no: int
 
-
-@dataclass(frozen=True)
-class Aggregate:
+class Aggregate(_OfRound):
     """Combine the accepted models into the next global model."""
 
-    round_no: int
 
-
-@dataclass(frozen=True)
-class SignVerdict:
+class SignVerdict(_OfSiteInRound):
     """Tell a participant what became of its answer."""
-
-    site: str
-    round_no: int
 
 
 @dataclass(frozen=True)
@@ -181,11 +180,8 @@ class ChooseFinal:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class SignFinal:
+class SignFinal(_OfSite):
     """Give a site the chosen model and close the run in its folder."""
-
-    site: str
 
 
 @dataclass(frozen=True)
@@ -195,11 +191,8 @@ class Abort:
     reason: str
 
 
-@dataclass(frozen=True)
-class SignAbort:
+class SignAbort(_OfSite):
     """Tell a site that the run is over, and that no final model comes."""
-
-    site: str
 
 
 Sign = SignOffer | SignRound | SignVerdict | SignFinal | SignAbort

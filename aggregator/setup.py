@@ -155,9 +155,8 @@ def settle(
         made.append(path)
     (work / "passwords").mkdir(mode=0o700, exist_ok=True)
     for name, entrance in entrances.items():
-        old = invites.get(name)
-        new = led(old, entrance) if old else _invite(federation, name, entrance, key.public)
-        if new != old:
+        new = led(invites.get(name) or _invite(federation, name, entrance.user, key.public), entrance)
+        if new != invites.get(name):
             content = new.model_dump_json(indent=2, exclude_none=True).encode()
             write_file(invite_path(work, name), content, private=True)
             made.append(invite_path(work, name))
@@ -204,25 +203,17 @@ def invite_path(work: Path, site: str) -> Path:
     return work / "invites" / f"{site}.json"
 
 
-def _invite(federation: str, site: str, entrance: Entrance, aggregator_key: str) -> Invite:
-    return Invite(
-        federation=federation,
-        site=site,
-        url=_public_address(entrance.url),
-        user=entrance.user,
-        password=entrance.password,
-        aggregator_key=aggregator_key,
-        enrolment_secret=secrets.token_hex(32),
-    )
-
-
-def _public_address(url: str) -> str | None:
-    """Return what an invite says of an address: of a folder of this machine nothing, the site's people name theirs."""
-    return url if folder_here(url) is None else None
+def _invite(federation: str, site: str, user: str, aggregator_key: str) -> Invite:
+    """Return an invite that leads nowhere yet."""
+    secret = secrets.token_hex(32)
+    return Invite(federation=federation, site=site, user=user, aggregator_key=aggregator_key, enrolment_secret=secret)
 
 
 def led(invite: Invite, entrance: Entrance) -> Invite:
-    """Return the invite as it leads to ``entrance``; a password in it stays as long as the user is the same."""
+    """Return the invite as it leads to ``entrance``; a password in it stays as long as the user is the same.
+
+    It says nothing of a folder of this machine: the site's people name theirs.
+    """
+    url = entrance.url if folder_here(entrance.url) is None else None
     kept = invite.password if invite.user == entrance.user else None
-    password = entrance.password or kept
-    return invite.model_copy(update={"url": _public_address(entrance.url), "user": entrance.user, "password": password})
+    return invite.model_copy(update={"url": url, "user": entrance.user, "password": entrance.password or kept})

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from aggregator.configuration import Tracking
 from aggregator.run_view import RECEIVED_SPLITS, Round, view_run
@@ -50,9 +49,7 @@ class Tracker:
     def __enter__(self) -> None:
         self._thread.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(LAST_LOOK_S)
         if self._thread.is_alive():
@@ -63,7 +60,8 @@ class Tracker:
         while not is_last:
             is_last = self._stop.wait(LOOK_EVERY_S)
             try:
-                now = (_newest_settled(self._store), self._store.is_over)
+                is_over, opened = self._store.is_over, self._store.round_no
+                now = (opened if is_over else opened - 1, is_over)  # the newest round whose verdicts were all told
                 if now != fed and (is_last or time.monotonic() >= due):
                     due = time.monotonic() + AFTER_TROUBLE_S
                     if self._feed(*now):
@@ -111,11 +109,6 @@ class _Feed:
 
 def _trouble(error: Exception) -> TransientError:
     return TransientError(sentence(f"{type(error).__name__}: {error}")[:300])
-
-
-def _newest_settled(store: RunStore) -> int:
-    """Return the newest round of which every site was told its verdict."""
-    return store.round_no if store.is_over else store.round_no - 1
 
 
 def settled(of_round: Round) -> Settled:

@@ -202,6 +202,12 @@ def free_scratch(folder: Folder) -> str:
     return free[0]
 
 
+def names_no_folder(file: str, key: str) -> Finding:
+    """Return what is said where settings name no folder of images yet."""
+    tasks = " or ".join(task_names())
+    return Finding("warning", f"{file}: {key}: names no folder yet; add `{key}: {{TASK: DIR}}` with {tasks}")
+
+
 def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """See whether all images and labels for a task can be read.
 

@@ -30,6 +30,8 @@ State = TypeVar("State")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
 """Whose work directory it is that holds a file of this name."""
+FILE_HERE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER_HERE = click.Path(path_type=Path, exists=True, file_okay=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
@@ -65,32 +67,24 @@ class Program(click.Group):
             if isinstance(stream, io.TextIOWrapper):  # what a file on Windows cannot hold, as θ, is escaped
                 stream.reconfigure(errors="backslashreplace")
         try:
-            return self._with_what_is_installed(ctx)
-        except ConfigurationError as error:
-            say(str(error), err=True)
-            ctx.exit(2)
-        except DropfedError as error:
-            say(str(error), err=True)
-            ctx.exit(self.code_of(error))
+            return super().invoke(ctx)
         except click.Abort:  # Ctrl-C at a question, or a no
             say("\nstopped here: nothing was done", err=True)
             ctx.exit(1)
         except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
-        except OSError as error:
-            trouble = disk_trouble(error, Path.cwd())
+        except (DropfedError, ModuleNotFoundError, OSError) as error:
+            trouble = self._as_trouble(error)
             say(str(trouble), err=True)
-            ctx.exit(self.code_of(trouble))
+            ctx.exit(2 if isinstance(trouble, ConfigurationError) else self.code_of(trouble))
 
-    def _with_what_is_installed(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            install = f"run `pip install 'dropfed[{self._extra}]'`"
-            raise ActionRequiredError(
-                f"this command needs {error.name}, which is not installed here: {install}"
-            ) from error
+    def _as_trouble(self, error: DropfedError | ModuleNotFoundError | OSError) -> DropfedError:
+        """Return an error as one of ours, with what to do."""
+        if isinstance(error, ModuleNotFoundError):
+            needed = f"this command needs {error.name}, which is not installed here"
+            return ActionRequiredError(f"{needed}: run `pip install 'dropfed[{self._extra}]'`")
+        return disk_trouble(error, Path.cwd()) if isinstance(error, OSError) else error
 
     def code_of(self, _trouble: DropfedError) -> int:
         """Return the exit code where something stands in the way."""

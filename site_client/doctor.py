@@ -8,16 +8,8 @@ from functools import partial
 from math import inf, prod
 from pathlib import Path
 
-from shared.check import (
-    Finding,
-    free_scratch,
-    look_at_ood,
-    look_at_plugins,
-    look_at_rights,
-    look_at_server,
-    look_at_way,
-    with_problems,
-)
+from shared import check
+from shared.check import Finding, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
@@ -31,7 +23,6 @@ from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
-from shared.learning.tasks import task_names
 from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.apart import ALLOWED_IN
@@ -51,7 +42,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         quick: leave out what takes time: the 16 MB that are sent and brought back, and the images.
     """
     yield from with_problems(partial(look_at_daemon, work))
-    yield from with_problems(partial(look_at_rights, work))
+    yield from with_problems(partial(check.look_at_rights, work))
     yield from with_problems(partial(look_at_room, work))
     key = None
     try:
@@ -62,10 +53,9 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     speed = None if quick else partial(_speed, configuration, offered)
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
-    yield from with_problems(partial(look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
+    yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
     if not configuration.data:
-        tasks = " or ".join(task_names())
-        yield Finding("warning", f"{FILE}: data: names no folder yet; add `data: {{TASK: DIR}}` with {tasks}")
+        yield check.names_no_folder(FILE, "data")
     if key is not None:
         yield from with_problems(partial(_division, work))
     if quick:
@@ -78,7 +68,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.out_of_distribution.items():
-        yield from with_problems(partial(look_at_ood, f"{FILE}: out_of_distribution", task, work / folder))
+        yield from with_problems(partial(check.look_at_ood, f"{FILE}: out_of_distribution", task, work / folder))
 
 
 def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
@@ -110,9 +100,9 @@ def _folder(
     speed: Callable[[WebDavFolder], Iterator[Finding]] | None,
 ) -> Iterator[Finding]:
     if folder_here(configuration.url) is None:
-        yield from look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
+        yield from check.look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
     folder = connect(work, configuration, Meter())
-    yield from look_at_server(folder, partial(note_tag, work))
+    yield from check.look_at_server(folder, partial(note_tag, work))
     if speed is not None and isinstance(folder, WebDavFolder):
         yield from with_problems(partial(speed, folder))
     if key is not None:
@@ -132,7 +122,7 @@ def _speed(
     if room is not None and room < 2 * LARGE_BYTES:
         yield Finding("warning", "round trip: left out, for the folder has no room for 16 MB")
         return
-    speed = folder.speed(free_scratch(folder))
+    speed = folder.speed(check.free_scratch(folder))
     what, size = "a model of 100 MB", 100_000_000
     if offered is not None:
         run, sharing = offered

@@ -5,12 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from shared.errors import (
-    ActionRequiredError,
-    AlreadyExistsError,
-    NotFoundError,
-    RejectedError,
-)
+from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel

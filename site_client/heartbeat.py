@@ -15,12 +15,14 @@ import time
 from pathlib import Path
 
 from shared import service
+from shared.doors import Refusal
+from shared.doors.schema import fill
 from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, MessageRef
 from shared.exchange.records.messages import Phase, Status, status_text
 from shared.exchange.records.values import now_text, sentence
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
@@ -33,6 +35,14 @@ PUBLIC_TROUBLE = "something at the site needs attention; its own status says wha
 EVERY_S = 5.0  # between two heartbeats in the folder
 UNCHANGED_EVERY_S = 900.0  # between two that differ in their time alone
 NOTED_EVERY_S = 1.0  # between two here, while nothing but progress changes
+
+
+def last_status(work: Path) -> Status | None:
+    """Return the last heartbeat here; None if there is none, or it is damaged, as the next will not be."""
+    try:
+        return fill(Status, open_signed((work / STATUS).read_bytes())[0])
+    except (FileNotFoundError, Refusal):
+        return None
 
 
 class Heartbeat:

@@ -8,16 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from shared.doors import Refusal
-from shared.doors.schema import fill
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import FEDERATION, MANIFEST, STATUS, MessageRef
-from shared.exchange.records.messages import Status, status_text
+from shared.exchange.names import FEDERATION, MANIFEST, MessageRef
+from shared.exchange.records.messages import status_text
 from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.signing import open_signed
 from shared.folder.lock import is_at_work, require_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import final_text
@@ -31,6 +28,7 @@ from site_client.configuration import (
     read_configuration,
     workers_of,
 )
+from site_client.heartbeat import last_status
 from site_client.policy import judge
 from site_client.rotation import read_ledger
 
@@ -45,14 +43,10 @@ def overview(work: Path) -> dict[str, Any]:
         ConfigurationError: there is no such directory, or the daemon has not run here yet.
     """
     require_work(work, MADE_BY)
-    try:
-        body, _ = open_signed((work / STATUS).read_bytes())
-        status = fill(Status, body).model_dump()
-    except (FileNotFoundError, Refusal):  # a damaged one is written anew with the next heartbeat
-        raise ConfigurationError(
-            [f"{work}: the daemon has not run here yet; start it with `dropfed-site run --work {quoted(work)}`"]
-        ) from None
-    running = is_at_work(work)
+    if (heartbeat := last_status(work)) is None:
+        start = f"start it with `dropfed-site run --work {quoted(work)}`"
+        raise ConfigurationError([f"{work}: the daemon has not run here yet; {start}"])
+    running, status = is_at_work(work), heartbeat.model_dump()
     configuration, ledger = configuration_in_force(work), read_ledger(work)
     transfer = read_transfer(work / TRANSFER)
     waits_for, then = _standing(work, configuration, ledger, status)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from shared.doors import Refusal
-from shared.doors.schema import fill
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import escape
 from shared.exchange import names
@@ -32,6 +31,7 @@ from shared.folder.lock import require_work
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import MADE_BY, read_configuration
+from site_client.heartbeat import last_status
 from site_client.rotation import read_ledger
 
 State = dict[str, Any]
@@ -55,7 +55,7 @@ def sent(work: Path, since: str | None = None) -> State:
     earliest = time_text(_moment(since, datetime.now(UTC)).timestamp()) if since is not None else ""
     require_work(work, MADE_BY)
     configuration, ledger = read_configuration(work), read_ledger(work)
-    status = _status(work)
+    status = last_status(work)
     seen = _last_seen(ledger, status)
     messages = [*_records(ledger, seen), *(_message(ledger, message, seen) for message in ledger.own_messages())]
     messages.sort(key=lambda message: (message["number"], message["kind"] == "handover"))
@@ -225,14 +225,6 @@ def _listed(sharing: Sharing, name: str) -> Layout | None:
 
 
 # --- what is certain ---------------------------------------------------------------------------------------
-
-
-def _status(work: Path) -> Status | None:
-    """Return the last heartbeat, or None if there is none that can be read."""
-    try:
-        return fill(Status, open_signed((work / names.STATUS).read_bytes())[0])
-    except (FileNotFoundError, Refusal):
-        return None
 
 
 def _last_seen(ledger: Mirror, status: Status | None) -> int:

@@ -151,9 +151,8 @@ def tests(results: pd.DataFrame, score: str, kind: str = "internal") -> list[Tes
     from scipy import stats  # noqa: PLC0415  (takes half a second)
 
     tested = _tested(results)
-    places = _known(tested[tested["kind"] == kind], score).groupby(
-        ["arm", *REPEAT, "tested_on"], dropna=False, observed=True
-    )
+    of_kind = _known(tested[tested["kind"] == kind], score)
+    places = of_kind.groupby(["arm", *REPEAT, "tested_on"], dropna=False, observed=True)
     by_arm = places["value"].mean().unstack("arm")
     compared = []
     for first, second in combinations(by_arm.columns, 2):
@@ -239,11 +238,8 @@ def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     body: list[list[Cell]] = []
     for arm, rows in _groups(tested[tested["kind"] == "internal"], "arm"):
         repeats = [repeat for _, repeat in _known(rows, score).groupby(REPEAT, dropna=False)]
-        means = [
-            [mean_over_sites(repeat["value"].tolist(), repeat["images"].tolist(), eta) for repeat in repeats]
-            for eta in ETAS
-        ]
-        body.append([*arm, *map(spread, means)])
+        values = [(repeat["value"].tolist(), repeat["images"].tolist()) for repeat in repeats]
+        body.append([*arm, *(spread([mean_over_sites(*each, eta) for each in values]) for eta in ETAS)])
     header = ("arm", *(f"η = {'e' if eta == math.e else f'{eta:g}'}" for eta in ETAS))
     caption = f"{heading(score)}, mean over sites: alike with η = 1, by their {what} with η = e."
     return Table("fairness", caption, header, body)
@@ -257,15 +253,8 @@ def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
         answers, parameters, flops = map(int, cells[["answers", "parameters", "flops"]].iloc[0])
         joules = seconds * energy.watts + (up + down) * answers / 1e6 * energy.joules_per_megabyte
         body.append([str(arm), parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, joules / 3600])
-    header = (
-        "arm",
-        "parameters",
-        f"GFLOPs an {what.removesuffix('s')}",
-        "MB from a site",
-        "MB to a site",
-        "s a run",
-        "Wh a run",
-    )
+    of_model = ("parameters", f"GFLOPs an {what.removesuffix('s')}")
+    header = ("arm", *of_model, "MB from a site", "MB to a site", "s a run", "Wh a run")
     caption = (
         "MB are of one site and training round. Energy is an estimate, not measured: (seconds · "
         f"{energy.watts:g} W + MB of all sites and training rounds · {energy.joules_per_megabyte:g} J) / 3600."

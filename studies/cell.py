@@ -114,11 +114,8 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
     """Yield how each site's final model does on every site's images that have its classes."""
     task = task_named(configuration.run.task)
     options = task.options(configuration.run.task_options)
-    ood = (
-        task.open_unlabelled(Path(configuration.out_of_distribution), options)
-        if configuration.out_of_distribution
-        else ()
-    )
+    elsewhere = configuration.out_of_distribution
+    ood = task.open_unlabelled(Path(elsewhere), options) if elsewhere else ()
     tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
     for model_of, final in outcome.finals.items():
         asked = _Asked(final.network(), final, home / PREDICTIONS / model_of)
@@ -136,15 +133,9 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
                 noisy = [with_noise(image, variance, configuration.run.seed) for image in images]
                 yield fixed | asked.row(site, f"noise-{variance:g}", noisy)
         if ood:
+            which = dict.fromkeys(("tested_on", "split"), OUT_OF_DISTRIBUTION)
             scores = {"ood_auroc": asked.ood_auroc(own, ood)}
-            counted = {
-                "tested_on": OUT_OF_DISTRIBUTION,
-                "split": OUT_OF_DISTRIBUTION,
-                "images": len(ood),
-                "loss": None,
-                "scores": scores,
-            }
-            yield fixed | counted
+            yield fixed | which | {"images": len(ood), "loss": None, "scores": scores}
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,13 @@ class StudyConfiguration(Record):
     ] = []
     energy: Energy = Energy()
 
+    @property
+    def folders(self) -> dict[str, str]:
+        """Every folder with images, by the key that names it."""
+        others = {"out_of_distribution": self.out_of_distribution, "heldout": self.heldout}
+        named = {f"data: {site}": folder for site, folder in self.data.items()}
+        return named | {key: folder for key, folder in others.items() if folder}
+
     def problems(self) -> list[str]:
         """Return a sentence for each key that does not go with another."""
         found = []

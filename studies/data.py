@@ -50,12 +50,9 @@ def _problems(cell: Cell) -> Iterator[str]:
         seed, secret = split_seed(configuration.run.seed, site), no_secret(configuration.run.seed, site)
         divided = partial(open_anew, task, options=options, plan=split, seed=seed, secret=secret)
         yield from _folder_problems(f"data: {site}", folder, divided)
-    if configuration.out_of_distribution is not None:
-        yield from _folder_problems(
-            "out_of_distribution", configuration.out_of_distribution, partial(task.open_unlabelled, options=options)
-        )
-    if configuration.heldout is not None:
-        yield from _folder_problems("heldout", configuration.heldout, partial(task.open_images, options=options))
+    for key, opened in (("out_of_distribution", task.open_unlabelled), ("heldout", task.open_images)):
+        if (folder := getattr(configuration, key)) is not None:
+            yield from _folder_problems(key, folder, partial(opened, options=options))
 
 
 def _folder_problems(key: str, folder: str, read: Callable[[Path], object]) -> Iterator[str]:

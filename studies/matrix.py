@@ -110,14 +110,14 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         problems += _unknown_scores(study)
     except ConfigurationError as error:  # without its task no arm can be looked at
         raise ConfigurationError([*problems, *error.problems]) from None
-    data = {site: str((root / folder).resolve()) for site, folder in study.data.items()}
-    ood, heldout = (
-        str((root / folder).resolve()) if folder else None for folder in (study.out_of_distribution, study.heldout)
-    )
-    folders = [*data.values(), *(folder for folder in (ood, heldout) if folder)]
-    contents = {folder: contents_of(Path(folder)) for folder in folders if Path(folder).is_dir()}
-    weights = str((root / study.weights).resolve())
-    software = f"dropfed {version('dropfed')}"
+    paths = {key: (root / folder).resolve() for key, folder in study.folders.items()}
+    data = {site: str(paths[f"data: {site}"]) for site in study.data}
+    ood, heldout = (str(paths[key]) if key in paths else None for key in ("out_of_distribution", "heldout"))
+    contents = {str(path): contents_of(path) for path in paths.values() if path.is_dir()}
+    weights = (root / study.weights).resolve()
+    common = study.model_dump(include={"keep_folders", "noise", "device"})
+    common |= {"data": data, "out_of_distribution": ood, "heldout": heldout, "contents": contents}
+    common |= {"weights": str(weights), "software": f"dropfed {version('dropfed')}"}
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
     for seed, turn, (label, arm) in product(study.seeds, _turns(study), study.arms.items()):
@@ -130,24 +130,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         try:
             run = check_record(values, RunConfiguration, f"arms: {label}")
             _check(run, has_heldout=heldout is not None)
-            configuration = check_record(
-                {
-                    "run": run,
-                    "data": data,
-                    "out_of_distribution": ood,
-                    "heldout": heldout,
-                    "keep_folders": study.keep_folders,
-                    IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE),
-                    "noise": study.noise,
-                    "contents": contents,
-                    "weights": weights,
-                    "methods": _methods(run),
-                    "device": study.device,
-                    "software": software,
-                },
-                CellConfiguration,
-                f"arms: {label}",
-            )
+            own = {"run": run, "methods": _methods(run), IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE)}
+            configuration = check_record(common | own, CellConfiguration, f"arms: {label}")
         except ConfigurationError as error:
             for problem in error.problems:
                 found.setdefault(problem.removeprefix(f"arms: {label}: "), {})[label] = None
@@ -156,7 +140,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     for problem, labels in found.items():
         is_common = 1 < len(labels) == len(study.arms)
         problems += [f"run: {problem}"] if is_common else [f"arms: {label}: {problem}" for label in labels]
-    problems += _missing_weights(cells, Path(weights))
+    problems += _missing_weights(cells, weights)
     if problems:
         raise ConfigurationError(problems)
     return cells
@@ -164,14 +148,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
 
 def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:
     """Return a sentence for each folder that is not there, by the key that names it."""
-    named = {f"data: {site}": folder for site, folder in study.data.items()}
-    named |= {
-        key: folder
-        for key, folder in (("out_of_distribution", study.out_of_distribution), ("heldout", study.heldout))
-        if folder
-    }
     problems = []
-    for key, folder in named.items():
+    for key, folder in study.folders.items():
         if not (path := (root / folder).resolve()).is_dir():
             what_to_do = "write it without ~, which is not replaced here" if folder.startswith("~") else "correct it"
             problems.append(f"{key}: there is no folder {path}; {what_to_do}")
@@ -182,11 +160,10 @@ def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
     """Return a sentence for each folder that is two sites', or out of distribution or held out besides: images would be
     trained and tested on.
     """
-    others = {"out_of_distribution": study.out_of_distribution, "heldout": study.heldout}
-    named = [*study.data.items(), *((name, folder) for name, folder in others.items() if folder)]
     owners: dict[Path, str] = {}
     problems = []
-    for name, folder in named:
+    for key, folder in study.folders.items():
+        name = key.removeprefix("data: ")
         if (owner := owners.setdefault((root / folder).resolve(), name)) != name:
             problems.append(f"data: {owner} and {name} have the same folder, {folder}; give each its own")
     return problems

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, Words, lines, panel
+from aggregator.report.figures import COLOURS, MOST_NAMED, Figure, lines, panel
 from aggregator.report.page import Section, write_sections
 from aggregator.report.tables import Cell as TableCell
 from aggregator.report.tables import Partly, Spread, Table, is_number, number
@@ -148,11 +148,8 @@ def _uncertainty(results: pd.DataFrame, what: str) -> Section:
     scores = [f"accuracy{ending}", *(f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS)]
     found = analysis.comparison(results, scores, what)
     arms = [row for row in found.rows if row[1] == "internal"]
-    body: list[list[TableCell]] = [
-        [percent, *(_middle(row[2 + index]) for row in arms)] for index, percent in enumerate(percents)
-    ]
-    header = ("% left out", *(str(row[0]) for row in arms))
-    selective = Table("selective", "Accuracy without the most uncertain predictions.", header, body)
+    caption = "Accuracy without the most uncertain predictions."
+    selective = Table("selective", caption, *_turned("% left out", percents, [(row[0], *row[2:]) for row in arms]))
     curves = _curves(
         "Accuracy without the most uncertain",
         f"Internal test {what}; the mean over sites, seeds and folds.",
@@ -190,19 +187,14 @@ def _points(table: Table, score: str, what: str) -> Figure:
         axes.set_ylim(-len(arms) + 0.3, 0.4)
 
     body = [[*pair, cell] for pair, cell in shown.items()]
-    words = Words(
+    figure = Figure(
         "arms",
         "Every arm",
         "Mean over sites, and its standard deviation over seeds and folds where there are several.",
         f"Points: {score} of every arm on test {what}, internal and external.",
-    )
-    return panel(
-        words,
         Table("arms", f"{score} of every arm.", ("arm", "tested on", score), body),
-        draw,
-        {"xlabel": score},
-        height=max(2.5, 0.42 * len(arms) + 1.2),
     )
+    return panel(figure, draw, {"xlabel": score}, height=max(2.5, 0.42 * len(arms) + 1.2))
 
 
 def _curves(
@@ -211,8 +203,7 @@ def _curves(
     """Return a line for each arm; where they are too many for one figure, some at a time, all on the same range."""
     arms = table.header[1:]
     if len(arms) <= MOST_NAMED:
-        drawn = lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)
-        return [drawn]
+        return [lines(title, caption, table, are_names=are_names, why_none=_NOTHING, xlabel=xlabel, ylabel=ylabel)]
     found = [number(cell) for row in table.rows for cell in row[1:] if is_number(cell)]
     edge = 0.05 * (max(found) - min(found)) if found else 0.0
     limits = (min(found) - edge, max(found) + edge) if edge else (None, None)
@@ -226,16 +217,12 @@ def _curves(
             [[row[0], *(row[column] for column in chosen)] for row in table.rows],
         )
         of_all = f"{title}: arms {chosen[0]} to {chosen[-1]} of {len(arms)}"
-        drawn = lines(of_all, caption, part, limits=limits, are_names=are_names, xlabel=xlabel, ylabel=ylabel)
-        figures.append(drawn)
+        figures.append(lines(of_all, caption, part, limits=limits, are_names=are_names, xlabel=xlabel, ylabel=ylabel))
     return figures
 
 
 def _noise(table: Table, score: str, what: str) -> list[Figure]:
-    body: list[list[TableCell]] = [
-        [variance, *(_middle(row[1 + index]) for row in table.rows)] for index, variance in enumerate(table.header[1:])
-    ]
-    turned = Table("noise-curve", table.caption, ("variance", *(str(row[0]) for row in table.rows)), body)
+    turned = Table("noise-curve", table.caption, *_turned("variance", table.header[1:], table.rows))
     along = "variance of the noise (not to scale)"
     title, ylabel = f"Noise on test {what}", analysis.heading(score)
     return _curves(title, table.caption, turned, are_names=True, xlabel=along, ylabel=ylabel)
@@ -263,16 +250,25 @@ def _histograms(voted: Sequence[Voted], names: Sequence[str]) -> list[Figure]:
             [f"{low:.1f} to {high:.1f}", *(int(counts[place]) for counts in binned.values())]
             for place, (low, high) in enumerate(pairwise(edges))
         ]
-        words = Words(
-            f"severities-{index + 1}",
+        name = f"severities-{index + 1}"
+        figure = Figure(
+            name,
             f"Probabilities by severity: {arm}",
             "Share of the images of each severity, by the votes' probability of being referable, at their own sites.",
             f"Histograms of {arm}, one for each severity.",
+            Table(name, f"Images of {arm}.", ("probability", *binned), body),
         )
-        table = Table(words.name, f"Images of {arm}.", ("probability", *binned), body)
         labels = {"xlabel": "probability of being referable", "ylabel": "share of images"}
-        figures.append(panel(words, table, draw, labels))
+        figures.append(panel(figure, draw, labels))
     return figures
+
+
+def _turned(
+    along: str, places: Sequence[TableCell], arms: Sequence[Sequence[TableCell]]
+) -> tuple[tuple[str, ...], list[list[TableCell]]]:
+    """Return the header and the rows of a table that has the arms as columns, and a row for each of these places."""
+    rows = [[place, *(_middle(arm[index]) for arm in arms)] for index, place in enumerate(places, start=1)]
+    return (along, *(str(arm[0]) for arm in arms)), rows
 
 
 def _middle(cell: TableCell) -> float:

@@ -59,11 +59,10 @@ def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: 
     say(f"{study.study}: {pluralize(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
     if done < len(cells):
         say("every folder is read before the first cell")
-    at_a_time = at_a_time or as_many_as_fit()
-    stopped = False
-    with _Told(console, len(cells), done, at_a_time) as told:
+    stopped, told = False, _Told(console, len(cells), done)
+    with told.progress:
         try:
-            run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
+            run_cells(cells, home, engine=engine, at_a_time=at_a_time or as_many_as_fit(), on_finished=told.finished)
         except KeyboardInterrupt:
             stopped = True
     results = read_results(home, cells)
@@ -88,7 +87,7 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
     """
     if home == path:
         raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
-    for folder in (*study.data.values(), *([study.out_of_distribution] if study.out_of_distribution else [])):
+    for folder in study.folders.values():
         if home.resolve().is_relative_to((path.parent / folder).resolve()):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])
 
@@ -102,32 +101,24 @@ def name_of(cell: Cell) -> str:
 class _Told:
     """How far a study is: a bar on a terminal, elsewhere a line for each cell."""
 
-    def __init__(self, console: Console, cells: int, done: int, at_a_time: int) -> None:
-        self._console, self._cells, self._done, self._at_a_time = console, cells, done, at_a_time
-        self._began, self._finished_now = time.monotonic(), 0
+    def __init__(self, console: Console, cells: int, done: int) -> None:
+        self._console, self._cells, self._done, self._done_before = console, cells, done, done
+        self._began = time.monotonic()
         self.failed: list[Finished] = []
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._bar = self._progress.add_task("", total=cells, completed=done)
-
-    def __enter__(self) -> _Told:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._bar = self.progress.add_task("", total=cells, completed=done)
 
     def finished(self, finished: Finished) -> None:
         if finished.trouble is not None:
             self.failed.append(finished)
-        self._finished_now += 1
         self._done += 1
-        each_s = (time.monotonic() - self._began) / self._finished_now
+        each_s = (time.monotonic() - self._began) / (self._done - self._done_before)
         open_cells = self._cells - self._done
         left = f"about {duration_text(each_s * open_cells)} left" if open_cells else "all have ended"
         how = "failed" if finished.trouble is not None else f"{finished.seconds:.0f} s"
         if finished.rounds_without_a_model:
             how += f", but in {finished.rounds_without_a_model} of its rounds no site's model counted"
-        self._progress.update(self._bar, completed=self._done, description=left)
+        self.progress.update(self._bar, completed=self._done, description=left)
         line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; {left}"
         self._console.print(escape(line))

@@ -25,6 +25,7 @@ from shared.escaping import escape
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import Computing, require_computing
+from site_client.machine import memory_bytes
 from studies.cell import main as play_cell
 from studies.data import require_readable
 from studies.matrix import Cell
@@ -59,10 +60,8 @@ class Finished:
 def as_many_as_fit() -> int:
     """Return how many cells this machine bears at a time: one for each core that we may use, while memory allows."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not hasattr(os, "sysconf"):
-        return cores
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(cores, memory // MEMORY_OF_A_CELL_BYTES))
+    memory = memory_bytes()
+    return cores if memory is None else max(1, min(cores, memory // MEMORY_OF_A_CELL_BYTES))
 
 
 def run_cells(

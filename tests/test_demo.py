@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.new_run import Answers, filled_in
-from deploy.local.demo import SiteData, main, run_configuration
+from deploy.local.demo import main, run_configuration
 from deploy.local.scenarios import SCENARIOS
 from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
@@ -25,7 +25,7 @@ from shared.learning.run_checks import check_together
 from site_client.overview import overview, overview_text
 
 TASK = "octa_segmentation"
-SITES = [SiteData(name, Path(name)) for name in ("north", "south", "east")]
+SITES = ("north", "south", "east")
 
 
 def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -110,8 +110,8 @@ def test_every_method_can_be_shown(task: str, method: str) -> None:
 
 def test_the_demo_takes_what_is_suggested() -> None:
     run = run_configuration(SCENARIOS[TASK].as_suggested(), SITES, 384, method="mean", rounds=20, seed=2021)
-    names = [site.name for site in SITES]
-    suggested = parse_yaml(filled_in(Answers(run.run, TASK, "mean", names, 20)).encode(), RunConfiguration, "suggested")
+    text = filled_in(Answers(run.run, TASK, "mean", list(SITES), 20))
+    suggested = parse_yaml(text.encode(), RunConfiguration, "suggested")
     assert run.model_copy(update={"quorum": 2}) == suggested
     result = CliRunner().invoke(main, ["--task", "dr_staging", "--as-suggested"])
     assert (result.exit_code, "dr_staging begins with published weights" in result.stderr) == (2, True)
@@ -122,6 +122,6 @@ def test_bad_data_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "data" / "Bad Name" / "images").mkdir(parents=True)
     bad = CliRunner().invoke(main, ["--data", "data"])
     assert bad.exit_code == 2
-    assert bad.stderr == "data/Bad Name: is not a site's name; use lower-case letters, digits, '-', '_' and '.'\n"
+    assert bad.stderr == "data/Bad Name: is not a name: use lower-case letters, digits, '-', '_' and '.', at most 64\n"
     (tmp_path / "empty").mkdir()
     assert "has no sub-folder with images/" in CliRunner().invoke(main, ["--data", "empty"]).stderr

@@ -384,7 +384,8 @@ def test_rounds_in_which_no_model_counted_are_told(data, tmp_path):
     (home / "cells" / cell.name).mkdir(parents=True)
     (home / "cells" / cell.name / "result.json").write_text(json.dumps(result))
     text = StringIO()
-    with _Told(Console(file=text, width=200), 1, 0, 1) as told:
+    told = _Told(Console(file=text, width=200), 1, 0)
+    with told.progress:
         told.finished(finished_of(cell, home, 3.0))
     assert "3 s, but in 2 of its rounds no site's model counted" in text.getvalue()
     (found,) = csv.DictReader(write_table(home, read_results(home, [cell])).open())

@@ -19,14 +19,14 @@ from aggregator.configuration import MADE_BY
 from aggregator.daemon import Daemon
 from aggregator.launch import prepare_daemon
 from aggregator.store import if_another_launch
-from shared.commands import say
+from shared.commands import FILE_HERE, say
 from shared.folder.lock import require_private, work_lock
 
 NOT_IMPROVED = 3
 
 
 @click.command(help=__doc__)
-@click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("run_yaml", type=FILE_HERE)
 @WORK
 @click.option("--accept-any", is_flag=True, help="Exit with 0 however the run has ended; for scripts.")
 def command(run_yaml: Path, work: Path, accept_any: bool) -> None:

@@ -14,11 +14,11 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.hosts import OWN_PASSWORD
-from aggregator.passwords import PASSWORD_VARIABLE, SECRET, admin_options, administrator, read_or_ask
+from aggregator.passwords import PASSWORD_VARIABLE, admin_options, administrator, read_or_ask
 from aggregator.provision import provision as carry_out
 from aggregator.provision import recognise
 from aggregator.provision_plan import Login, Wish
-from shared.commands import say
+from shared.commands import FILE_HERE, say
 from shared.errors import ConfigurationError
 
 
@@ -44,11 +44,11 @@ from shared.errors import ConfigurationError
     "--user", default="aggregator", show_default=True, help="The aggregator's account, which owns the folders."
 )
 @click.option(
-    "--password-file", type=SECRET, help=f"Its password; else as kept in WORK, {PASSWORD_VARIABLE}, or it is asked."
+    "--password-file", type=FILE_HERE, help=f"Its password; else as kept in WORK, {PASSWORD_VARIABLE}, or it is asked."
 )
 @admin_options
 @click.option("--quota", metavar="AMOUNT", help="What all folders may hold together, as in '50 GB'.")
-@click.option("--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Trust this authority.")
+@click.option("--ca-file", type=FILE_HERE, help="Trust this authority.")
 @click.option("--passwords-in-invites", is_flag=True, help="Put each site's password into its invite.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 def command(

@@ -12,12 +12,12 @@ import click
 from aggregator.commands import WORK
 from aggregator.preparation import prepare, remarks
 from shared.check import Finding, report
-from shared.commands import AS_JSON
+from shared.commands import AS_JSON, FILE_HERE
 from shared.plurals import pluralize
 
 
 @click.command(help=__doc__)
-@click.argument("run_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("run_yaml", type=FILE_HERE)
 @WORK
 @AS_JSON
 def command(run_yaml: Path, work: Path, as_json: bool) -> None:

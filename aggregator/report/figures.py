@@ -11,7 +11,7 @@ import base64
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
@@ -116,25 +116,10 @@ def picture(draw: Callable[[Sheet], None], width: float = WIDTH, height: float =
         return svg.getvalue(), png.getvalue()
 
 
-@dataclass(frozen=True)
-class Words:
-    """What a figure says; see ``Figure``."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-
-
 def panel(
-    words: Words,
-    table: Table,
-    draw: Callable[[Axes], None],
-    settings: Mapping[str, object],
-    *,
-    height: float = HEIGHT,
+    figure: Figure, draw: Callable[[Axes], None], settings: Mapping[str, object], *, height: float = HEIGHT
 ) -> Figure:
-    """Return a figure of one pair of axes, with the names of what ``draw`` puts into them below.
+    """Return a figure with its picture: one pair of axes, with the names of what ``draw`` puts into them below.
 
     Args:
         settings: of the axes: ``xlabel`` and ``ylabel`` with their units, limits.
@@ -147,7 +132,7 @@ def panel(
         _legend_below(sheet, axes)
 
     svg, png = picture(fill, height=height)
-    return Figure(words.name, words.title, words.caption, words.alt, table, svg, png)
+    return replace(figure, svg=svg, png=png)
 
 
 def lines(
@@ -191,14 +176,14 @@ def lines(
     alt = f"Lines: {labels['ylabel']} over {labels['xlabel']}. Last: {_last_told(table)}."
     named = [label(column) for column in columns] if len(columns) <= MOST_NAMED else []
     height = HEIGHT + 0.2 * (-(-len(named) // _columns_below(named)) - 1)
-    return panel(Words(table.name, title, caption, alt), table, draw, labels, height=height)
+    return panel(Figure(table.name, title, caption, alt, table), draw, labels, height=height)
 
 
-def shares(words: Words, table: Table, shown: Table, *, height: float, **labels: str) -> Figure:
+def shares(figure: Figure, shown: Table, *, height: float, **labels: str) -> Figure:
     """Return a field for each cell of a table of shares, the darker the greater, with its number or why there is none.
 
     Args:
-        table: the figure's; what is drawn is ``shown``, whose first column and header name the fields.
+        shown: what is drawn, which need not be the figure's table; its first column and header name the fields.
         labels: ``xlabel`` and ``ylabel``.
     """
     values = np.array([[number(cell) for cell in row[1:]] for row in shown.rows])
@@ -219,7 +204,7 @@ def shares(words: Words, table: Table, shown: Table, *, height: float, **labels:
             axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
 
-    return panel(words, table, draw, labels, height=height)
+    return panel(figure, draw, labels, height=height)
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.weights import check_tensors
-from shared.learning.cost import model_cost
+from shared.learning.cost import ModelCost, model_cost
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.metrics import dice, grading_scores
@@ -46,16 +46,13 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(ModelCost):
     """What the aggregator's model costs, asked about one image or time series of this shape.
 
     A head that stays at the sites is counted for the held-out images' classes; a site may have fewer or more.
     """
 
     image: list[int]
-    parameters: int
-    with_statistics: int
-    flops: int
 
     @property
     def operations(self) -> str:
@@ -83,7 +80,7 @@ class HeldOut:
     def model(self) -> Model:
         """Return what the run's model costs, asked about the first image."""
         image, _ = self.task.collate(self.images.samples[:1])
-        return Model(list(image.shape[1:]), **asdict(model_cost(self.untrained(), image)))
+        return Model(**asdict(model_cost(self.untrained(), image)), image=list(image.shape[1:]))
 
     @property
     def objective(self) -> Objective:

@@ -7,31 +7,11 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from aggregator.report.examples import TITLE, examples
-from aggregator.report.figures import (
-    BLUE,
-    HEIGHT,
-    ORANGE,
-    SOFT,
-    Figure,
-    Words,
-    label,
-    line_style,
-    panel,
-    shares,
-    thinned,
-)
+from aggregator.report.figures import BLUE, HEIGHT, ORANGE, SOFT, Figure, label, line_style, panel, shares, thinned
 from aggregator.report.heldout import Measured
 from aggregator.report.tables import Cell, Missing, Table, number
-from shared.learning.metrics import (
-    CALIBRATION_BINS,
-    REFERRAL_GOALS,
-    Ranking,
-    calibration_bins,
-    calibration_error,
-    confusion_matrix,
-    left_by_referral,
-    ranking,
-)
+from shared.learning import metrics
+from shared.learning.metrics import Ranking, ranking
 from shared.plurals import pluralize
 
 _NONE_HERE = Missing("none")
@@ -76,7 +56,7 @@ def heldout_figures(measured: Measured | str) -> list[Figure]:
 
 def _confusion(measured: Measured) -> Figure:
     classes = range(len(measured.classes))
-    counts = confusion_matrix(measured.truth, measured.predicted, len(classes))
+    counts = metrics.confusion_matrix(measured.truth, measured.predicted, len(classes))
     totals = counts.sum(axis=1)
     names = measured.classes
     table = Table(
@@ -88,9 +68,9 @@ def _confusion(measured: Measured) -> Figure:
     of_truth = [[names[k], *(float(n / totals[k]) if totals[k] else _NONE_HERE for n in counts[k])] for k in classes]
     said = "; ".join(f"{names[k]}: {counts[k, k] / totals[k]:.2f} right of {totals[k]}" for k in classes if totals[k])
     caption = f"Of each true class, the share that was answered as each class; {_what(measured)}."
-    words = Words("confusion", TITLES["confusion"], caption, f"Confusion matrix. {said}.")
+    figure = Figure("confusion", TITLES["confusion"], caption, f"Confusion matrix. {said}.", table)
     shown = Table("confusion", "", table.header, of_truth)
-    return shares(words, table, shown, height=4.0, xlabel="answer", ylabel="truth")
+    return shares(figure, shown, height=4.0, xlabel="answer", ylabel="truth")
 
 
 def _separation(measured: Measured) -> list[Figure]:
@@ -142,15 +122,16 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
 
     begins = "; it begins at precision 1, where nothing is answered" if name == "precision-recall" else ""
     caption = f"Each class against the rest; beside its name: {area}{begins}; {_what(measured)}"
-    words = Words(name, TITLES[name], f"{caption}.", f"{TITLES[name]}. {area}: {', '.join(legend.values())}.")
     table = Table(name, f"{caption}; at most 101 points of each curve", ("class", across, up), rows)
+    alt = f"{TITLES[name]}. {area}: {', '.join(legend.values())}."
     settings = {"xlabel": f"{across} (share)", "ylabel": f"{up} (share)", "xlim": (-0.01, 1.01), "ylim": (-0.01, 1.02)}
-    return panel(words, table, draw, settings, height=HEIGHT + 0.2 * (len(curves) // 3))
+    figure = Figure(name, TITLES[name], f"{caption}.", alt, table)
+    return panel(figure, draw, settings, height=HEIGHT + 0.2 * (len(curves) // 3))
 
 
 def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
     """Return the same counts twice: what is wrong among those kept, and what is right when so many are referred."""
-    kept, kept_right = left_by_referral(ranking(measured.uncertainty, ~right))
+    kept, kept_right = metrics.left_by_referral(ranking(measured.uncertainty, ~right))
     places = thinned(len(kept) - 1)  # without the last, where nothing is kept
     coverage, accuracy = kept[places] / kept[0], kept_right[places] / kept[places]
     risk = "Share of wrong answers among those kept, when only the most certain are kept"
@@ -168,7 +149,7 @@ def _of_doubt(
 
     def draw(axes: Axes) -> None:
         axes.plot(across, up, color=BLUE, marker="o" if len(across) < 3 else "")
-        for goal in REFERRAL_GOALS if name == "referral" else ():
+        for goal in metrics.REFERRAL_GOALS if name == "referral" else ():
             axes.axhline(goal / 100, color=SOFT, linestyle=":", linewidth=1)
             place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
             axes.annotate(f"{goal} %", (1, goal / 100), size=8, color=SOFT, **place)  # type: ignore[arg-type]
@@ -178,18 +159,17 @@ def _of_doubt(
     alt = f"{said[1]} is {up[0]:.3f} with all answers, {up[half]:.3f} where {said[0]} is {across[half]:.2f}."
     rows = [[float(first), float(second)] for first, second in zip(across, up, strict=True)]
     table = Table(name, f"{caption}; at most 101 points", said, rows)
-    words = Words(name, TITLES[name], f"{caption}.", f"{TITLES[name]}: {alt}")
     settings = {"xlabel": f"{said[0]} (share of answers)", "ylabel": f"{said[1]} (share)", "xlim": (-0.01, 1.01)}
-    return panel(words, table, draw, settings)
+    return panel(Figure(name, TITLES[name], f"{caption}.", f"{TITLES[name]}: {alt}", table), draw, settings)
 
 
 def _reliability(measured: Measured, right: NDArray[np.bool_]) -> Figure:
     confidence = measured.probabilities.max(axis=1)
-    of_bin = calibration_bins(confidence)
+    of_bin = metrics.calibration_bins(confidence)
     rows: list[list[Cell]] = []
     for place in np.unique(of_bin):
         inside = of_bin == place
-        ends = [float(place / CALIBRATION_BINS), float((place + 1) / CALIBRATION_BINS)]
+        ends = [float(place / metrics.CALIBRATION_BINS), float((place + 1) / metrics.CALIBRATION_BINS)]
         rows.append([*ends, int(inside.sum()), float(confidence[inside].mean()), float(right[inside].mean())])
     sizes, sure, true = (np.array([number(row[index]) for row in rows]) for index in (2, 3, 4))
 
@@ -200,14 +180,14 @@ def _reliability(measured: Measured, right: NDArray[np.bool_]) -> Figure:
         areas = 12 + 160 * sizes / sizes.max()
         axes.scatter(sure, true, s=areas, color=BLUE, label="answers of a bin; area: how many", zorder=3)
 
-    error = calibration_error(confidence, right)
-    said = f"Calibration error {error:.3f} over {CALIBRATION_BINS} bins; {_what(measured)}."
+    error = metrics.calibration_error(confidence, right)
+    said = f"Calibration error {error:.3f} over {metrics.CALIBRATION_BINS} bins; {_what(measured)}."
     caption = f"On the dotted line the answers are as sure as they are right. {said}"
-    words = Words("reliability", TITLES["reliability"], caption, f"Reliability diagram. {said}")
     header = ("from", "to", "answers", "mean confidence", "right")
     table = Table("reliability", "Bins of confidence that hold answers", header, rows)
+    figure = Figure("reliability", TITLES["reliability"], caption, f"Reliability diagram. {said}", table)
     labels = {"xlabel": "confidence (probability of the answer)", "ylabel": "right (share)"}
-    return panel(words, table, draw, {**labels, "xlim": (0, 1.02), "ylim": (-0.02, 1.04)})
+    return panel(figure, draw, {**labels, "xlim": (0, 1.02), "ylim": (-0.02, 1.04)})
 
 
 def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
@@ -226,10 +206,10 @@ def _uncertainty(measured: Measured, right: NDArray[np.bool_]) -> Figure:
     found = ranking(measured.uncertainty, ~right).auroc()
     tells = "undefined, for all are right or all are wrong" if found is None else f"{found:.3f}"
     caption = f"u is {measured.uncertainty_is}. AUROC of u for wrong answers: {tells}; {_what(measured)}."
-    words = Words("uncertainty", TITLES["uncertainty"], caption, f"Histograms of u. {caption}")
     table = Table("uncertainty", "Answers by u", ("u from", "u to", "right", "wrong"), rows)
+    figure = Figure("uncertainty", TITLES["uncertainty"], caption, f"Histograms of u. {caption}", table)
     settings = {"xlabel": "u (0: certain, 1: knows nothing)", "ylabel": "share of these answers", "xlim": (0, 1)}
-    return panel(words, table, draw, settings)
+    return panel(figure, draw, settings)
 
 
 def _what(measured: Measured) -> str:

@@ -9,29 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
+from aggregator.report import site_figures, tables
 from aggregator.report.before_after import before_and_after
 from aggregator.report.figures import Figure
 from aggregator.report.heldout import HeldOut, Measured, Model, find_heldout, measure
 from aggregator.report.heldout_figures import heldout_figures
-from aggregator.report.site_figures import (
-    curves,
-    of_classes,
-    selective,
-    thetas_and_weights,
-    tolerance,
-    uncertainty_of_predictions,
-)
-from aggregator.report.tables import (
-    Table,
-    as_in_papers,
-    bytes_by_site,
-    every_score,
-    of_heldout,
-    people,
-    score_title,
-    short,
-    verdicts,
-)
+from aggregator.report.tables import Table
 from aggregator.report.timeline import timeline
 from aggregator.results import best_so_far
 from aggregator.run_view import RECEIVED_SPLITS, Reading, RunView, open_run_files, view_of
@@ -80,7 +63,7 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
     return write_sections(
         folder,
         _sections(view, aggregate, measured),
-        others=[every_score(view)],
+        others=[tables.every_score(view)],
         title=f"Run {run.run}",
         state=_state(view),
         facts=[
@@ -147,49 +130,46 @@ def _measured(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured | s
 
 def _sections(view: RunView, aggregate: int, measured: Measured | str) -> list[Section]:
     looked_at = f"{'the chosen aggregate' if view.card else 'the best aggregate so far'}, that of round {aggregate}"
-    grades = any(
-        name.startswith(OF_CLASS)
-        for *_, part in view.parts()
-        for split in RECEIVED_SPLITS
-        if (row := part.row(split))
-        for name in row.scores
-    )
-    by_class = [of_classes(view, aggregate, split) for split in RECEIVED_SPLITS] if grades else []
-    title = score_title(view.score)
+    grades = any(name.startswith(OF_CLASS) for name in view.frame()["score"])
+    by_class = [site_figures.of_classes(view, aggregate, split) for split in RECEIVED_SPLITS] if grades else []
+    title = tables.score_title(view.score)
     before = [before_and_after(view, view.card.chosen_round, view.score, title)] if view.card else []
     return [
         *([Section("before-after", "Before and after", tables=before)] if before else []),
-        Section("curves", "Scores at the sites", [_HOW_TOLD], figures=curves(view)),
+        Section("curves", "Scores at the sites", [_HOW_TOLD], figures=site_figures.curves(view)),
         Section(
             "scores",
             "All scores",
             [f"Of {looked_at}, on the images of each site. {_WORDS}"],
-            tables=[as_in_papers(view, aggregate, "test")],
-            folded=[as_in_papers(view, aggregate, "validation")],
+            tables=[tables.as_in_papers(view, aggregate, "test")],
+            folded=[tables.as_in_papers(view, aggregate, "validation")],
             figures=by_class,
         ),
         Section(
             "sites-uncertainty",
             "Does uncertainty predict errors?",
             [f"Of {looked_at}, with what stays at each site: only numbers over enough images leave it."],
-            figures=[selective(view, aggregate, "test"), uncertainty_of_predictions(view, aggregate, "test")],
+            figures=[
+                site_figures.selective(view, aggregate, "test"),
+                site_figures.uncertainty_of_predictions(view, aggregate, "test"),
+            ],
         ),
         _heldout_section(measured, looked_at, view.score),
         Section(
             "decisions",
             "Tolerance, θ and weights",
             [_counted(view)],
-            folded=[verdicts(view)],
-            figures=[tolerance(view), *thetas_and_weights(view)],
+            folded=[tables.verdicts(view)],
+            figures=[site_figures.tolerance(view), *site_figures.thetas_and_weights(view)],
         ),
         Section(
             "time",
             "Time and bytes",
             ["Bytes are those of the messages once, manifests included; what was sent again after a cut comes on top."],
-            tables=[bytes_by_site(view)],
+            tables=[tables.bytes_by_site(view)],
             figures=[timeline(view)],
         ),
-        Section("sites", "Sites", tables=[people(view)]),
+        Section("sites", "Sites", tables=[tables.people(view)]),
     ]
 
 
@@ -226,7 +206,7 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
     paragraphs = [who]
     if measured.examples:
         paragraphs.append("This page shows images that the aggregator holds: give it only to those who may see them.")
-    table = of_heldout(measured.scores, measured.images, score)
+    table = tables.of_heldout(measured.scores, measured.images, score)
     return Section("heldout", title, paragraphs, folded=[table], figures=heldout_figures(measured))
 
 
@@ -234,7 +214,7 @@ def _state(view: RunView) -> str:
     if view.outcome:
         said = [view.outcome.text, *([f"chosen: {chosen_text(view.card)} ({view.card.reason})"] if view.card else [])]
         text = ". ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said) + "."
-        return text.replace(view.score, score_title(view.score))
+        return text.replace(view.score, tables.score_title(view.score))
     if not view.rounds:
         return "No round was opened yet."
     return f"Goes on: round {view.rounds[-1].round} of {view.configuration.rounds + 1}, the closing one counted."
@@ -263,7 +243,7 @@ def _facts(view: RunView, model: Model | str, measured: Measured | str) -> list[
         ("Rounds", f"{sum(each.trains for each in view.rounds)} of {run.rounds} opened for training"),
     ]
     if card and (mean := card.validation.get(str(card.chosen_round))) is not None:
-        facts.append((f"Mean validation {score_title(card.score_name)}", short(float(mean))))
+        facts.append((f"Mean validation {tables.score_title(card.score_name)}", tables.short(float(mean))))
     if isinstance(measured, Measured):
         facts.append(("Held-out images", f"{measured.images}, classes: {', '.join(measured.classes)}"))
     if isinstance(model, Model):

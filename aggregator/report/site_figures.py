@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from aggregator.report.figures import BLUE, GREEN, ORANGE, SOFT, Figure, Words, label, lines, panel, shares
-from aggregator.report.tables import (
-    Cell,
-    Missing,
-    Table,
-    by_aggregate,
-    is_number,
-    number,
-    of_rounds,
-    score_title,
-    told,
-)
+from aggregator.report.figures import BLUE, GREEN, ORANGE, SOFT, Figure, label, lines, panel, shares
+from aggregator.report.tables import Cell, Missing, Table, by_aggregate, is_number, number, of_rounds, score_title, told
 from aggregator.run_view import RECEIVED_SPLITS, RunView
 from shared.exchange.tables import Split, is_declared
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
@@ -30,31 +21,20 @@ _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREE
 
 def curves(view: RunView) -> list[Figure]:
     """Return the main score and the loss of each aggregate, on the sites' validation and test images."""
-    score = view.score
-    title = score_title(score)
+    main = score_title(view.score)
     figures = []
     for name, shown, up, limits in (
-        (score, title, f"{title} (1 is best)", (0.0, 1.0)),
+        (view.score, main, f"{main} (1 is best)", (0.0, 1.0)),
         ("loss", "loss", "loss (nats)", (None, None)),
     ):
         for split in RECEIVED_SPLITS:
             table = by_aggregate(view, split, name, shown)
             reported_by = {tuple(is_number(cell) for cell in row[1:-1]) for row in table.rows if is_number(row[-1])}
-            which = "the sites that reported it" + (
-                ", not the same ones for each aggregate" if len(reported_by) > 1 else ""
-            )
-            caption = f"Each site's {split} images; black: the mean over {which}. Gap: not reported."
-            figures.append(
-                lines(
-                    f"{shown} on {split} images",
-                    caption,
-                    table,
-                    has_mean=True,
-                    limits=limits,
-                    xlabel="aggregate of round (0: the first model)",
-                    ylabel=up,
-                )
-            )
+            differ = ", not the same ones for each aggregate" if len(reported_by) > 1 else ""
+            over = f"the mean over the sites that reported it{differ}"
+            caption = f"Each site's {split} images; black: {over}. Gap: not reported."
+            title, along = f"{shown} on {split} images", "aggregate of round (0: the first model)"
+            figures.append(lines(title, caption, table, has_mean=True, limits=limits, xlabel=along, ylabel=up))
     return figures
 
 
@@ -72,8 +52,9 @@ def of_classes(view: RunView, aggregate: int, split: Split) -> Figure:
     rows = [[site, *(told(found[site], split, key) for key in grades)] for site in found]
     table = Table(name, caption, ("site", *(str(_grade(key)) for key in grades)), rows)
     missing = "Not told: fewer images than the site lets anything be told of. Not scored: it has no such grade."
-    words = Words(name, title, f"{caption}. {missing}", f"Shares by site and grade; {_lowest(rows, table.header)}")
-    return shares(words, table, table, height=1.2 + 0.4 * len(rows), xlabel="grade")
+    alt = f"Shares by site and grade; {_lowest(rows, table.header)}"
+    figure = Figure(name, title, f"{caption}. {missing}", alt, table)
+    return shares(figure, table, height=1.2 + 0.4 * len(rows), xlabel="grade")
 
 
 def _grade(name: str) -> int:
@@ -93,10 +74,8 @@ def _lowest(rows: Sequence[Sequence[Cell]], header: Sequence[str]) -> str:
 
 def selective(view: RunView, aggregate: int, split: Split) -> Figure:
     """Return each site's own accuracy without its most uncertain answers."""
-    found, sites = view.receivers(aggregate), view.configuration.sites
-    ending = _ending(view)
-    names = {percent: f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS}
-    names = {0: f"accuracy{ending}"} | names
+    found, sites, ending = view.receivers(aggregate), view.configuration.sites, _ending(view)
+    names = {0: f"accuracy{ending}"} | {at: f"selective_accuracy_{at}{ending}" for at in DROPPED_PERCENTS}
     rows = [[percent, *(told(found.get(site), split, name) for site in sites)] for percent, name in names.items()]
     caption = "Share of right answers among the others, when the most uncertain go to a person; by each site's own u"
     return lines(
@@ -129,13 +108,10 @@ def uncertainty_of_predictions(view: RunView, aggregate: int, split: Split) -> F
         axes.set_ylim(len(rows) - 0.5, -0.5)
 
     said = "; ".join(f"{row[0]}: right {_said(row[1])}, wrong {_said(row[2])}" for row in rows)
-    return panel(
-        Words(name, title, f"{caption}.", f"Mean u by site. {said}."),
-        Table(name, caption, ("site", "right", "wrong"), rows),
-        draw,
-        {"xlabel": "mean u (0: certain, 1: knows nothing)", "xlim": (0, 1)},
-        height=1.5 + 0.35 * len(rows),
-    )
+    table = Table(name, caption, ("site", "right", "wrong"), rows)
+    figure = Figure(name, title, f"{caption}.", f"Mean u by site. {said}.", table)
+    settings = {"xlabel": "mean u (0: certain, 1: knows nothing)", "xlim": (0, 1)}
+    return panel(figure, draw, settings, height=1.5 + 0.35 * len(rows))
 
 
 # --- what the aggregator decided ---------------------------------------------------------------------------
@@ -160,15 +136,8 @@ def tolerance(view: RunView) -> Figure:
 
     def draw(axes: Axes) -> None:
         edges = [*levels, max(levels) + 1]
-        axes.stairs(
-            [*levels.values()],
-            [edge - 0.5 for edge in edges],
-            baseline=None,
-            color="#000000",
-            linestyle="--",
-            linewidth=1.2,
-            label="tolerance",
-        )
+        style: dict[str, Any] = {"baseline": None, "color": "#000000", "linestyle": "--", "linewidth": 1.2}
+        axes.stairs([*levels.values()], [edge - 0.5 for edge in edges], label="tolerance", **style)
         for status, places in sorted(marks.items()):
             colour, marker = _STATUS.get(status, (SOFT, "v"))
             axes.plot(*zip(*places, strict=True), marker, color=colour, markersize=6, label=status)
@@ -177,12 +146,11 @@ def tolerance(view: RunView) -> Figure:
     shown = "Each mark is one site's model in one round, the sites side by side in their order"
     omitted = len(marks.get("omitted", []))
     level = " to ".join(f"{each:g}" for each in sorted({min(levels.values()), max(levels.values())}))
-    alt = (
-        f"Scores of {pluralize(len(table.rows), 'round')} beside the tolerance of {level}; models left out: {omitted}."
-    )
-    words = Words(name, title, f"{shown}. Only a model above the dashed line enters the mean.", alt)
+    rounds = pluralize(len(table.rows), "round")
+    alt = f"Scores of {rounds} beside the tolerance of {level}; models left out: {omitted}."
+    figure = Figure(name, title, f"{shown}. Only a model above the dashed line enters the mean.", alt, table)
     settings = {"xlabel": "round", "ylabel": "score on held-out images (share)", "ylim": (0, 1.02)}
-    return panel(words, table, draw, settings)
+    return panel(figure, draw, settings)
 
 
 def thetas_and_weights(view: RunView) -> list[Figure]:

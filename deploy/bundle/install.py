@@ -127,11 +127,7 @@ def install(wheels: list[Path], folder: Path) -> None:
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     python = folder / _programs() / ("python.exe" if os.name == "nt" else "python")
     command = [str(python), str(pip / "pip"), "install", "--quiet", "--disable-pip-version-check", "--no-index"]
-    command += [
-        "--find-links",
-        str(pip.parent),
-        "--no-deps",
-    ]  # all that is needed is there; see deploy/bundle/wheels.py
+    command += ["--find-links", str(pip.parent), "--no-deps"]  # all of it is there; see deploy/bundle/wheels.py
     # A wheel is a zip file, and Python runs those. Whatever pip is told elsewhere on this machine does not count.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
     finished = subprocess.run(

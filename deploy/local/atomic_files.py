@@ -14,14 +14,8 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wsgidav.dav_error import (
-    HTTP_BAD_REQUEST,
-    HTTP_FORBIDDEN,
-    HTTP_INSUFFICIENT_STORAGE,
-    HTTP_INTERNAL_ERROR,
-    HTTP_PRECONDITION_FAILED,
-    DAVError,
-)
+from wsgidav import dav_error
+from wsgidav.dav_error import DAVError
 from wsgidav.fs_dav_provider import FileResource, FilesystemProvider, FolderResource
 
 from shared.folder.durable import sync_folder
@@ -38,7 +32,7 @@ class AtomicProvider(FilesystemProvider):  # type: ignore[misc]  # wsgidav has n
     def get_resource_inst(self, path: str, environ: dict[str, Any]) -> FileResource | FolderResource | None:
         """Return what lies at ``path``, or None."""
         if any(segment.startswith(PART) for segment in path.split("/")):
-            raise DAVError(HTTP_FORBIDDEN)
+            raise DAVError(dav_error.HTTP_FORBIDDEN)
         return _resource(path, self.place_of(path, environ), environ)
 
     def place_of(self, path: str, environ: dict[str, Any]) -> Path:
@@ -54,7 +48,7 @@ class AtomicProvider(FilesystemProvider):  # type: ignore[misc]  # wsgidav has n
 
 def _below(folder: Path, name: str) -> Path:
     if name in (".", "..") or Path(name).name != name or "\0" in name or (folder / name).is_symlink():
-        raise DAVError(HTTP_FORBIDDEN)
+        raise DAVError(dav_error.HTTP_FORBIDDEN)
     return folder / name
 
 
@@ -108,7 +102,7 @@ class AtomicFile(FileResource):  # type: ignore[misc]  # wsgidav has no types
     def get_content(self) -> BinaryIO:
         """Return the file that all else is told about."""
         if self._content is None:
-            raise DAVError(HTTP_INTERNAL_ERROR)
+            raise DAVError(dav_error.HTTP_INTERNAL_ERROR)
         return self._content
 
     def get_etag(self) -> str | None:
@@ -197,7 +191,7 @@ class Arriving:
         """Publish the file; DAVError 400 if it is not complete, 507 if the disk is full, 412 if it is too late."""
         arrived = self._file.tell()
         if self._size is not None and arrived != self._size:
-            raise DAVError(HTTP_BAD_REQUEST, f"the body ended after {arrived} of {self._size} bytes")
+            raise DAVError(dav_error.HTTP_BAD_REQUEST, f"the body ended after {arrived} of {self._size} bytes")
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -219,7 +213,7 @@ def _publish(source: Path, target: Path, *, exclusive: bool) -> None:
         try:
             os.link(source, target)  # unlike a rename, never replaces what another request just made
         except FileExistsError:
-            raise DAVError(HTTP_PRECONDITION_FAILED) from None
+            raise DAVError(dav_error.HTTP_PRECONDITION_FAILED) from None
         source.unlink()
     elif target.exists() and source.samefile(target):  # renaming one name of a file to another would leave both
         source.unlink()
@@ -235,7 +229,7 @@ def _part_beside(target: Path) -> Path:
 def _failed_write(error: OSError) -> DAVError:
     """Return the answer to a failed write, and tell the log."""
     logger.warning("cannot write %s: %s", error.filename or "a file", error.strerror)
-    return DAVError(HTTP_INSUFFICIENT_STORAGE if error.errno in _FULL else HTTP_INTERNAL_ERROR)
+    return DAVError(dav_error.HTTP_INSUFFICIENT_STORAGE if error.errno in _FULL else dav_error.HTTP_INTERNAL_ERROR)
 
 
 def remove_torn(folder: Path) -> None:

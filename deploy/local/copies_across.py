@@ -6,17 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from wsgidav.dav_error import (
-    HTTP_BAD_REQUEST,
-    HTTP_CONFLICT,
-    HTTP_CREATED,
-    HTTP_FORBIDDEN,
-    HTTP_NO_CONTENT,
-    HTTP_NOT_FOUND,
-    HTTP_PRECONDITION_FAILED,
-    DAVError,
-    get_http_status_string,
-)
+from wsgidav import dav_error
+from wsgidav.dav_error import DAVError
 from wsgidav.mw.base_mw import BaseMiddleware
 
 from deploy.local.atomic_files import AtomicFile, AtomicProvider
@@ -34,7 +25,7 @@ class CopiesAcross(BaseMiddleware):  # type: ignore[misc]  # wsgidav has no type
             share, path = self._destination(environ.get("HTTP_DESTINATION", ""))
             if share != environ["SCRIPT_NAME"]:
                 status = _copy(environ, self.wsgidav_app.provider_map.get(share), path)
-                start_response(get_http_status_string(status), [("Content-Length", "0")])
+                start_response(dav_error.get_http_status_string(status), [("Content-Length", "0")])
                 return []
         answer: Iterable[bytes] = self.next_app(environ, start_response)
         return answer
@@ -44,7 +35,7 @@ class CopiesAcross(BaseMiddleware):  # type: ignore[misc]  # wsgidav has no type
         """Return the folder that an address names, as in ``/north``, and the path inside it."""
         _, site, *inside = unquote(urlsplit(address).path).split("/")
         if not site or not inside:
-            raise DAVError(HTTP_BAD_REQUEST, "Destination names no folder")
+            raise DAVError(dav_error.HTTP_BAD_REQUEST, "Destination names no folder")
         return f"/{site}", "/" + "/".join(inside)
 
 
@@ -52,14 +43,14 @@ def _copy(environ: dict[str, Any], target_provider: AtomicProvider | None, path:
     """Copy the file that was asked for; return the status that says so."""
     source = environ["wsgidav.provider"].get_resource_inst(environ["PATH_INFO"], environ)
     if source is None:
-        raise DAVError(HTTP_NOT_FOUND)
+        raise DAVError(dav_error.HTTP_NOT_FOUND)
     if target_provider is None or not isinstance(source, AtomicFile):
-        raise DAVError(HTTP_FORBIDDEN)
+        raise DAVError(dav_error.HTTP_FORBIDDEN)
     existing = target_provider.get_resource_inst(path, environ)
     if existing is not None and (existing.is_collection or environ.get("HTTP_OVERWRITE") == "F"):
-        raise DAVError(HTTP_PRECONDITION_FAILED)
+        raise DAVError(dav_error.HTTP_PRECONDITION_FAILED)
     if target_provider.get_resource_inst(path.rpartition("/")[0] or "/", environ) is None:
-        raise DAVError(HTTP_CONFLICT)
+        raise DAVError(dav_error.HTTP_CONFLICT)
     source.copy_to(target_provider.place_of(path, environ))
-    status: int = HTTP_CREATED if existing is None else HTTP_NO_CONTENT
+    status: int = dav_error.HTTP_CREATED if existing is None else dav_error.HTTP_NO_CONTENT
     return status

@@ -18,9 +18,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -31,12 +31,13 @@ from aggregator.new_run import Answers, filled_in
 from aggregator.report import find_model, report_text
 from aggregator.report.before_after import Alone, before_and_after
 from aggregator.run_view import view_run
+from aggregator.setup import misnamed
 from aggregator.store import RunStore
 from deploy.local.report import site_scores
 from deploy.local.scenarios import SCENARIOS, Scenario
-from shared.commands import Program
+from deploy.local.webdav_server import Settings
+from shared.commands import FOLDER_HERE, Program
 from shared.errors import ActionRequiredError, ConfigurationError
-from shared.exchange.names import AGGREGATOR, is_name
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file, write_file
@@ -45,7 +46,7 @@ from shared.learning.methods import method_names
 from shared.learning.tasks import task_named
 from shared.plurals import pluralize
 from site_client.configuration import Policy
-from site_client.final import CARD
+from site_client.final import CARD, FINAL
 from studies.alone import training_alone
 from studies.federation import set_up
 from studies.simulation import open_public
@@ -59,12 +60,8 @@ POLICY = Policy(consent="auto", minimum_count=1, minimum_training_images=1)
 console = Console(highlight=False)
 
 
-@dataclass(frozen=True)
-class SiteData:
-    """One site's name and the folder of its images."""
-
-    name: str
-    root: Path
+Sites = Mapping[str, Path]
+"""Each site's images, by its name."""
 
 
 @click.group(cls=Program, extra="local", invoke_without_command=True)
@@ -78,7 +75,7 @@ class SiteData:
     type=click.IntRange(32, 512),
     help="Longer side in pixels. Default 96, or 64; as suggested, its own.",
 )
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="One sub-folder per site.")
+@click.option("--data", type=FOLDER_HERE, help="One sub-folder per site.")
 @click.option("--as-suggested", is_flag=True, help="Settings as new-run suggests them: for real images; takes longer.")
 def main(
     *,
@@ -101,25 +98,16 @@ def main(
         sites = _real_sites(data, site_count)
     else:
         sites = _synthetic_sites(scenario, site_count or scenario.sites, seed, size)
-    run = run_configuration(
-        scenario, sites, size, method=method or scenario.method, rounds=rounds or scenario.rounds, seed=seed
-    )
+    method, rounds = method or scenario.method, rounds or scenario.rounds
+    run = run_configuration(scenario, list(sites), size, method=method, rounds=rounds, seed=seed)
     heldout = _heldout(scenario, data, sites, run, size)
     with _server(sites) as url:
-        set_up(
-            HOME,
-            run,
-            {site.name: site.root for site in sites},
-            {site.name: f"{url}/{site.name}/" for site in sites},
-            federation="demo",
-            heldout=heldout,
-            poll_s=POLL_S,
-            policy=POLICY,
-        )
-        with training_alone(HOME / "alone", run, sites[0].name, {site.name: site.root for site in sites}) as trained:
+        urls = {site: f"{url}/{site}/" for site in sites}
+        set_up(HOME, run, sites, urls, federation="demo", heldout=heldout, poll_s=POLL_S, policy=POLICY)
+        with training_alone(HOME / "alone", run, run.sites[0], sites) as trained:
             _federate(sites, run.run)
             if not trained.has_ended:
-                console.print(f"waiting for {sites[0].name} alone, which is trained to compare with")
+                console.print(f"waiting for {run.sites[0]} alone, which is trained to compare with")
             alone = trained.result(scenario.score)
     _finish(scenario, run, alone, time.monotonic() - began)
 
@@ -127,30 +115,24 @@ def main(
 # --- data ------------------------------------------------------------------------------------------------------
 
 
-def _synthetic_sites(scenario: Scenario, count: int, seed: int, size: int) -> list[SiteData]:
+def _synthetic_sites(scenario: Scenario, count: int, seed: int, size: int) -> Sites:
     images = f"{scenario.images_per_site} each, {size} × {size} pixels"
     console.print(f"making synthetic {scenario.images} for {pluralize(count, 'site')} ({images})")
     names = [*SITE_NAMES, *(f"site-{number:02d}" for number in range(len(SITE_NAMES), count))][:count]
-    sites = [SiteData(name, HOME / "data" / name) for name in names]
-    for number, site in enumerate(sites):
-        scenario.write_site(site.root, number, size, seed + 1 + number)
+    sites = {name: HOME / "data" / name for name in names}
+    for number, root in enumerate(sites.values()):
+        scenario.write_site(root, number, size, seed + 1 + number)
     return sites
 
 
-def _real_sites(data: Path, count: int | None) -> list[SiteData]:
-    sites = [
-        SiteData(path.name, path.resolve())
-        for path in sorted(data.iterdir())
-        if path.is_dir() and path.name != "heldout" and _holds_images(path)
-    ]
-    odd = [site.name for site in sites if not is_name(site.name) or site.name == AGGREGATOR]
-    if odd:
-        raise ConfigurationError(
-            [f"{data / name}: is not a site's name; use lower-case letters, digits, '-', '_' and '.'" for name in odd]
-        )
+def _real_sites(data: Path, count: int | None) -> Sites:
+    folders = (path for path in sorted(data.iterdir()) if path.is_dir() and path.name != "heldout")
+    sites = {path.name: path.resolve() for path in folders if _holds_images(path)}
+    if problems := misnamed(sites):
+        raise ConfigurationError([f"{data}/{problem}" for problem in problems])
     if not sites:
         raise ConfigurationError([f"{data}: has no sub-folder with images/; make one for each site"])
-    return sites[:count]
+    return dict(islice(sites.items(), count))
 
 
 def _holds_images(folder: Path) -> bool:
@@ -158,29 +140,25 @@ def _holds_images(folder: Path) -> bool:
     return (folder / "images").is_dir() or any(path.is_dir() and path.name[:1].isdecimal() for path in folder.iterdir())
 
 
-def _heldout(
-    scenario: Scenario, data: Path | None, sites: Sequence[SiteData], run: RunConfiguration, size: int
-) -> Path:
+def _heldout(scenario: Scenario, data: Path | None, sites: Sites, run: RunConfiguration, size: int) -> Path:
     """Return the aggregator's labelled images: ``heldout/``, fresh synthetic ones, or a few of the first site."""
     target = (HOME / "data" / "heldout").resolve()
     if data is None:
-        scenario.write_heldout(target, 0, size, run.seed)
+        scenario.write_heldout(target, size, run.seed)
         return target
     if (data / "heldout").is_dir():
         return (data / "heldout").resolve()
-    if not scenario.heldout_images:
+    if not scenario.lends_heldout:
         raise ConfigurationError([f"{data}: has no heldout/; put labelled images there for the tolerance check"])
-    first = sites[0]
-    dataset = open_public(task_named(run.task), first.root, run, first.name)
+    first, root = next(iter(sites.items()))
+    dataset = open_public(task_named(run.task), root, run, first)
     chosen = {sample.id for sample in dataset.validation[: scenario.heldout_images]}
     for kind in ("images", "masks"):
         (target / kind).mkdir(parents=True)
-        for path in sorted((first.root / kind).iterdir()):
+        for path in sorted((root / kind).iterdir()):
             if path.stem in chosen:
                 shutil.copyfile(path, target / kind / path.name)
-    console.print(
-        f"no heldout/ in {data}: {len(chosen)} validation images of {first.name} serve for the tolerance check"
-    )
+    console.print(f"no heldout/ in {data}: {len(chosen)} validation images of {first} serve for the tolerance check")
     return target
 
 
@@ -188,11 +166,10 @@ def _heldout(
 
 
 def run_configuration(
-    scenario: Scenario, sites: Sequence[SiteData], size: int, *, method: str, rounds: int, seed: int
+    scenario: Scenario, sites: Sequence[str], size: int, *, method: str, rounds: int, seed: int
 ) -> RunConfiguration:
     """Return what ``new-run`` suggests, but for what the scenario says."""
-    names = [site.name for site in sites]
-    text = filled_in(Answers(scenario.run, scenario.task, method, names, rounds))
+    text = filled_in(Answers(scenario.run, scenario.task, method, list(sites), rounds))
     suggested = parse_yaml(text.encode(), RunConfiguration, scenario.run).model_dump()
     own = {
         "seed": seed,
@@ -204,31 +181,20 @@ def run_configuration(
 
 
 @contextmanager
-def _server(sites: Sequence[SiteData]) -> Iterator[str]:
+def _server(sites: Sites) -> Iterator[str]:
     """The embedded WebDAV server as a process of its own; gives its address."""
-    passwords = {site.name: secrets.token_urlsafe(24) for site in sites}
-    settings = {
-        "root": str((HOME / "folders").resolve()),
-        "host": "127.0.0.1",
-        "port": 0,
-        "aggregator_password": secrets.token_urlsafe(24),
-        "sites": passwords,
-    }
-    path = HOME / "server.json"
-    write_file(path, json.dumps(settings).encode(), private=True)
+    own, passwords = secrets.token_urlsafe(24), {site: secrets.token_urlsafe(24) for site in sites}
+    root, path = str((HOME / "folders").resolve()), HOME / "server.json"
+    settings = Settings(root=root, host="127.0.0.1", port=0, aggregator_password=own, sites=passwords)
+    write_file(path, settings.model_dump_json().encode(), private=True)
     make_work(HOME / "aggregator")
     for site, password in passwords.items():
         make_work(HOME / "sites" / site)
         write_file(HOME / "sites" / site / "password", password.encode(), private=True)
-        aggregator_password = str(settings["aggregator_password"])
-        write_file(HOME / "aggregator" / "passwords" / site, aggregator_password.encode(), private=True)
+        write_file(HOME / "aggregator" / "passwords" / site, own.encode(), private=True)
+    command = [sys.executable, "-m", "deploy.local.webdav_server", str(path)]
     with (HOME / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.local.webdav_server", str(path)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
         found = re.search(r"http://\S+:\d+", line)
@@ -243,25 +209,24 @@ def _server(sites: Sequence[SiteData]) -> Iterator[str]:
 # --- running ---------------------------------------------------------------------------------------------------
 
 
-def _federate(sites: Sequence[SiteData], run: str) -> None:
+def _federate(sites: Sites, run: str) -> None:
     """Start one aggregator and all sites as processes, show how they get on, and end them."""
     launch = ("launch", str(HOME / "aggregator" / "RUN.yaml"), "--accept-any")
     aggregator = _daemon("aggregator.cli", *launch, work=HOME / "aggregator")
-    daemons = {site.name: _daemon("site_client.cli", "run", work=HOME / "sites" / site.name) for site in sites}
+    daemons = {site: _daemon("site_client.cli", "run", work=HOME / "sites" / site) for site in sites}
     try:
         console.print("training; for each site its round (r) and how far it is")
         progress = _Progress(sites)
         while aggregator.poll() is None:
             for name, process in daemons.items():
                 if process.poll() is not None:
-                    raise ActionRequiredError(
-                        f"site {name} ended early; {HOME / 'sites' / name / 'output.txt'} says why"
-                    )
+                    log = HOME / "sites" / name / "output.txt"
+                    raise ActionRequiredError(f"site {name} ended early; {log} says why")
             progress.show()
             time.sleep(0.5)
         if aggregator.returncode != 0:
             raise ActionRequiredError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
-        while not all(_has_final(site, run) for site in sites):
+        while not all((HOME / "sites" / site / FINAL / run / CARD).exists() for site in sites):
             progress.show()
             time.sleep(0.5)
     finally:
@@ -272,34 +237,28 @@ def _federate(sites: Sequence[SiteData], run: str) -> None:
 
 
 def _daemon(module: str, *arguments: str, work: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", module, *arguments, "--work", str(work)]
     with (work / "output.txt").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments, "--work", str(work)], stdout=output, stderr=subprocess.STDOUT
-        )
-
-
-def _has_final(site: SiteData, run: str) -> bool:
-    """Return whether the final model lies ready for use at the site."""
-    return (HOME / "sites" / site.name / "final" / run / CARD).exists()
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
 
 class _Progress:
     """One line whenever a site's heartbeat in its folder says something new."""
 
-    def __init__(self, sites: Sequence[SiteData]) -> None:
+    def __init__(self, sites: Sites) -> None:
         self._began = time.monotonic()
         self._sites = sites
         self._shown = ""
 
     def show(self) -> None:
-        line = "  ".join(f"{site.name} {self._state(site)}".ljust(len(site.name) + 15) for site in self._sites).rstrip()
+        line = "  ".join(f"{site} {self._state(site)}".ljust(len(site) + 15) for site in self._sites).rstrip()
         if line != self._shown:
             self._shown = line
             console.print(f"{time.monotonic() - self._began:4.0f} s  {line}", markup=False, soft_wrap=True)
 
-    def _state(self, site: SiteData) -> str:
+    def _state(self, site: str) -> str:
         try:
-            status = json.loads((HOME / "folders" / site.name / "status.json").read_bytes())["body"]
+            status = json.loads((HOME / "folders" / site / "status.json").read_bytes())["body"]
         except (OSError, ValueError):
             return "starting"
         if not status["round"]:
@@ -349,30 +308,27 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
     console.print(f"  drop folders   {HOME / 'folders'}/")
     console.print(f"  final model    {final}")
     console.print(f"  report         {HOME / 'report.md'}   numbers: {HOME / 'summary.json'}")
+    _try_next(HOME / "sites" / run.sites[0], HOME / "data" / run.sites[0] / "images", run.run)
+
+
+def _try_next(site: Path, images: Path, run: str) -> None:
+    """Print commands that look at what the demo left."""
     bin_folder = Path(sys.executable).parent
     if bin_folder.is_relative_to(Path.cwd()):
         bin_folder = bin_folder.relative_to(Path.cwd())
-    console.print("try next:")
-    first = run.sites[0]
     commands = [
-        f"{bin_folder}/dropfed-audit verify {HOME / 'folders'}",
-        f"{bin_folder}/dropfed-aggregator status --work {work}",
-        f"{bin_folder}/dropfed-site status --work {HOME / 'sites' / first}",
+        f"audit verify {HOME / 'folders'}",
+        f"aggregator status --work {HOME / 'aggregator'}",
+        f"site status --work {site}",
     ]
-    images = HOME / "data" / first / "images"
     if images.is_dir():
-        model = HOME / "sites" / first / "final" / run.run
-        commands.append(f"{bin_folder}/dropfed-site predict {images} --model {model} --output {HOME / 'predictions'}")
+        commands.append(f"site predict {images} --model {site / FINAL / run} --output {HOME / 'predictions'}")
+    console.print("try next:")
     for command in commands:
-        console.print(f"  {command}", markup=False, soft_wrap=True)
+        console.print(f"  {bin_folder}/dropfed-{command}", markup=False, soft_wrap=True)
 
 
-_COLUMNS = {
-    "classes": "grades",
-    "test_images": "test images",
-    "theta": "θ",
-    "weight": "weight",
-}
+_COLUMNS = {"classes": "grades", "test_images": "test images", "theta": "θ", "weight": "weight"}
 """What is told of each site beside its scores, and its headline."""
 
 

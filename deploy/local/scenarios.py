@@ -10,8 +10,8 @@ from aggregator.new_run import settings
 from deploy.local import synthetic_fundus, synthetic_octa
 from shared.errors import ConfigurationError
 
-WriteSite = Callable[[Path, int, int, int], None]
-"""Writes a data folder: (where, the site's number, side of the images in pixels, seed)."""
+WriteSite = Callable[[Path, int, int, int, int], None]
+"""Writes a data folder: (where, the site's number, how many images, their side in pixels, seed)."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Scenario:
         rounds, sites, image_size: used where nothing else is asked for.
         settings, task_options, augmentation: of the run, where it takes others than ``new-run`` suggests.
         images: what the synthetic images are called, and how many a site has.
-        heldout_images: how many of a real site's validation images may serve as held-out set; 0: none may.
+        heldout_images: how many are held out; where ``lends_heldout``, a real site's validation images may serve.
     """
 
     task: str
@@ -41,8 +41,16 @@ class Scenario:
     images: str
     images_per_site: int
     heldout_images: int
-    write_site: WriteSite
-    write_heldout: WriteSite
+    lends_heldout: bool
+    write: WriteSite
+
+    def write_site(self, root: Path, number: int, size: int, seed: int) -> None:
+        """Write a site's synthetic images."""
+        self.write(root, number, self.images_per_site, size, seed)
+
+    def write_heldout(self, root: Path, size: int, seed: int) -> None:
+        """Write synthetic images for the aggregator."""
+        self.write(root, 0, self.heldout_images, size, seed)
 
     def as_suggested(self) -> Scenario:
         """Return the same with settings that are not the demo's own, but for the quorum and the seed.
@@ -60,33 +68,21 @@ class Scenario:
 
 
 SPLIT = {"train": 0.5, "validation": 0.25, "test": 0.25}
-_OCTA_IMAGES, _OCTA_HELDOUT = 20, 6
-_FUNDUS_IMAGES, _FUNDUS_HELDOUT = 240, 60
 _FUNDUS_GRADES = (4, 5, 5, 6)
 _LABEL_NOISE = 0.05
 
 
-def _octa_site(images: int) -> WriteSite:
-    def write(root: Path, number: int, size: int, seed: int) -> None:
-        style = synthetic_octa.STYLES[number % len(synthetic_octa.STYLES)]
-        synthetic_octa.write_site(root, style=style, images=images, size=size, seed=seed)
-
-    return write
+def _write_octa(root: Path, number: int, images: int, size: int, seed: int) -> None:
+    style = synthetic_octa.STYLES[number % len(synthetic_octa.STYLES)]
+    synthetic_octa.write_site(root, style=style, images=images, size=size, seed=seed)
 
 
-def _fundus_site(images: int) -> WriteSite:
-    def write(root: Path, number: int, size: int, seed: int) -> None:
-        synthetic_fundus.write_graded_site(
-            root,
-            style=synthetic_fundus.STYLES[number % len(synthetic_fundus.STYLES)],
-            images=images,
-            size=size,
-            seed=seed,
-            grades=_FUNDUS_GRADES[number % len(_FUNDUS_GRADES)],
-            label_noise=_LABEL_NOISE,
-        )
-
-    return write
+def _write_fundus(root: Path, number: int, images: int, size: int, seed: int) -> None:
+    style = synthetic_fundus.STYLES[number % len(synthetic_fundus.STYLES)]
+    grades = _FUNDUS_GRADES[number % len(_FUNDUS_GRADES)]
+    synthetic_fundus.write_graded_site(
+        root, style=style, images=images, size=size, seed=seed, grades=grades, label_noise=_LABEL_NOISE
+    )
 
 
 SCENARIOS = {
@@ -103,10 +99,10 @@ SCENARIOS = {
         task_options={},
         augmentation={"crops": {"size": 64, "per_image": 8, "foreground": 0.5}},
         images="OCTA images",
-        images_per_site=_OCTA_IMAGES,
-        heldout_images=_OCTA_HELDOUT,
-        write_site=_octa_site(_OCTA_IMAGES),
-        write_heldout=_octa_site(_OCTA_HELDOUT),
+        images_per_site=20,
+        heldout_images=6,
+        lends_heldout=True,
+        write=_write_octa,
     ),
     "dr_staging": Scenario(
         task="dr_staging",
@@ -126,9 +122,9 @@ SCENARIOS = {
         task_options={"encoder": "small", "weights": "random"},
         augmentation={},
         images="fundus photographs",
-        images_per_site=_FUNDUS_IMAGES,
-        heldout_images=0,
-        write_site=_fundus_site(_FUNDUS_IMAGES),
-        write_heldout=_fundus_site(_FUNDUS_HELDOUT),
+        images_per_site=240,
+        heldout_images=60,
+        lends_heldout=False,
+        write=_write_fundus,
     ),
 }

@@ -149,11 +149,7 @@ GRADE_NAMES = {
 }
 """The scales in use, by their number of grades: as in Messidor, the international one, and as in DDR."""
 
-_SHARES = {
-    4: (38, 18, 24, 20),
-    5: (35, 16, 23, 13, 13),
-    6: (32, 14, 20, 12, 12, 10),
-}
+_SHARES = {4: (38, 18, 24, 20), 5: (35, 16, 23, 13, 13), 6: (32, 14, 20, 12, 12, 10)}
 """Percent of a site's images that have each grade. With two images a grade, each grade has one at least."""
 
 _COUNTS = {  # fewest and most at each severity, 0 to 4; neighbours overlap, so that no count decides a grade
@@ -294,14 +290,7 @@ def draw_fundus(grade: int, style: FundusStyle, size: int, seed: int) -> NDArray
 
 
 def write_graded_site(
-    root: Path,
-    *,
-    style: FundusStyle,
-    images: int,
-    size: int,
-    seed: int,
-    grades: int = 5,
-    label_noise: float = 0.0,
+    root: Path, *, style: FundusStyle, images: int, size: int, seed: int, grades: int = 5, label_noise: float = 0.0
 ) -> None:
     """Writes ``images/STYLE-001.png``, ..., ``labels.csv`` and ``grades.txt``: a data folder as a site has one.
 

@@ -189,17 +189,12 @@ def write_site(folder: Path, *, style: OctaStyle, images: int, size: int, seed: 
 
 def contact_sheet(size: int = 256, pairs: int = 2, seed: int = 1) -> Image.Image:
     """Return all styles in rows; in each row, so many images, each with its mask at its right."""
-    gap = 8
-    width = pairs * 2 * (size + gap) + gap
-    sheet = Image.new("L", (width, len(STYLES) * (size + gap) + gap), 255)
-    for row, style in enumerate(STYLES):
-        for pair in range(pairs):
-            image, mask = render(style, size, seed_for(seed, "contact sheet", pair))
-            top = gap + row * (size + gap)
-            left = gap + pair * 2 * (size + gap)
-            sheet.paste(Image.fromarray(image), (left, top))
-            sheet.paste(Image.fromarray(mask.astype(np.uint8) * 255), (left + size + gap, top))
-    return sheet
+    rows = []
+    for style in STYLES:
+        drawn = [render(style, size, seed_for(seed, "contact sheet", pair)) for pair in range(pairs)]
+        tiles = [tile for image, mask in drawn for tile in (image, mask.astype(np.uint8) * 255)]
+        rows.append(np.hstack([np.pad(tile, ((0, 8), (0, 8)), constant_values=255) for tile in tiles]))
+    return Image.fromarray(np.pad(np.vstack(rows), ((8, 0), (8, 0)), constant_values=255))
 
 
 def grow_retina(rng: np.random.Generator) -> list[Vessel]:

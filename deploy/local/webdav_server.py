@@ -13,9 +13,7 @@ It prints its address in one line when it is ready and ends on SIGTERM.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import signal
 import socket
@@ -23,13 +21,13 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakSet
 
 from cheroot import wsgi
 from cheroot.server import HTTPConnection
+from pydantic import Field
 from wsgidav.dir_browser import WsgiDavDirBrowser
 from wsgidav.error_printer import ErrorPrinter
 from wsgidav.http_authenticator import HTTPAuthenticator
@@ -39,6 +37,9 @@ from wsgidav.wsgidav_app import WsgiDAVApp
 from deploy.local.atomic_files import AtomicProvider, remove_torn
 from deploy.local.copies_across import AGGREGATOR, CopiesAcross
 from shared.errors import ConfigurationError, DropfedError
+from shared.exchange.reading import parse_json
+from shared.exchange.records.values import Record
+from shared.folder.durable import read_private
 
 BLOCK_BYTES = 1 << 20  # read or sent at a time: with smaller ones wsgidav's threads keep each other waiting
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
@@ -181,7 +182,11 @@ def _user_problems(users: Mapping[str, str], aggregator_password: str) -> list[s
         for site in users
         if not _SITE.fullmatch(site) or site == AGGREGATOR
     ]
-    problems += [f"sites: {site} has no password: set one." for site, password in users.items() if not password]
+    problems += [
+        f"sites: {site} has no password, a text in quotes: set one."
+        for site, password in users.items()
+        if not isinstance(password, str) or not password
+    ]
     if not users:
         problems.append("sites: there is none: name at least one.")
     if not aggregator_password:
@@ -189,46 +194,14 @@ def _user_problems(users: Mapping[str, str], aggregator_password: str) -> list[s
     return problems
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Record):
     """What CONFIG.json holds."""
 
-    root: Path
+    root: str
     host: str
     port: int
-    aggregator_password: str
-    sites: dict[str, str]
-
-    @classmethod
-    def load(cls, path: Path) -> Settings:
-        """Read CONFIG.json.
-
-        Raises:
-            ConfigurationError: it cannot be read, others may read it, or something in it is wrong.
-        """
-        try:
-            if os.name == "posix" and path.stat().st_mode & 0o077:
-                raise ConfigurationError([f"{path} holds passwords and others may read it: chmod 600 {path}"])
-            found = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ConfigurationError([f"{path} cannot be read: {error}"]) from None
-        expected = {"root": str, "host": str, "port": int, "aggregator_password": str, "sites": dict}
-        if not isinstance(found, dict):
-            raise ConfigurationError([f"{path} must hold one object with {', '.join(expected)}."])
-        problems = [f"{path}: {key}: is unknown: remove it." for key in found.keys() - expected.keys()]
-        problems += [
-            f"{path}: {key}: must be a {kind.__name__}."
-            for key, kind in expected.items()
-            if not isinstance(found.get(key), kind) or isinstance(found[key], bool)
-        ]
-        sites = found.get("sites")
-        if isinstance(sites, dict):
-            problems += [f"{path}: sites: {site}: must be a str." for site in sites if not isinstance(sites[site], str)]
-        if problems:
-            raise ConfigurationError(sorted(problems))
-        return cls(
-            Path(found["root"]), found["host"], found["port"], found["aggregator_password"], dict(found["sites"])
-        )
+    aggregator_password: Annotated[str, Field(repr=False)]
+    sites: Annotated[dict[str, Any], Field(repr=False)]  # what no password can be is told without showing it
 
 
 def main(arguments: list[str]) -> int:
@@ -241,10 +214,9 @@ def main(arguments: list[str]) -> int:
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
-        settings = Settings.load(Path(arguments[0]))
-        server = EmbeddedServer(
-            settings.root, settings.sites, settings.aggregator_password, settings.host, settings.port
-        )
+        settings = parse_json(read_private(Path(arguments[0])), Settings, arguments[0])
+        root, password = Path(settings.root), settings.aggregator_password
+        server = EmbeddedServer(root, settings.sites, password, settings.host, settings.port)
         server.start()
     except (DropfedError, OSError) as error:
         print(f"The WebDAV server cannot start: {error}", file=sys.stderr)

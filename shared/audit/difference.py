@@ -14,8 +14,6 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.verdicts import FinalCard, Verdict
 
-Document = dict[str, Any]
-
 
 def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
     """Return all that can be compared of a run, flat: by key, a plain value."""

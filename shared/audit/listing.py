@@ -124,24 +124,15 @@ class Listing:
 
 def _may_hold_files(path: str) -> bool:
     """Return whether a folder at ``path`` is part of the protocol's tree."""
-    match path.split("/"):
-        case [names.RUNS] | [names.KEYS]:
-            return True
-        case [names.RUNS, run]:
-            return names.is_name(run)
-        case [names.RUNS, run, "rounds"]:
-            return names.is_name(run)
-        case [names.RUNS, _, "rounds", _]:
-            return ref_at(f"{path}/to_site") is not None
-    return ref_at(path) is not None
+    return path in (names.RUNS, names.KEYS) or _due_in(path) is not None
 
 
 def _due_in(path: str) -> MessageRef | None:
     """Return the message that comes first into an empty folder of the protocol's tree; None where nothing need come."""
     match path.split("/"):
-        case [names.RUNS, run]:
+        case [names.RUNS, run] if names.is_name(run):
             return MessageRef("offer", run)
-        case [names.RUNS, run, "rounds"]:
+        case [names.RUNS, run, "rounds"] if names.is_name(run):
             return MessageRef("round", run, 1)
         case [names.RUNS, run, "rounds", number]:
             return ref_at(f"{names.RUNS}/{run}/rounds/{number}/to_site")

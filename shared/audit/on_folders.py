@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from shared.audit.archive import Archive, open_archive
 from shared.audit.reading import Reading
 from shared.audit.sites import by_site, read_folders, unnamed
 from shared.audit.verify import verified
-from shared.commands import ask_password, say
+from shared.commands import FILE_HERE, ask_password, say
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.plurals import pluralize
@@ -47,7 +48,7 @@ def on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--secret-key",
             metavar="FILE",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            type=FILE_HERE,
             help="The encryption.key of the site or of the aggregator, to open what is encrypted.",
         ),
         click.option("--user", help="Account for WebDAV; the password: DROPFED_PASSWORD, or it is asked for."),
@@ -80,9 +81,9 @@ def readings_of(archive: Archive, key: str | None) -> tuple[dict[str, Reading], 
 
 
 def show_document(document: object, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a document, as JSON or as lines."""
+    """Print a document of plain values and dataclasses, as JSON or as lines."""
     if as_json:
-        say(json.dumps(document, indent=2))
+        say(json.dumps(document, indent=2, default=asdict))
         return
     for line in lines:
         say(line)

@@ -55,10 +55,7 @@ class Reliability(answers.Reliability):
     auroc: Share | None
 
 
-RECORDS: dict[str, type[Payload]] = {
-    names.ROUND_CONFIGURATION: RoundConfiguration,
-    names.RELIABILITY: Reliability,
-}
+RECORDS: dict[str, type[Payload]] = {names.ROUND_CONFIGURATION: RoundConfiguration, names.RELIABILITY: Reliability}
 """The records that had another form."""
 WITHOUT: frozenset[Kind] = frozenset({"abort"})
 """The kinds of message that it did not have: nobody was told of a run that never started."""

@@ -401,13 +401,8 @@ class Reading(Ledger):
         content = self._read(names.SITE_CARD, federation.created)
         if content is not None:
             with self.looking_at(names.SITE_CARD, federation.created):
-                card = open_site_card(
-                    content,
-                    federation=federation.federation,
-                    site=federation.site,
-                    secret=None,
-                    protocol=federation.protocol,
-                )
+                name, site = federation.federation, federation.site
+                card = open_site_card(content, federation=name, site=site, secret=None, protocol=federation.protocol)
                 self.site_card = card
                 if card.key != federation.site_key:
                     self.find(names.SITE_CARD, "shows another key than federation.json", federation.created)
@@ -415,13 +410,7 @@ class Reading(Ledger):
 
     def _read_handovers(self, federation: Federation) -> Peer:
         """Return the site with all its keys."""
-        site = Peer(
-            federation.federation,
-            federation.site,
-            federation.site,
-            federation.site_key,
-            protocol=federation.protocol,
-        )
+        site = _peer(federation, federation.site, federation.site_key)
         for path in sorted(filter(names.is_handover, self.sizes)):
             if path != names.handover_path(site.next_key_number):
                 self.find(path, "hands a key over, and the hand-over before it is missing or does not hold")
@@ -451,9 +440,7 @@ class Reading(Ledger):
         for path in sorted(self.sizes):
             name = finished_name(path)
             is_record = name in names.ROOT_FILES or names.is_handover(name)
-            if name == path or (name not in refs and not is_record):
-                continue
-            if not self._is_being_written(path, name):
+            if name == path or not (name in refs or is_record) or not self._is_being_written(path, name):
                 continue
             found.add(path)
             if name in refs:
@@ -478,17 +465,9 @@ class Reading(Ledger):
     # --- messages ------------------------------------------------------------------------------------------
 
     def _read_messages(self, federation: Federation) -> None:
-        aggregator = Peer(
-            federation.federation,
-            federation.site,
-            AGGREGATOR,
-            federation.aggregator_key,
-            protocol=federation.protocol,
-        )
+        aggregator = _peer(federation, AGGREGATOR, federation.aggregator_key)
         for ref, found in sorted(self.by_ref.items(), key=lambda item: item[0].path):
-            if MANIFEST not in found:
-                continue
-            if (content := self._read(ref.manifest)) is None:
+            if MANIFEST not in found or (content := self._read(ref.manifest)) is None:
                 continue
             with self.looking_at(ref.manifest):
                 sender = self.site if ref.is_from_site else aggregator
@@ -515,6 +494,11 @@ class Reading(Ledger):
         except RejectedError as error:
             self.find(path, error.reason, since)
         return None
+
+
+def _peer(federation: Federation, sender: str, key: str) -> Peer:
+    """Return one side of a folder under its first key."""
+    return Peer(federation.federation, federation.site, sender, key, protocol=federation.protocol)
 
 
 def _check_said(said: Content, sha256: str, path: str) -> None:

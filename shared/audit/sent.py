@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -14,8 +14,17 @@ from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
-from shared.exchange.weights import Layout, layout_of
+from shared.exchange.weights import layout_of
 from shared.plurals import pluralize
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a tensor file holds under one name."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -23,28 +32,15 @@ class SentFile:
     """One file that left.
 
     Args:
-        tensors: dtype and shape by name; None where it is no tensor file, or is not there any more.
         state: ``there``; ``removed``, as the run's rule lets it; ``missing``; or what is wrong with it.
+        tensors: None where it is no tensor file, or is not there any more.
     """
 
     name: str
-    size_bytes: int
+    bytes: int
     sha256: str
     state: str
-    tensors: Layout | None = None
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        tensors = [
-            {"name": name, "dtype": dtype, "shape": shape} for name, (dtype, shape) in (self.tensors or {}).items()
-        ]
-        return {
-            "name": self.name,
-            "bytes": self.size_bytes,
-            "sha256": self.sha256,
-            "state": self.state,
-            "tensors": None if self.tensors is None else tensors,
-        }
+    tensors: Sequence[Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,10 +54,6 @@ class Sent:
     key: str
     digest: str
     files: tuple[SentFile, ...]
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        return vars(self) | {"files": [file.as_json() for file in self.files]}
 
 
 def sent(reading: Reading) -> list[Sent]:
@@ -92,11 +84,11 @@ def lines(sent: list[Sent]) -> Iterator[str]:
         key = each.key if each.key == UNKNOWN else fingerprint(each.key)
         yield escape(f"{each.path}  {each.created}{answers}  key {key}")
         for file in each.files:
-            total += file.size_bytes
+            total += file.bytes
             state = "" if file.state == "there" else f"  ({file.state})"
-            yield escape(f"  {file.name}  {file.size_bytes:,} bytes  sha256 {file.sha256}{state}")
+            yield escape(f"  {file.name}  {file.bytes:,} bytes  sha256 {file.sha256}{state}")
             if file.tensors is not None:
-                values = sum(prod(shape) for _, shape in file.tensors.values())
+                values = sum(prod(tensor.shape) for tensor in file.tensors)
                 yield f"    {pluralize(len(file.tensors), 'tensor')}, {pluralize(values, 'value')}"
     messages = pluralize(len(sent), "message or record", "messages and records")
     yield f"{messages}, {pluralize(sum(len(each.files) for each in sent), 'file')}, {pluralize(total, 'byte')}"
@@ -109,7 +101,8 @@ def files_of(reading: Reading, message: Message) -> Iterator[SentFile]:
         try:
             with reading.file(message, name) as path:
                 if names.is_weights(name):
-                    tensors = layout_of(path, f"{message.ref.path}/{name}")
+                    layout = layout_of(path, f"{message.ref.path}/{name}")
+                    tensors = [Tensor(key, dtype, shape) for key, (dtype, shape) in layout.items()]
         except HiddenError:
             state = "encrypted"
         except NotFoundError:

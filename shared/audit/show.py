@@ -19,6 +19,7 @@ from shared.exchange.tables import MetricsRow, read_metrics
 
 Document = dict[str, Any]
 _PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered"), ("verdict", "settled"))
+_OF_A_ROW = ("epoch", "split", "images", "learning_rate", "loss", "scores")
 
 
 def show(readings: Mapping[str, Reading], run: str, round_no: int) -> Document:
@@ -127,7 +128,7 @@ def _of_site(reading: Reading, run: str, round_no: int) -> Document:
         **{part: _message(reading, MessageRef(kind, run, round_no)) for kind, part in _PARTS},
         "configuration": configuration.model_dump() if configuration else None,
         "reliability": reliability.model_dump() if reliability else None,
-        "metrics": [_row(row) for row in rows],
+        "metrics": [{name: getattr(row, name) for name in _OF_A_ROW} for row in rows],
         "verdict": verdict.model_dump() if verdict else None,
         "verdict_text": verdict_text(verdict) if verdict else None,
         "unopened": unopened,
@@ -141,7 +142,7 @@ def _message(reading: Reading, ref: MessageRef) -> Document | None:
         return None
     files = {
         each.name: {
-            "bytes": each.size_bytes,
+            "bytes": each.bytes,
             "sha256": each.sha256,
             "form": str(message.manifest.files[each.name].wire),
             "state": each.state,
@@ -150,17 +151,6 @@ def _message(reading: Reading, ref: MessageRef) -> Document | None:
         if each.name in message.manifest.files
     }
     return {"created": message.manifest.created, "digest": message.digest, "files": files}
-
-
-def _row(row: MetricsRow) -> Document:
-    return {
-        "epoch": row.epoch,
-        "split": row.split,
-        "images": row.images,
-        "learning_rate": row.learning_rate,
-        "loss": row.loss,
-        "scores": row.scores,
-    }
 
 
 def _table(rows: list[Document]) -> Iterator[str]:

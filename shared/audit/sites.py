@@ -45,17 +45,6 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
     return readings
 
 
-def read_sites(archive: Archive, aggregator_key: str | None = None) -> dict[str, Reading]:
-    """Return every folder of an archive, by its site, as for ``by_site``.
-
-    Raises:
-        RejectedError: no folder's ``federation.json`` holds.
-        ConfigurationError: two folders are of one site, or of two federations.
-        ActionRequiredError: a folder cannot be read.
-    """
-    return by_site(read_folders(archive, aggregator_key))
-
-
 def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
     """Return the folders that say whose they are, by the site of their signed record.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, field
+from heapq import merge
 
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.doors.numbers import finite
@@ -41,7 +41,7 @@ class Event:
     sender: str
     kind: str
     run: str
-    round_no: int
+    round: int
     seq: int
     path: str
     files: tuple[str, ...]
@@ -52,11 +52,6 @@ class Event:
     answers: str | None
     answered_by: tuple[str, ...]
     outcome: str
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        return {("round" if name == "round_no" else name): value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,7 @@ class NewKey:
         new_key: the public key of all messages from number ``from_seq`` on.
     """
 
+    kind: str = field(default="handover", init=False)
     created: str
     site: str
     path: str
@@ -81,10 +77,6 @@ class NewKey:
         """The site itself."""
         return self.site
 
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        return {"kind": "handover"} | vars(self)
-
 
 @dataclass(frozen=True)
 class Gap:
@@ -94,14 +86,11 @@ class Gap:
         first, last: their numbers.
     """
 
+    kind: str = field(default="gap", init=False)
     site: str
     sender: str
     first: int
     last: int
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        return {"kind": "gap"} | vars(self)
 
 
 def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
@@ -109,28 +98,18 @@ def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    waiting: list[tuple[str, str, int, int]] = []  # created, site, place in the folder's own order
-    ordered = {site: _ordered(reading) for site, reading in readings.items()}
-    for number, (site, messages) in enumerate(ordered.items()):
-        if messages:
-            waiting.append((_created(messages[0]), site, number, 0))
-    heapify(waiting)
+    folders = ([(site, found) for found in _ordered(reading)] for site, reading in readings.items())
     events: list[Event | NewKey | Gap] = []
     heads: dict[tuple[str, str], int] = defaultdict(int)
-    while waiting:
-        _, site, number, at = heappop(waiting)
-        messages = ordered[site]
-        found = messages[at]
+    for site, found in merge(*folders, key=lambda each: (_created(each[1]), each[0])):
         if isinstance(found, Handover):
             events.append(_new_key(readings[site], found))
-        else:
-            event = event_of(readings[site], found)
-            if event.seq > (due := heads[site, event.sender] + 1):
-                events.append(Gap(site, event.sender, due, event.seq - 1))
-            heads[site, event.sender] = event.seq
-            events.append(event)
-        if at + 1 < len(messages):
-            heappush(waiting, (_created(messages[at + 1]), site, number, at + 1))
+            continue
+        event = event_of(readings[site], found)
+        if event.seq > (due := heads[site, event.sender] + 1):
+            events.append(Gap(site, event.sender, due, event.seq - 1))
+        heads[site, event.sender] = event.seq
+        events.append(event)
     for site, reading in readings.items():
         for _, sender, head in reading.reported_heads():
             if head.seq > (newest := heads[site, sender]):
@@ -149,7 +128,7 @@ def event_of(reading: Reading, message: Message) -> Event:
         sender=manifest.sender,
         kind=ref.kind,
         run=ref.run,
-        round_no=ref.round_no,
+        round=ref.round_no,
         seq=manifest.seq,
         path=ref.path,
         files=tuple(sorted(manifest.files)),
@@ -188,7 +167,7 @@ def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
             told = f"message {event.from_seq} on key {fingerprint(event.new_key)}"
             yield f"{event.created}  {way}  hand-over {event.path}  key {fingerprint(event.key)}  from {told}"
             continue
-        where = f"{event.run}/{event.round_no:04d}" if event.round_no else event.run
+        where = f"{event.run}/{event.round:04d}" if event.round else event.run
         size = f"{event.size_bytes:,} bytes"
         line = f"{event.created}  {way}  {event.kind} {where}  {size}  key {fingerprint(event.key)}"
         unknown = "a message that is not here" if event.in_reply_to else "nothing"

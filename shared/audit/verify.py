@@ -65,20 +65,8 @@ class Audit:
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for scripts."""
-        return {
-            "holds": not self.findings,
-            "federation": self.federation.model_dump() if self.federation else None,
-            "messages": self.messages,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "in_progress": self.in_progress,
-            "removed": self.removed,
-            "scratch": self.scratch,
-            "handovers": self.handovers,
-            "encrypted": self.encrypted,
-            "opened": self.opened,
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        federation = self.federation.model_dump() if self.federation else None
+        return {"holds": not self.findings, **asdict(self), "federation": federation}
 
 
 def verify(folder: Folder, *, aggregator_key: str | None = None, secret_key: EncryptionKey | None = None) -> Audit:
@@ -135,6 +123,10 @@ class _Verification:
         self._audit.findings = sorted(set(reading.findings))
         return self._audit
 
+    def _find_in(self, message: Message, what: str) -> None:
+        """Note what is wrong with a message."""
+        self._find(message.ref.manifest, what, message.manifest.created)
+
     # --- messages ------------------------------------------------------------------------------------------
 
     def _check_payload(self, message: Message, name: str) -> None:
@@ -179,17 +171,16 @@ class _Verification:
     def _check_chain(self, sender: str) -> None:
         before, last = Head(), None
         for message in self._reading.sent_by(sender):
-            manifest = message.manifest
-            if manifest.seq == before.seq:
-                self._find(message.ref.manifest, f"is a second number {manifest.seq} of {sender}", manifest.created)
-            elif manifest.seq > before.seq + 1:
+            seq = message.manifest.seq
+            if seq == before.seq:
+                self._find_in(message, f"is a second number {seq} of {sender}")
+            elif seq > before.seq + 1:
                 after = f"{before.seq} ({last.path})" if last else "0"
                 due = self._due_between(last, message.ref)
-                what = f"is number {manifest.seq} of {sender}, after {after}: those between are missing or broken{due}"
-                self._find(message.ref.manifest, what, manifest.created)
-            elif manifest.previous != before.digest:
-                what = f"does not name {sender}'s message before it"
-                self._find(message.ref.manifest, what, manifest.created)
+                what = f"is number {seq} of {sender}, after {after}: those between are missing or broken{due}"
+                self._find_in(message, what)
+            elif message.manifest.previous != before.digest:
+                self._find_in(message, f"does not name {sender}'s message before it")
             before, last = message.head, message.ref
 
     def _due_between(self, before: MessageRef | None, after: MessageRef) -> str:
@@ -214,29 +205,27 @@ class _Verification:
 
     def _check_reply(self, replies: Replies, message: Message) -> None:
         if (fault := replies.fault(message.ref, message.manifest.in_reply_to)) is not None:
-            self._find(message.ref.manifest, fault, message.manifest.created)
+            self._find_in(message, fault)
 
     def _check_order(self) -> None:
         """The aggregator's messages of a run come in one order, and each run has an end before the next is offered."""
         before: Message | None = None
         for message in self._reading.sent_by(AGGREGATOR):
-            ref, manifest = message.ref, message.manifest
-            if before is not None and manifest.seq == before.manifest.seq + 1:
+            ref = message.ref
+            if before is not None and message.manifest.seq == before.manifest.seq + 1:
                 if ref.kind == "offer":
                     self._check_ended(before.ref.run, message)
                 elif ref.run != before.ref.run or not may_follow(before.ref, ref):
-                    what = f"may not follow {before.ref.path}, the aggregator's message before it"
-                    self._find(ref.manifest, what, manifest.created)
+                    self._find_in(message, f"may not follow {before.ref.path}, the aggregator's message before it")
             elif before is None and ref.kind != "offer":
-                self._find(ref.manifest, "is the aggregator's first message here, and no offer", manifest.created)
+                self._find_in(message, "is the aggregator's first message here, and no offer")
             before = message
 
     def _check_ended(self, run: str, offer: Message) -> None:
         reading = self._reading
         is_known = reading.opened.protocol != 1 and not reading.is_hidden(MessageRef("consent", run), names.CONSENT)
         if is_known and reading.ending(run) is None:
-            what = f"was offered before run {run} had ended here"
-            self._find(offer.ref.manifest, what, offer.manifest.created)
+            self._find_in(offer, f"was offered before run {run} had ended here")
 
     def _check_withdrawals(self) -> None:
         for ref, withdrawal in self._messages.items():
@@ -244,8 +233,7 @@ class _Verification:
                 continue
             for message in self._reading.sent_by(withdrawal.manifest.sender):
                 if message.ref.run == ref.run and message.manifest.seq > withdrawal.manifest.seq:
-                    what = "was sent after the site had withdrawn from the run"
-                    self._find(message.ref.manifest, what, message.manifest.created)
+                    self._find_in(message, "was sent after the site had withdrawn from the run")
 
     def _check_head(self, sender: str, head: Head, said_in: str) -> None:
         if head.seq == 0:
@@ -254,8 +242,7 @@ class _Verification:
         for message in sent:
             if message.manifest.seq == head.seq:
                 if message.digest != head.digest:
-                    what = f"is not the number {head.seq} of {sender} that {said_in} speaks of"
-                    self._find(message.ref.manifest, what, message.manifest.created)
+                    self._find_in(message, f"is not the number {head.seq} of {sender} that {said_in} speaks of")
                 return
         what = f"speaks of message {head.seq} of {sender}, which is not there"
         if sent and sent[-1].manifest.seq < head.seq:

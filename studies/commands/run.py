@@ -12,11 +12,12 @@ from typing import Literal
 
 import click
 
+from shared.commands import FILE_HERE
 from studies.play import play_study
 
 
 @click.command(help=__doc__)
-@click.argument("study_yaml", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("study_yaml", type=FILE_HERE)
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Where results go (default: beside it)."
 )

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from shared.audit.archive import open_archive
 from shared.audit.replay import Step, replay
-from shared.audit.sites import read_sites
+from shared.audit.sites import by_site, read_folders
 from shared.learning.compute import EXACT, prepare_compute
 
 
@@ -22,7 +22,10 @@ def replayed(folders: Path, run: str, *, heldout: Path | None = None, secret_key
     prepare_compute(EXACT, 1)
     with threadpool_limits(1), tempfile.TemporaryDirectory() as scratch:
         return replay(
-            read_sites(open_archive([str(folders)], secret_key=secret_key)), run, scratch=Path(scratch), heldout=heldout
+            by_site(read_folders(open_archive([str(folders)], secret_key=secret_key))),
+            run,
+            scratch=Path(scratch),
+            heldout=heldout,
         )
 
 

@@ -39,7 +39,7 @@ def beside_scores(steps: list[Step]) -> list[Step]:
 
 
 def what_differs(run: Recorded) -> set[str]:
-    return {f"{step.round_no}: {step.what}" for step in replayed(run.folders, RUN) if step.outcome == "differs"}
+    return {f"{step.round}: {step.what}" for step in replayed(run.folders, RUN) if step.outcome == "differs"}
 
 
 CASES: dict[str, dict[str, object]] = {
@@ -115,7 +115,7 @@ def test_one_bit_of_one_number_of_an_aggregate_is_noticed(case: str, tmp_path: P
 
     run = Recorded(tmp_path, run_of(**CASES[case]), aggregate=lie).play()
     steps = replayed(run.folders, RUN)
-    differing = [(step.round_no, step.what) for step in steps if step.outcome == "differs"]
+    differing = [(step.round, step.what) for step in steps if step.outcome == "differs"]
     assert differing == [(1, "aggregate 1")]
     if case == "scaffold":  # what the aggregator keeps for itself follows from every round before
         (told,) = [step for step in steps if step.what == "aggregate 2"]
@@ -140,7 +140,7 @@ def test_what_was_removed_is_said_and_what_follows_goes_on(tmp_path: Path) -> No
         for site in SITES:
             for path in (run.folders / site / ref.path).glob("*.safetensors"):
                 path.unlink()
-    steps = {f"{step.round_no}: {step.what}": step for step in beside_scores(replayed(run.folders, RUN))}
+    steps = {f"{step.round}: {step.what}": step for step in beside_scores(replayed(run.folders, RUN))}
     assert {step.outcome for step in steps.values()} == {"not replayable"}
     assert {f"{number}: aggregate {number}" for number in (1, 2)} <= set(steps)
     assert "3: aggregate 3" not in steps
@@ -150,7 +150,7 @@ def test_what_was_removed_is_said_and_what_follows_goes_on(tmp_path: Path) -> No
 def test_a_folder_that_is_not_here_is_said(tmp_path: Path) -> None:
     run = Recorded(tmp_path, run_of()).play()
     shutil.rmtree(run.folders / "south")
-    steps = {f"{step.round_no}: {step.what}": step for step in beside_scores(replayed(run.folders, RUN))}
+    steps = {f"{step.round}: {step.what}": step for step in beside_scores(replayed(run.folders, RUN))}
     assert {step.outcome for step in steps.values()} == {"not replayable"}
     assert {"0: folders", "1: weights", "1: aggregate 1", "2: aggregate 2"} <= set(steps)
     assert "south" in steps["1: aggregate 1"].detail

@@ -18,7 +18,6 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
 from deploy.local import synthetic_octa
-from deploy.local.synthetic_scans import write_scans
 from shared.check import Finding
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.tensors import Sharing, TensorShape
@@ -30,6 +29,7 @@ from site_client.cli import main
 from site_client.machine import unit_of
 from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
+from tests.learning.synthetic_scans import write_scans
 from tests.played import RUN, Played
 
 

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
-from deploy.local.synthetic_scans import write_scans
+from tests.learning.synthetic_scans import write_scans
 
 SEVERITIES = ("normal", "mild", "moderate", "severe", "proliferative")
 LABELS = ("normal", "glaucoma", "cataract")

@@ -10,7 +10,7 @@ from shared.audit import closing
 from shared.audit.archive import Archive, check_target
 from shared.audit.on_folders import KEY, check_key, end_with, findings_of, on_folders, readings_of, show_document
 from shared.audit.sites import absent_sites, open_folders, the_run
-from shared.commands import say
+from shared.commands import FILE_HERE, say
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.signing import SigningKey
@@ -23,12 +23,7 @@ KEY_BYTES = 80  # more than a file with a key has
 @click.argument("run")
 @click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign it with the key in this file.")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the signed statement goes.")
-@click.option(
-    "--check",
-    "signed",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Compare a signed statement.",
-)
+@click.option("--check", "signed", type=FILE_HERE, help="Compare a signed statement.")
 @click.option("--signer", metavar="HEX", help="The public key that must have signed it: what `make-key` printed.")
 @on_folders
 def command(

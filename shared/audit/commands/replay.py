@@ -16,12 +16,13 @@ from shared.audit.on_folders import end_with, findings_of, on_folders, readings_
 from shared.audit.replay import counts, lines
 from shared.audit.replay import replay as replay_run
 from shared.audit.sites import the_run
+from shared.commands import FOLDER_HERE
 from shared.learning.compute import EXACT, prepare_compute
 
 
 @click.command(help=__doc__)
 @click.argument("run")
-@click.option("--heldout", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Held-out images.")
+@click.option("--heldout", type=FOLDER_HERE, help="Held-out images.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
 @click.option("--with-plugins", is_flag=True, help="Run the plug-ins that the run names, if they are installed.")
 @on_folders
@@ -40,7 +41,7 @@ def command(
     prepare_compute(EXACT, threads)
     with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
         steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout, with_plugins=with_plugins)
-    document = {"run": run, **counts(steps), "steps": [step.as_json() for step in steps]}
+    document = {"run": run, **counts(steps), "steps": steps}
     show_document(document, lines(steps), as_json=as_json)
     if counts(steps)["differs"]:
         raise SystemExit(1)

@@ -22,5 +22,5 @@ def command(site: str, archive: Archive, key: str | None, as_json: bool) -> None
     if site not in readings:
         raise ConfigurationError([f"{site}: these folders are of {', '.join(readings)}; name one of them"])
     found = sent_by(readings[site])
-    show_document([each.as_json() for each in found], lines(found), as_json=as_json)
+    show_document(found, lines(found), as_json=as_json)
     end_with(findings_of({name: reading for name, reading in folders.items() if reading is readings[site]}))

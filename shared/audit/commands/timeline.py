@@ -18,5 +18,5 @@ from shared.audit.timeline import timeline as timeline_of
 def command(archive: Archive, key: str | None, as_json: bool) -> None:
     folders, readings = readings_of(archive, key)
     events = timeline_of(readings)
-    show_document([event.as_json() for event in events], lines(events), as_json=as_json)
+    show_document(events, lines(events), as_json=as_json)
     end_with(findings_of(folders))

@@ -75,10 +75,10 @@ class Models(RunFiles):
             if message is None:
                 continue
             sha256 = reading.digest(message, names.GLOBAL_MODEL)
-            if not common and self._decoded(reading, message, self.aggregate_path(number)):
+            if not common and self._decoded(reading, message, names.GLOBAL_MODEL, self.aggregate_path(number)):
                 common = sha256
             elif common != sha256:
-                self._decoded(reading, message, self.own_aggregate_path(number, site))
+                self._decoded(reading, message, names.GLOBAL_MODEL, self.own_aggregate_path(number, site))
             for group in self._sharing.to_site:
                 self.take(reading, ref, names.state_file(group), self.state_path(number, group))
         self.note(number)
@@ -107,35 +107,25 @@ class Models(RunFiles):
         if wire.compression == "none":
             return False
         decoded = self.home / "decoded.safetensors"  # another version of zstd may compress otherwise
-        return self._decoded(reading, message, decoded) and entry_of(decoded) == entry_of(aggregate)
+        is_there = self._decoded(reading, message, names.GLOBAL_MODEL, decoded)
+        return is_there and entry_of(decoded) == entry_of(aggregate)
 
-    def _decoded(self, reading: Reading, message: Message, target: Path) -> bool:
-        """Write the model that a round brought in the plain form; False if it is not there, or does not hold."""
-        wire = self._run.wire.of("round", names.GLOBAL_MODEL)
-        shown_as = f"{message.ref.path}/{names.GLOBAL_MODEL}"
+    def take(self, reading: Reading, ref: MessageRef, name: str, target: Path) -> None:
+        """Write a tensor file that a message names, unless that was done before."""
+        message = reading.messages.get(ref)
+        if message is not None and name in message.manifest.files and not target.exists():
+            self._decoded(reading, message, name, target)
+
+    def _decoded(self, reading: Reading, message: Message, name: str, target: Path) -> bool:
+        """Write a tensor file of a message in the plain form; False if it is not there, or does not hold."""
+        wire, shown_as = self._run.wire.of(message.ref.kind, name), f"{message.ref.path}/{name}"
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with reading.file(message, names.GLOBAL_MODEL) as path:
+            with reading.file(message, name) as path:
                 if wire == PLAIN:
-                    _copy(path, target)
+                    shutil.copyfile(path, target)  # never a link: nothing of an archive is touched
                 else:
                     decode(path, target, self._sharing.shared, wire, shown_as=shown_as)
         except (NotFoundError, RejectedError):
             return False
         return True
-
-    @staticmethod
-    def take(reading: Reading, ref: MessageRef, name: str, target: Path) -> None:
-        message = reading.messages.get(ref)
-        if message is None or name not in message.manifest.files or target.exists():
-            return
-        try:
-            with reading.file(message, name) as path:
-                _copy(path, target)
-        except (NotFoundError, RejectedError):
-            return
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Never a link: nothing of an archive is touched."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)

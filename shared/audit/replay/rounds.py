@@ -12,7 +12,7 @@ from torch import nn
 from shared.audit import protocol_1
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
-from shared.audit.replay.steps import Step
+from shared.audit.replay.steps import Step, lacking
 from shared.doors.numbers import finite
 from shared.errors import NotFoundError, RejectedError
 from shared.exchange import names
@@ -84,9 +84,9 @@ class Replayer:
         self,
         readings: Mapping[str, Reading],
         models: Models,
-        *,
         method: Method,
         groups: Groups,
+        *,
         network: nn.Module,
         heldout: HeldOutSet | None,
     ) -> None:
@@ -111,8 +111,7 @@ class Replayer:
     def _round(self, found: Round, opened: ExitStack) -> Iterator[Step]:
         number, run = found.number, self._run
         if without_verdict := sorted(found.asked.keys() - found.verdicts.keys()):
-            detail = f"because {', '.join(without_verdict)} has no verdict (yet)"
-            yield Step(number, "verdicts", "not replayable", detail)
+            yield lacking(number, "verdicts", f"{', '.join(without_verdict)} has no verdict (yet)")
             return
         paths = {site: self._open(site, message, found, opened) for site, message in found.answers.items()}
         answers: dict[str, Answer] = {}
@@ -166,7 +165,7 @@ class Replayer:
         if trains and not self._aggregation.can_compare(number, site):
             found.gone.setdefault(site, f"what it received in round {number} is not here")
         if site in found.gone:
-            yield Step(number, f"answer of {site}", "not replayable", f"because {found.gone[site]}")
+            yield lacking(number, f"answer of {site}", found.gone[site])
             answers[site] = self._answer(site, self._by_group(paths), told.theta)
             return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
         form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
@@ -192,8 +191,7 @@ class Replayer:
         if told is None:
             yield Step(found.number, what, "differs", "the verdict tells none, though nothing is wrong with the answer")
         elif self._heldout is None:
-            detail = f"because the held-out images are not here (--heldout); {told} is taken as told"
-            yield Step(found.number, what, "not replayable", detail)
+            yield lacking(found.number, what, f"the held-out images are not here (--heldout); {told} is taken as told")
         else:
             score = self._heldout.score(model, shown_as) or 0.0
             if decimal_text(score) == told:
@@ -218,10 +216,9 @@ class Replayer:
             return None  # where one should be told, the verdicts differ
         limit, aggregate = finite(told[0]), self._models.aggregate_path(found.number - 1)
         if self._heldout is None or not aggregate.exists():
-            lacking = "the held-out images are" if self._heldout is None else f"aggregate {found.number - 1} is"
-            again = " (--heldout)" if self._heldout is None else ""
-            detail = f"because {lacking} not here{again}; {told[0]} is taken as told"
-            yield Step(found.number, what, "not replayable", detail)
+            is_not = f"aggregate {found.number - 1} is not here"
+            why = "the held-out images are not here (--heldout)" if self._heldout is None else is_not
+            yield lacking(found.number, what, f"{why}; {told[0]} is taken as told")
             return limit
         measured = self._heldout.limit(aggregate, tolerance)
         agree = abs(measured - limit) <= SCORES_AGREE
@@ -245,8 +242,8 @@ class Replayer:
         """Return what came out, once all answers were tried together; and why they could not be."""
         number, run = found.number, self._run
         accepted = {site: 1.0 for site, each in scored.items() if each and passes(each, run, number, limit)}
-        lacking = {site for site in scored if site in found.gone}
-        if why := found.gone[min(lacking)] if lacking else self._why_not(found, accepted, answers):
+        gone = {site for site in scored if site in found.gone}
+        if why := found.gone[min(gone)] if gone else self._why_not(found, accepted, answers):
             return scored, why
         return self._engine.together(number, scored, limit=limit, answer=answers.__getitem__), None
 
@@ -269,16 +266,16 @@ class Replayer:
         yield from self._by_the_clock(found)
         needed = sorted(found.gone.keys() & answers.keys())
         if needed and run.combination.rule == "krum":
-            yield Step(number, "weights", "not replayable", f"because {found.gone[needed[0]]}")
+            yield lacking(number, "weights", found.gone[needed[0]])
             return
         if number <= run.rounds and (why := self._missing_of_shares(found)):
-            yield Step(number, "weights", "not replayable", f"because {why}")
+            yield lacking(number, "weights", why)
             return
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
         decided = self._engine.decide(number, scored, limit=limit, answer=answers.__getitem__, withdrawn=left)
         left_out = [site for site, verdict in decided.items() if _is_left_out(found.verdicts[site], verdict)]
         if untried is not None and left_out:
-            yield Step(number, "weights", "not replayable", f"because {untried}")
+            yield lacking(number, "weights", untried)
             return
         for site, verdict in decided.items():
             told = found.verdicts[site]
@@ -296,24 +293,22 @@ class Replayer:
         """Yield what was decided about sites whose answer is none, or none in time."""
         number, run = found.number, self._run.run
         for site, verdict in found.verdicts.items():
-            withdrawn = MessageRef("withdrawal", run) in self._readings[site].messages
+            what, withdrawn = f"verdict on {site}", MessageRef("withdrawal", run) in self._readings[site].messages
             if verdict.status == "withdrawn" and not withdrawn:
-                yield Step(number, f"verdict on {site}", "differs", "it says withdrawn, and there is no withdrawal")
+                yield Step(number, what, "differs", "it says withdrawn, and there is no withdrawal")
             elif site not in found.answers and verdict.status == "omitted":
-                detail = "because its answer was refused as it came, and is no message of this folder"
-                yield Step(number, f"verdict on {site}", "not replayable", detail)
+                yield lacking(number, what, "its answer was refused as it came, and is no message of this folder")
             elif site not in found.answers and verdict.status in SOUND:
-                yield Step(number, f"verdict on {site}", "not replayable", "because the answer is not here")
+                yield lacking(number, what, "the answer is not here")
             elif verdict.status in UNANSWERED:
-                detail = f"because deadlines are by the aggregator's clock; it says {verdict.status}"
-                yield Step(number, f"verdict on {site}", "not replayable", detail)
+                yield lacking(number, what, f"deadlines are by the aggregator's clock; it says {verdict.status}")
 
     def _settle(self, found: Round, sound: Mapping[str, Answer]) -> Iterator[Step]:
         """Yield what goes with the aggregate that this round's answers were measured with."""
-        lacking = [site for site, answer in sound.items() if not self._sharing.measured.keys() <= answer.files.keys()]
-        if self._sharing.with_final and lacking:
-            detail = f"because {found.gone.get(lacking[0], 'it is not here')}"
-            yield Step(found.number, "what goes with the model received", "not replayable", detail)
+        gone = [site for site, answer in sound.items() if not self._sharing.measured.keys() <= answer.files.keys()]
+        if self._sharing.with_final and gone:
+            why = found.gone.get(gone[0], "it is not here")
+            yield lacking(found.number, "what goes with the model received", why)
         elif self._sharing.with_final and sound:
             self._aggregation.settle(found.number, sound)
 
@@ -323,7 +318,7 @@ class Replayer:
         if (why := self._why_not(found, given, answers)) is not None:
             taken = "; it is taken as it was sent" if self._models.adopt(number) else ", nor was it sent on"
             self._state_is_known = not self._groups.at_aggregator
-            yield Step(number, what, "not replayable", f"because {why}{taken}")
+            yield lacking(number, what, f"{why}{taken}")
             return
         next_round = self._models.brought(number + 1)
         tried = 0
@@ -343,8 +338,7 @@ class Replayer:
         digest = self._models.digests[number, next(iter(self._readings))]
         shares = ", ".join(f"{site} {weight:.4f}" for site, weight in sorted(given.items())) or "as it was before"
         if not next_round:
-            detail = f"because no round has brought it to a site; what comes out is {digest}"
-            yield Step(number, what, "not replayable", detail)
+            yield lacking(number, what, f"no round has brought it to a site; what comes out is {digest}")
             return
         of_agreed = f", {pluralize(tried, 'site')} having agreed" if self._depends_on_agreed else ""
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
@@ -392,20 +386,13 @@ class Replayer:
         agreed = [site for site in self._readings if (consent := self._consent(site)) and consent.agrees]
         if not self._depends_on_agreed:
             return [len(agreed)]
-        asked = [
-            site
-            for site in agreed
-            if any(
-                MessageRef("round", run, earlier) in self._readings[site].messages for earlier in range(1, number + 1)
-            )
-        ]
+        rounds = {MessageRef("round", run, earlier) for earlier in range(1, number + 1)}
+        asked = [site for site in agreed if rounds & self._readings[site].messages.keys()]
         return list(range(len(agreed), max(len(asked), 1) - 1, -1))
 
     def _how_it_differs(self, next_round: Iterable[Reading], number: int) -> str:
-        said = {
-            reading.digest(reading.messages[MessageRef("round", self._run.run, number + 1)], names.GLOBAL_MODEL)
-            for reading in next_round
-        }
+        ref = MessageRef("round", self._run.run, number + 1)
+        said = {reading.digest(reading.messages[ref], names.GLOBAL_MODEL) for reading in next_round}
         made = entry_of(self._models.aggregate_path(number)).sha256
         return f"round {number + 1} brought {', '.join(sorted(said))}; computed here is {made}, in the plain form"
 

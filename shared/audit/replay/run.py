@@ -27,7 +27,7 @@ from pathlib import Path
 from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
-from shared.audit.replay.steps import Step
+from shared.audit.replay.steps import Step, lacking
 from shared.audit.show import metrics_of, readable_tables
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.errors import ConfigurationError, DropfedError, RejectedError
@@ -139,12 +139,7 @@ class _Replay:
         numbers = rounds_of(self._readings, self._run.run)
         found = {number: find_round(self._readings, self._run.run, number) for number in numbers}
         replayer = Replayer(
-            self._readings,
-            self._models,
-            method=self._method,
-            groups=self._groups,
-            network=self._network,
-            heldout=self._heldout,
+            self._readings, self._models, self._method, self._groups, network=self._network, heldout=self._heldout
         )
         for of_round in found.values():
             yield from _or_why_not(of_round.number, "round", replayer.steps(of_round))
@@ -152,8 +147,8 @@ class _Replay:
 
     def _offers(self) -> Iterator[Step]:
         if missing := sorted(set(self._run.sites) - self._readings.keys()):
-            detail = f"because the folder of {', '.join(missing)} is not here, or encrypted, or never had an offer"
-            yield Step(0, "folders", "not replayable", detail)
+            whose = ", ".join(missing)
+            yield lacking(0, "folders", f"the folder of {whose} is not here, or encrypted, or never had an offer")
         for name in (names.RUN_CONFIGURATION, names.TENSORS):
             said: dict[str, list[str]] = {}
             for site, reading in self._readings.items():
@@ -188,21 +183,21 @@ class _Replay:
         if drawn.exists():
             link_file(drawn, models.aggregate_path(0))
         if not sent:
-            yield Step(0, what, "not replayable", "because no round was sent")
+            yield lacking(0, what, "no round was sent")
             return
-        if drawn.exists() and all(self._models.are_what_was_sent(reading, 1) for reading in sent):
-            self._models.note(0)
+        if drawn.exists() and all(models.are_what_was_sent(reading, 1) for reading in sent):
+            models.note(0)
             yield Step(0, what, "same", f"drawn from the run's seed {run.seed}: {entry_of(drawn).sha256}")
             return
         models.aggregate_path(0).unlink(missing_ok=True)
-        why = "because it began from published weights, or was drawn by another version of the software"
-        if self._models.adopt(0):
-            if run.start is not None and entry_of(models.aggregate_path(0)).sha256 == run.start.sha256:
-                yield Step(0, what, "same", f"the model of {run.start.name} that the run names: {run.start.sha256}")
+        if adopted := models.adopt(0):
+            start = self._run.start
+            if start is not None and entry_of(models.aggregate_path(0)).sha256 == start.sha256:
+                yield Step(0, what, "same", f"the model of {start.name} that the run names: {start.sha256}")
                 return
-            yield Step(0, what, "not replayable", f"{why}; it is taken as it was sent")
-        else:
-            yield Step(0, what, "not replayable", f"{why}, and its file is not here")
+        why = "it began from published weights, or was drawn by another version of the software"
+        taken = "; it is taken as it was sent" if adopted else ", and its file is not here"
+        yield lacking(0, what, f"{why}{taken}")
 
     def _final(self, found: Mapping[int, Round]) -> Iterator[Step]:
         final = MessageRef("final", self._run.run)
@@ -212,7 +207,7 @@ class _Replay:
             if (card := reading.record_or_none(final, FinalCard)) is not None
         }
         if not cards:
-            yield Step(0, "final model", "not replayable", "because the run has not ended in any of these folders")
+            yield lacking(0, "final model", "the run has not ended in any of these folders")
             return
         card = next(iter(cards.values()))
         if any(other != card for other in cards.values()):
@@ -224,7 +219,7 @@ class _Replay:
                 f"final model of {site}",
                 self._readings[site].digest(message, names.FINAL_MODEL),
                 self._models.digests.get((card.chosen_round, site)),
-                f"because aggregate {card.chosen_round} is not here",
+                f"aggregate {card.chosen_round} is not here",
             )
             for group in self._sharing.with_final:
                 made = self._models.settled_path(card.chosen_round + 1, group)
@@ -232,7 +227,7 @@ class _Replay:
                     f"{names.state_file(group)} with the final model of {site}",
                     self._readings[site].digest(message, names.state_file(group)),
                     entry_of(made).sha256 if made.exists() else None,
-                    f"because what was measured with aggregate {card.chosen_round} is not here",
+                    f"what was measured with aggregate {card.chosen_round} is not here",
                 )
 
     def _choice(self, card: FinalCard, found: Mapping[int, Round]) -> Step:
@@ -244,14 +239,13 @@ class _Replay:
             mean = computed.validation.get(str(computed.chosen_round), "none")
             return Step(0, what, "same", f"aggregate {computed.chosen_round}, mean validation score {mean}")
         if absent := sorted(set(run.sites) - self._readings.keys()):
-            return Step(0, what, "not replayable", f"because what {', '.join(absent)} measured cannot be read here")
-        if lacking := self._unread(found):
-            return Step(0, what, "not replayable", f"because {lacking}")
-        if run.keep.startswith("last ") and _agree(
-            in_time.model_copy(update={"chosen_round": card.chosen_round}), card
-        ):
-            detail = f"because `keep: {run.keep}` has aggregates removed while the run goes on; the scores are the same"
-            return Step(0, what, "not replayable", detail)
+            return lacking(0, what, f"what {', '.join(absent)} measured cannot be read here")
+        if unread := self._unread(found):
+            return lacking(0, what, unread)
+        as_chosen = in_time.model_copy(update={"chosen_round": card.chosen_round})
+        if run.keep.startswith("last ") and _agree(as_chosen, card):
+            removed = f"`keep: {run.keep}` has aggregates removed while the run goes on"
+            return lacking(0, what, f"{removed}; the scores are the same")
         differing = [
             f"{name} is told as {getattr(card, name)}, and is {getattr(in_time, name)}"
             for name in ("chosen_round", "score_name", "validation", "epsilon")
@@ -297,7 +291,7 @@ class _Replay:
     @staticmethod
     def _compared(what: str, said: str, made: str | None, why_not: str) -> Step:
         if made is None:
-            return Step(0, what, "not replayable", why_not)
+            return lacking(0, what, why_not)
         if made == said:
             return Step(0, what, "same", made)
         return Step(0, what, "differs", f"it is {said}, computed here is {made}")

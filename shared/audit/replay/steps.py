@@ -16,18 +16,19 @@ class Step:
     """One thing that was computed again, or could not be.
 
     Args:
-        round_no: 0 for what is of no round.
+        round: 0 for what is of no round.
         detail: what came out, what differs, or why it is not replayable.
     """
 
-    round_no: int
+    round: int
     what: str
     outcome: Outcome
     detail: str = ""
 
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
-        return {"round": self.round_no, "what": self.what, "outcome": self.outcome, "detail": self.detail}
+
+def lacking(round_no: int, what: str, why: str) -> Step:
+    """Return the step of what cannot be computed from the folders."""
+    return Step(round_no, what, "not replayable", f"because {why}")
 
 
 def counts(steps: Iterable[Step]) -> dict[str, int]:
@@ -41,6 +42,6 @@ def counts(steps: Iterable[Step]) -> dict[str, int]:
 def lines(steps: list[Step]) -> Iterator[str]:
     """Yield one line per step, and one that sums up."""
     for step in steps:
-        where = f"round {step.round_no}, {step.what}" if step.round_no else step.what
+        where = f"round {step.round}, {step.what}" if step.round else step.what
         yield escape(f"{step.outcome:14}  {where}: {step.detail}")
     yield ", ".join(f"{count} {outcome}" for outcome, count in counts(steps).items())
