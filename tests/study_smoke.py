@@ -22,7 +22,7 @@ import yaml
 
 from deploy.local import synthetic_octa
 from shared.learning.tasks import TASK_NAMES
-from tests.learning.small_sites import SIGNALS, write_small
+from tests.learning.small_sites import LABELS, SIGNALS, write_small
 
 TEMPLATES = tuple(sorted((Path(__file__).parent.parent / "configs" / "studies").glob("*.yaml")))
 FOR_ANY_TASK = "comparators"
@@ -31,7 +31,9 @@ SIDE = 32
 MOST_SITES = {"dr_staging": 2}
 IMAGES = {
     "octa_segmentation": 6,
+    "segmentation": 6,
     "dr_staging": 16,
+    "image_classification": 12,
     "rdr_classification": 15,
     "fundus_disease": 12,
     "time_series": 18,
@@ -43,7 +45,9 @@ GRADES = {"aptos": 5, "ddr": 6}
 """Of the sites of ``dr_staging``, as the public sets have them that the templates name; of others 4."""
 OPTIONS: dict[str, dict[str, object]] = {
     "octa_segmentation": {"image_size": SIDE, "widths": [4, 8]},
+    "segmentation": {"image_size": SIDE, "widths": [4, 8]},
     "dr_staging": {"image_size": SIDE, "encoder": "small", "weights": "random"},
+    "image_classification": {"image_size": SIDE, "encoder": "small", "weights": "random", "labels": [*LABELS]},
     "rdr_classification": {"image_size": SIDE, "encoder": "plain", "weights": "random", "hidden": [8]},
     "fundus_disease": {"image_size": SIDE, "encoder": "plain", "weights": "random", "hidden": [8]},
     **SIGNALS,

@@ -64,6 +64,7 @@ def comments(text: str) -> list[str]:
 
 CHOSEN = {
     "octa_segmentation": {"dice": True, "refresh_batch_norm": "on_arrival"},
+    "segmentation": {"dice": True, "refresh_batch_norm": "on_arrival"},
     "dr_staging": {"refresh_batch_norm": "on_arrival"},
 }
 """What templates suggest for any method."""

@@ -35,13 +35,13 @@ def write_small(
     octa = synthetic_octa.STYLES[site % len(synthetic_octa.STYLES)]
     camera = synthetic_fundus.STYLES[site % len(synthetic_fundus.STYLES)]
     match task:
-        case "octa_segmentation":
+        case "octa_segmentation" | "segmentation":
             synthetic_octa.write_site(folder, style=octa, images=images, size=size, seed=seed)
         case "rdr_classification":
             write_scans(folder, style=octa, scans=images, size=size, seed=seed, severities=SEVERITIES)
-        case "dr_staging" | "fundus_disease":
+        case "dr_staging" | "fundus_disease" | "image_classification":
             synthetic_fundus.write_graded_site(folder, style=camera, images=images, size=size, seed=seed, grades=grades)
-            if task == "fundus_disease":
+            if task != "dr_staging":
                 _name_diseases(folder / "labels.csv")
         case "time_series":
             synthetic_signals.write_time_series(

@@ -195,7 +195,7 @@ class ImageOptions(FrozenOptions):
     encoder: EncoderName = "resnet18"
     train: Train = "all"
     hidden: tuple[int, ...] = Field(default=(), max_length=4)
-    labels: tuple[str, ...] = Field(min_length=2, max_length=100)
+    labels: tuple[str, ...] = Field(default=("negative", "positive"), min_length=2, max_length=100)
     """What the classes are called, the same at every site."""
 
     @property
