@@ -1,4 +1,4 @@
-"""A frozen encoder, with the head alone in training, or with updates of low rank: what travels, and that it is exact."""
+"""A frozen encoder, with the head alone in training or with updates of low rank: what travels, and that it is exact."""
 
 import copy
 
@@ -129,7 +129,7 @@ def test_distances_of_b_are_those_of_the_whole_updates(tmp_path):
 
 def test_a_network_with_updates_answers_as_one_whose_matrices_are_the_updated_ones():
     """torchvision's attention takes its matrices without asking their layers; in evaluation, on a path of its own."""
-    from torchvision.models.vision_transformer import VisionTransformer  # noqa: PLC0415  (after our door to it)
+    from torchvision.models.vision_transformer import VisionTransformer
 
     torch.manual_seed(1)
     plain = VisionTransformer(32, 16, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32, num_classes=3)

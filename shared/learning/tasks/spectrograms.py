@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.spectrograms import SPREAD, read_spectrograms
 from shared.learning.models.encoders import build_encoder
-from shared.learning.models.weights import load_weights
 from shared.learning.models.grading_network import GradingNetwork
+from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import terms
 from shared.learning.tasks.classification import collate_levels
