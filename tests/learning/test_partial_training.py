@@ -1,12 +1,15 @@
 """A frozen encoder, with the head alone in training or with updates of low rank: what travels, and that it is exact."""
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from benchmarks.partial_training import sizes
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import TensorList
@@ -212,6 +215,17 @@ def test_exits_need_an_encoder_with_a_place_for_them():
     options = task.options({"encoder": VIT, "image_size": 32, "weights": "random"})
     with pytest.raises(ConfigurationError, match="this network has no place for one"):
         method.network(lambda number: task.build_model(options, 3, number))
+
+
+def test_the_guides_bytes_are_those_of_the_networks():
+    guide = (Path(__file__).parents[2] / "docs" / "foundation-models.md").read_text()
+    rows = re.findall(r"\| `(\w+)` \| (`all`|`head`|rank \d+) \| ([\d,]+) \| ([\d,]+) \|", guide)
+    assert len(rows) == 9
+    for encoder, trained, each_way, once in rows:
+        train = {"lora": {"rank": int(trained.split()[1])}} if trained.startswith("rank") else trained.strip("`")
+        if encoder == "vit_b_16":  # the larger one takes as long as all else here
+            found = sizes(encoder, train)
+            assert (f"{found['bytes_each_way']:,}", f"{found['bytes_once']:,}") == (each_way, once)
 
 
 def run_of(method, **options):
