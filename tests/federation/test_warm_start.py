@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from threadpoolctl import threadpool_limits
 
 from aggregator.model_card import export
+from aggregator.preparation import prepare, remarks
 from aggregator.store import RunStore
 from aggregator.warm_start import load_start
 from shared.audit.verify import verify
@@ -114,6 +115,16 @@ def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess,
     assert f"from {SOURCE}, licence: {LICENCE}" in card
     document = json.loads((tmp_path / "model" / "model-card.json").read_text())
     assert document["run"]["configuration"]["start"]["name"] == "first"
+
+
+def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(federation: FederationInProcess) -> None:
+    told = [remark.text for remark in remarks(prepare(federation.aggregator, federation.aggregator / "RUN.yaml"))]
+    assert federation.run.start is not None
+    assert f"start: training begins with the model of first, SHA-256 {federation.run.start.sha256}" in told
+    assert (
+        "method: fedbn keeps each site's BatchNorm there, and this network has none that learns: "
+        "all that learns but the head travels"
+    ) in told
 
 
 def test_the_final_model_predicts_at_a_site(federation: FederationInProcess, tmp_path: Path) -> None:

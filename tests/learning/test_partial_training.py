@@ -14,13 +14,15 @@ from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import TensorFile
-from shared.learning.batch_norm import batch_norms
+from shared.learning.batch_norm import FrozenBatchNorm, batch_norms, replace_batch_norm
 from shared.learning.combine import distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import save_tensors
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.lora import LowRankUpdate, add_low_rank
+from shared.learning.privacy import Mechanism
+from shared.learning.private_gradients import PrivateGradients, Secret
 from shared.learning.run_checks import check_together
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
@@ -198,6 +200,20 @@ def test_a_frozen_batch_norm_normalises_as_in_evaluation():
 def test_a_head_that_stays_is_not_all_that_may_train():
     with pytest.raises(ConfigurationError, match="each head stays there, and with head nothing would travel"):
         task_named("dr_staging").options({"train": "head"})
+
+
+def test_private_training_of_a_head_leaves_a_frozen_batch_norm_alone():
+    torch.manual_seed(1)
+    network = network_of(encoder="small", train="head")
+    replace_batch_norm(network)
+    assert any(isinstance(module, FrozenBatchNorm) for module in network.modules())
+    how = Mechanism(images=4, batch_size=4, noise_multiplier=0.1, max_grad_norm=1.0)
+    with PrivateGradients(network, how, Secret(bytes(32))) as gradients:
+        gradients.add(network(torch.rand(4, 3, 32, 32)).square().sum(dim=1))
+        gradients.release()
+    assert {name for name, parameter in network.named_parameters() if parameter.grad is not None} == {
+        name for name, _ in network.named_parameters() if name.startswith("head.")
+    }
 
 
 @pytest.mark.parametrize("options", [{"encoder": VIT, "train": LORA}, {"encoder": "swin_t", "train": "all"}])
