@@ -177,7 +177,7 @@ def _model(store: RunStore, card: FinalCard, sharing: Sharing, ledgers: Mapping[
         sha256=sha256,
         parameters=sum(prod(listed.shape) for listed in sharing.parameters.tensors.values()),
         tensors=len(sharing.tensors),
-        stays_at_sites=sorted([*sharing.start, *sharing.personal]),
+        stays_at_sites=sorted([*(sharing.start.keys() - sharing.frozen), *sharing.personal]),
         sent_instead=sent_instead,
     )
 

@@ -86,6 +86,11 @@ FIGURES = (
     Figure("model-check", "tests.model_check", _DECISIONS),
     Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
     Figure(
+        "partial_training",
+        "benchmarks.partial_training",
+        ("shared/learning/models", "shared/learning/sharing.py", "benchmarks/partial_training.py"),
+    ),
+    Figure(
         "tolerance",
         f"benchmarks.tolerance --octa {OCTA} --fundus {FUNDUS}",
         (*_LEARNING, "benchmarks/tolerance.py"),

@@ -432,6 +432,10 @@ def test_what_decides_a_cell_is_in_its_name(data):
             {"arms": {"a": {"method": "fedavg", "tolerance": 0.3}}},
             "tolerance: there are no images to score models with",
         ),
+        (
+            {"arms": {"a": {"method": "fedavg", "start": {"name": "first", "sha256": "0" * 64}}}},
+            "start: a study's runs begin as their task has it",
+        ),
         ({"heldout": "nowhere"}, "^heldout: there is no folder .*nowhere; correct it"),
         ({"out_of_distribution": "~/nowhere"}, "^out_of_distribution: there is no folder .*; write it without ~"),
         ({"arms": {"a": {"method": "none"}}}, "use one of .*fedavg.*, centralised, single_site$"),

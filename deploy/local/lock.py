@@ -16,7 +16,10 @@ HEAD = """\
 # `make setup` installs it: PyTorch first, with the CUDA libraries its build may bring, then the rest with --no-deps.
 """
 
-TAKEN_ALONE = "imgaug"  # its OpenCV needs a screen and its plots matplotlib; what it computes with, setup.cfg names
+TAKEN_ALONE = (
+    "imgaug",  # its OpenCV needs a screen and its plots matplotlib; what it computes with, setup.cfg names
+    "timm",  # it asks for huggingface_hub to download weights, and works without
+)
 BROUGHT_BY_TORCH = ("cuda-", "nvidia-", "triton")  # they differ from one build of PyTorch to another
 
 

@@ -203,7 +203,12 @@ def _stays(listed: Sharing | None) -> Document | None:
     """Return what of a model travels, and what stays at each hospital by the signed offer."""
     if listed is None:
         return None
-    return {"travels": len(listed.tensors), "start": sorted(listed.start), "personal": sorted(listed.personal)}
+    return {
+        "travels": len(listed.tensors),
+        "frozen": len(listed.frozen),
+        "start": sorted(listed.start.keys() - listed.frozen),
+        "personal": sorted(listed.personal),
+    }
 
 
 def _participant(reading: Reading, run: str) -> Document:

@@ -53,6 +53,11 @@ class FrozenBatchNorm(nn.Module):
     Its tensors have a BatchNorm's names. There is no counter of steps.
     """
 
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+
     def __init__(self, old: _BatchNorm) -> None:
         super().__init__()
         self.eps = old.eps

@@ -184,8 +184,8 @@ def objections(
         )
     if not tells_images_apart:
         reasons.append(
-            "task_options: train: the gradients of single images are not known of low-rank updates, nor of all layers of "
-            "this encoder; train the head alone, or all of resnet18, resnet34, resnet50, vgg19 or efficientnet_b0"
+            "task_options: train: the gradients of single images are not known of low-rank updates, nor of all of this "
+            "encoder's layers; train the head alone, or all of resnet18, resnet34, resnet50, vgg19 or efficientnet_b0"
         )
     return [f"privacy: {reason}" for reason in reasons]
 

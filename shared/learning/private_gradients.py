@@ -246,7 +246,7 @@ class _ImageGradients:
 
 
 def _layers(model: nn.Module, rules: dict[type[nn.Module], Rule]) -> list[nn.Module]:
-    """Return the modules with parameters of their own that learn.
+    """Return the modules with parameters of their own. What never learns may be of any kind.
 
     Raises:
         ValueError: there is a BatchNorm, or a layer has no gradients of single images.
@@ -255,8 +255,10 @@ def _layers(model: nn.Module, rules: dict[type[nn.Module], Rule]) -> list[nn.Mod
     for path, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             raise ValueError(f"{path} is a BatchNorm, which mixes the images of a batch: replace_batch_norm first")
-        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+        if own := list(module.parameters(recurse=False)):
             if type(module) not in rules and [*module.children(), *module.buffers()]:
+                if not any(parameter.requires_grad for parameter in own):
+                    continue
                 raise ValueError(f"{path} has no gradients of single images: nothing is known of {type(module)}")
             layers.append(module)
     return layers

@@ -42,6 +42,7 @@ OF_THIS_MACHINE = {
     "shared/learning/data/tables.py": {"csv.DictReader"},  # a hospital's own labels,
     "shared/learning/data/time_series.py": {"csv.reader"},  # and recordings
     "shared/learning/models/encoders.py": {"pickle"},  # of published weights, whose hash is known, what is wrong
+    "shared/learning/models/weights.py": {"pickle", "safetensors"},  # likewise
     "site_client/division.py": {"model_validate_json"},  # what this site has divided and spent
     "site_client/torchrun.py": {"model_validate_json", "validate_json"},  # what processes that train together told
     "site_client/worker.py": {"model_validate_json"},

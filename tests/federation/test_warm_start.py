@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from threadpoolctl import threadpool_limits
 
 from aggregator.model_card import export
+from aggregator.preparation import prepare, remarks
 from aggregator.store import RunStore
 from aggregator.warm_start import load_start
 from shared.audit.verify import verify
@@ -26,6 +28,7 @@ from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
 from shared.learning.models.encoders import build_encoder
 from shared.learning.tasks import task_named
+from site_client.cli import main
 from site_client.offer import describe
 from tests.audit.replaying import replayed
 from tests.federation.in_process import FederationInProcess
@@ -112,6 +115,25 @@ def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess,
     assert f"from {SOURCE}, licence: {LICENCE}" in card
     document = json.loads((tmp_path / "model" / "model-card.json").read_text())
     assert document["run"]["configuration"]["start"]["name"] == "first"
+
+
+def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(federation: FederationInProcess) -> None:
+    told = [remark.text for remark in remarks(prepare(federation.aggregator, federation.aggregator / "RUN.yaml"))]
+    assert federation.run.start is not None
+    assert f"start: training begins with the model of first, SHA-256 {federation.run.start.sha256}" in told
+    assert (
+        "method: fedbn keeps each site's BatchNorm there, and this network has none that learns: "
+        "all that learns but the head travels"
+    ) in told
+
+
+def test_the_final_model_predicts_at_a_site(federation: FederationInProcess, tmp_path: Path) -> None:
+    site, images = federation.site("north"), federation.root / "data" / "north" / "images"
+    result = CliRunner().invoke(
+        main, ["predict", str(images), "--work", str(site), "--output", str(tmp_path / "predicted")]
+    )
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "predicted" / "predictions.csv").read_text().count("\n") > 10
 
 
 def test_another_aggregator_goes_on_from_what_was_exported_and_from_nothing_else(

@@ -102,7 +102,7 @@ def test_every_wrong_option_is_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
         TASK.options(
             {
-                "encoder": "resnet7",
+                "encoder": "ResNet 50",
                 "weights": "own",
                 "head": "double",
                 "image_size": 31,

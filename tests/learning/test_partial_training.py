@@ -1,23 +1,28 @@
-"""A frozen encoder, with the head alone in training, or with updates of low rank: what travels, and that it is exact."""
+"""A frozen encoder, with the head alone in training or with updates of low rank: what travels, and that it is exact."""
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from benchmarks.partial_training import sizes
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import TensorFile
-from shared.learning.batch_norm import batch_norms
+from shared.learning.batch_norm import FrozenBatchNorm, batch_norms, replace_batch_norm
 from shared.learning.combine import distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import save_tensors
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.lora import LowRankUpdate, add_low_rank
+from shared.learning.privacy import Mechanism
+from shared.learning.private_gradients import PrivateGradients, Secret
 from shared.learning.run_checks import check_together
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
@@ -197,6 +202,20 @@ def test_a_head_that_stays_is_not_all_that_may_train():
         task_named("dr_staging").options({"train": "head"})
 
 
+def test_private_training_of_a_head_leaves_a_frozen_batch_norm_alone():
+    torch.manual_seed(1)
+    network = network_of(encoder="small", train="head")
+    replace_batch_norm(network)
+    assert any(isinstance(module, FrozenBatchNorm) for module in network.modules())
+    how = Mechanism(images=4, batch_size=4, noise_multiplier=0.1, max_grad_norm=1.0)
+    with PrivateGradients(network, how, Secret(bytes(32))) as gradients:
+        gradients.add(network(torch.rand(4, 3, 32, 32)).square().sum(dim=1))
+        gradients.release()
+    assert {name for name, parameter in network.named_parameters() if parameter.grad is not None} == {
+        name for name, _ in network.named_parameters() if name.startswith("head.")
+    }
+
+
 @pytest.mark.parametrize("options", [{"encoder": VIT, "train": LORA}, {"encoder": "swin_t", "train": "all"}])
 def test_private_training_says_what_it_cannot_do(options):
     run = run_of("fedavg", **options).model_dump() | {
@@ -212,6 +231,17 @@ def test_exits_need_an_encoder_with_a_place_for_them():
     options = task.options({"encoder": VIT, "image_size": 32, "weights": "random"})
     with pytest.raises(ConfigurationError, match="this network has no place for one"):
         method.network(lambda number: task.build_model(options, 3, number))
+
+
+def test_the_guides_bytes_are_those_of_the_networks():
+    guide = (Path(__file__).parents[2] / "docs" / "foundation-models.md").read_text()
+    rows = re.findall(r"\| `(\w+)` \| (`all`|`head`|rank \d+) \| ([\d,]+) \| ([\d,]+) \|", guide)
+    assert len(rows) == 9
+    for encoder, trained, each_way, once in rows:
+        train = {"lora": {"rank": int(trained.split()[1])}} if trained.startswith("rank") else trained.strip("`")
+        if encoder == "vit_b_16":  # the larger one takes as long as all else here
+            found = sizes(encoder, train)
+            assert (f"{found['bytes_each_way']:,}", f"{found['bytes_once']:,}") == (each_way, once)
 
 
 def run_of(method, **options):

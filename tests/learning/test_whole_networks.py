@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,8 +96,9 @@ def test_what_cannot_be_built_is_explained(name, side, sentence):
 
 
 @pytest.fixture
-def named(tmp_path):
-    """Saves tensors, and names the file as a run would."""
+def named(tmp_path, monkeypatch):
+    """Saves tensors here, and names the file as a run would."""
+    monkeypatch.chdir(tmp_path)
 
     def save(content, name="base.safetensors"):
         path = tmp_path / name
@@ -180,11 +182,11 @@ class Bomb:
         (lambda: [1, 2], "base.bin", "it is not a table of tensors"),
     ],
 )
-def test_a_file_with_other_contents(named, tmp_path, monkeypatch, content, name, sentence):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_with_other_contents(named, content, name, sentence):
+    weights = named(content(), name)
     with pytest.raises(ConfigurationError, match=sentence):
-        load_weights(seeded(VIT), VIT, named(content(), name), [tmp_path])
-    assert not (tmp_path / "exploded").exists()
+        load_weights(seeded(VIT), VIT, weights, [Path()])
+    assert not Path("exploded").exists()
 
 
 def test_a_file_that_is_another_or_nowhere(named, tmp_path):
@@ -194,7 +196,7 @@ def test_a_file_that_is_another_or_nowhere(named, tmp_path):
     ):
         load_weights(seeded(VIT), VIT, weights, [tmp_path / "nothing"])
     (tmp_path / weights.file).write_bytes(b"another")
-    with pytest.raises(ConfigurationError, match="is another file than the run names, its SHA-256 is [0-9a-f]{64}"):
+    with pytest.raises(ConfigurationError, match=r"is another file than the run names, its SHA-256 is [0-9a-f]{64}"):
         load_weights(seeded(VIT), VIT, weights, [tmp_path])
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 100)
     broken = weights.model_copy(update={"file": "broken.safetensors", "sha256": hashlib.sha256(b"x" * 100).hexdigest()})

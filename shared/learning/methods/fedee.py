@@ -39,9 +39,7 @@ class FedEE(terms.FedEE, Over):
         network = super().network(build)
         if not isinstance(network, GradingNetwork) or not network.encoder.exits:
             raise ConfigurationError(
-                [
-                    "method: fedee puts exits into an encoder, and this network has no place for one; take another method or encoder"
-                ]
+                ["method: fedee puts exits into an encoder, and this network has no place for one; take another"]
             )
         return EarlyExits(network)
 

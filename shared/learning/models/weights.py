@@ -58,7 +58,8 @@ def _load_published(encoder: Encoder, name: str, weights: WeightsFile, folders: 
         if (found := hash_file(path)[1]) != weights.sha256:
             raise ConfigurationError(
                 [
-                    f"weights: {path} is another file than the run names, its SHA-256 is {found}; get it from {weights.source}."
+                    f"weights: {path} is another file than the run names, its SHA-256 is {found}; "
+                    f"get it from {weights.source}."
                 ]
             )
         problem = _put(encoder, _read(path))
@@ -126,7 +127,8 @@ def positions_resized(positions: Tensor, count: int) -> Tensor:
     for tokens in range(min(_MOST_TOKENS, count)):
         before, after = math.isqrt(max(positions.shape[1] - tokens, 0)), math.isqrt(count - tokens)
         if before and before**2 + tokens == positions.shape[1] and after**2 + tokens == count:
-            grid = positions[:, tokens:].float().unflatten(1, (before, before)).movedim(3, 1)  # (1, D, b, b)
+            patches = positions[:, tokens:].float()  # (1, before², D)
+            grid = patches.movedim(1, 2).reshape(1, -1, before, before)
             resized = functional.interpolate(grid, size=(after, after), mode="bicubic", antialias=True)
             return torch.cat([positions[:, :tokens].float(), resized.flatten(2).movedim(1, 2)], dim=1)
     return positions

@@ -128,9 +128,7 @@ def _timm(name: str, side: int, levels: Levels) -> Callable[[], OrderedDict[str,
     model = name.removeprefix(TIMM)
     if not timm.is_model(model.partition(".")[0]) or (published := timm.get_pretrained_cfg(model)) is None:
         raise ConfigurationError(
-            [
-                f"encoder: timm {timm.__version__} has no model {model}; `timm.list_models()` in Python lists what it has."
-            ]
+            [f"encoder: timm {timm.__version__} has no model {model}; `timm.list_models()` in Python lists its own."]
         )
     settings = {"img_size": side} if published.fixed_input_size else {}
 
@@ -155,7 +153,5 @@ def _import_timm() -> Any:
         return importlib.import_module("timm")
     except ImportError as error:
         raise ConfigurationError(
-            [
-                f"encoder: networks of timm need the package timm ({error}): run pip install 'dropfed[timm]', or take another."
-            ]
+            [f"encoder: networks of timm need that package ({error}): run pip install 'dropfed[timm]'."]
         ) from error

@@ -135,8 +135,8 @@ class DrOptions(Options):
     def _something_travels(cls, train: Train) -> Train:
         if train == "head":
             raise ValueError(
-                "must be all, or {lora: {rank: R}}; grades differ from site to site, so each head stays there, and with "
-                "head nothing would travel"
+                "must be all, or {lora: {rank: R}}; grades differ from site to site, so each head stays there, and "
+                "with head nothing would travel"
             )
         return train
 
