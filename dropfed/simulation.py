@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aggregator.preparation import read_run
+from aggregator.preparation import in_full, read_run
 from aggregator.report.figures import Figure
 from aggregator.run_view import RunView, view_of_tables
 from dropfed.models import Model, load
@@ -109,6 +109,7 @@ def simulate(
     """
     configuration = _configuration(run, sites)
     check_together(configuration)
+    configuration = in_full(configuration)  # as `launch` offers it to the sites
     scratch = None
     if home is None:
         scratch = tempfile.TemporaryDirectory(prefix="dropfed-")
