@@ -32,11 +32,13 @@ from shared.errors import ActionRequiredError
 from shared.folder.durable import write_file
 
 PICTURES = Path("docs/pictures")
-SHOTS = {"dashboard.png": 2000, "report.png": 1650, "report-heldout.png": 1500, "audit.png": 1800}
+SHOTS = {"dashboard.png": 2000, "report.png": 1460, "report-heldout.png": 1500, "audit.png": 1800}
 """The pictures, and how high each is in pixels."""
 WIDTH, COLOURS = 1066, 128
 IMAGE_SIZE, IN_ROUND = 64, 3
 """Side of an image in pixels; the round during which the dashboard is pictured."""
+BEFORE_REFERRAL = ("confusion", "roc", "precision-recall", "risk-coverage")
+"""Figures of the report that its second picture leaves out."""
 PAGE_TIME_MS, SHOT_WITHIN_S = 4000, 300.0
 """What a page has for its scripts, by its own clock; and the browser for all of it."""
 
@@ -51,7 +53,7 @@ def take_all(browser: str, target: Path) -> None:
         ActionRequiredError: the run failed, or was over before its dashboard could be pictured.
     """
     with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
-        home, run = Path(scratch) / "demo-run", SCENARIOS["octa_segmentation"].run
+        home, run = Path(scratch).resolve() / "demo-run", SCENARIOS["octa_segmentation"].run
         store = RunStore(home / "aggregator", run)
 
         def shoot(name: str, address: str) -> None:
@@ -66,10 +68,10 @@ def take_all(browser: str, target: Path) -> None:
         finally:
             if demo.wait() != 0:
                 raise ActionRequiredError("the demo failed; what it printed above says why")
-        report = write_pages(store.home.parents[1], store, home / "report").resolve().as_uri()
-        shoot("report.png", report)
-        shoot("report-heldout.png", f"{report}#referral")
-        shoot("audit.png", _audit(home).resolve().as_uri())
+        report = write_pages(home / "aggregator", store, home / "report")
+        shoot("report.png", report.as_uri())
+        shoot("report-heldout.png", _heldout(report).as_uri())
+        shoot("audit.png", _audit(home).as_uri())
 
 
 def _picture_dashboard(shoot: Shoot, home: Path, store: RunStore, demo: subprocess.Popen[bytes]) -> None:
@@ -92,6 +94,14 @@ def _trains(home: Path, round_no: int) -> bool:
         if status["round"] == round_no and status["progress_percent"]:
             return True
     return False
+
+
+def _heldout(report: Path) -> Path:
+    """Write the report's page once more, with nothing but what its model says of held-out images from referral on."""
+    hidden = ", ".join(["header", "main > :not(#heldout)", *(f"#{name}" for name in BEFORE_REFERRAL)])
+    page = report.read_text(encoding="utf-8").replace("</head>", f"<style>{hidden} {{ display: none }}</style></head>")
+    write_file(report.with_name("heldout.html"), page.encode())
+    return report.with_name("heldout.html")
 
 
 def _audit(home: Path) -> Path:
