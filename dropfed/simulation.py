@@ -115,8 +115,8 @@ def simulate(
         scratch = tempfile.TemporaryDirectory(prefix="dropfed-")
         home = scratch.name
     root = Path(home)
-    if root.is_dir() and any(root.iterdir()):
-        raise ConfigurationError([f"home: {root} is not empty; name a new folder, or leave it out"])
+    if root.is_file() or (root.is_dir() and any(root.iterdir())):
+        raise ConfigurationError([f"home: {root} is there already; name a new folder, or leave it out"])
     outcome = run_rounds(
         configuration,
         {name: Path(folder) for name, folder in sites.items()},

@@ -182,7 +182,7 @@ def test_the_folder_goes_with_the_result_or_stays_where_it_was_wanted(home: Path
     del result
     assert not scratch.exists()
     kept = dropfed.simulate(run, data_of(home), home=tmp_path / "kept")
-    with pytest.raises(dropfed.ConfigurationError, match=r"^home: .*kept is not empty; name a new folder"):
+    with pytest.raises(dropfed.ConfigurationError, match=r"^home: .*kept is there already; name a new folder"):
         dropfed.simulate(run, data_of(home), home=tmp_path / "kept")
     assert dropfed.load(tmp_path / "kept" / "final" / "south").theta == kept.model("south").theta
     with pytest.raises(dropfed.ConfigurationError, match=r"^site: the run has no west; name one of north, south"):

@@ -32,7 +32,7 @@ from shared.errors import ActionRequiredError
 from shared.folder.durable import write_file
 
 PICTURES = Path("docs/pictures")
-SHOTS = {"dashboard.png": 2000, "report.png": 1460, "report-heldout.png": 1500, "audit.png": 1800}
+SHOTS = {"dashboard.png": 2000, "report.png": 1460, "report-heldout.png": 2280, "audit.png": 1800}
 """The pictures, and how high each is in pixels."""
 WIDTH, COLOURS = 1066, 128
 IMAGE_SIZE, IN_ROUND = 64, 3
