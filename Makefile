@@ -12,7 +12,7 @@ PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
 
-.PHONY: help demo test test-quick study-smoke soak fuzz figures model-check lint servers coverage bundle docs site setup lock clean
+.PHONY: help demo test test-quick study-smoke soak fuzz figures model-check lint servers coverage bundle docs screenshots tutorial site setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -61,6 +61,12 @@ bundle: $(READY)      ## what installs dropfed on a machine without internet, si
 
 docs: $(READY)      ## write docs/commands.md anew, from the commands' own help
 	@$(BIN)/python -m deploy.local.commands
+
+screenshots: $(READY)      ## the documentation's pictures of pages, taken anew from a small real run; needs Chromium
+	@$(BIN)/python -m deploy.local.screenshots
+
+tutorial: $(READY)      ## run docs/tutorial.ipynb, and write it with its outputs
+	@$(BIN)/python -m deploy.local.notebook docs/tutorial.ipynb
 
 site: $(READY)      ## the documentation as pages for a browser, which need no network: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

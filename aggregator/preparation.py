@@ -121,7 +121,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
     store = RunStore(work, run.run)
-    written, run = run, run if store.was_begun_as(run) else _in_full(run)
+    written, run = run, run if store.was_begun_as(run) else in_full(run)
     division = sharing(task, method, model)
     store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()
@@ -450,17 +450,17 @@ def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[st
                 yield name if isinstance(each, dict) else f"{name} {json.dumps(each)}"
 
 
-def _in_full(run: RunConfiguration) -> RunConfiguration:
+def in_full(run: RunConfiguration) -> RunConfiguration:
     """Return the run with every default written out: who agrees to it can read all that decides the result."""
     task = task_named(run.task)
-    in_full = {
+    checked = {
         "task_options": task.options(run.task_options),
         "method_options": open_method(run.method, run.method_options).options,
         "augmentation": task.augmentation(run.augmentation),
         "split": check_record(run.split, SplitPlan, "split"),
     }
     usual = None if run.tolerance is None else task.tolerance_scores[0]
-    said = {name: options.model_dump(mode="json") for name, options in in_full.items()}
+    said = {name: options.model_dump(mode="json") for name, options in checked.items()}
     of_plugins = {
         "plugins": required_by(run.task, run.method, run.task_options.get("encoder")),
         "scores": dict(task.scores),

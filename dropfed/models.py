@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -16,9 +15,7 @@ from shared.errors import ConfigurationError
 from shared.exchange import names
 from shared.exchange.reading import parse_json, parse_yaml
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Digest, Record
-from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.learning.methods import open_method
 from shared.learning.objectives import Objective
@@ -141,26 +138,14 @@ def _exported(folder: Path) -> Model:
     is_private = run.privacy is not None
     network = build_network(task, method, options, max(len(classes), 2), run_seed=0, is_private=is_private)
     listed = sharing(task, method, network)
-    if listed.start or listed.personal:
+    if listed.start or listed.personal or listed.with_final:
         raise ConfigurationError(
             [f"{folder}: is no whole model, for each site keeps a part of it; name a site's WORK/final/RUN"]
         )
     if not file.is_file() or hash_file(file)[1] != card.model.sha256:
         raise ConfigurationError([f"{file}: is missing, or another than its card says; export the model again"])
     load_checked(network, listed.shared, file, str(file))
-    method.ready(network, _state(folder, listed))
     return Model(network.eval(), task, classes, None, options, method.objective(run.rounds, run.rounds))
-
-
-def _state(folder: Path, listed: Sharing) -> Mapping[str, dict[str, Tensor]]:
-    """Return what came with the model, by group, checked."""
-    found = {}
-    for group, tensors in listed.with_final.items():
-        path = folder / names.state_file(group)
-        check_tensors(path, TensorList(tensors=tensors), str(path))
-        opened = TensorFile(path)
-        found[group] = {name: torch.from_numpy(opened.tensor(name)) for name in tensors}
-    return found
 
 
 def _content(path: Path) -> bytes:

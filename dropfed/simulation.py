@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aggregator.preparation import read_run
+from aggregator.preparation import in_full, read_run
 from aggregator.report.figures import Figure
 from aggregator.run_view import RunView, view_of_tables
 from dropfed.models import Model, load
@@ -111,13 +111,14 @@ def simulate(
     permit_installed()
     configuration = _configuration(run, sites)
     check_together(configuration)
+    configuration = in_full(configuration)  # as `launch` offers it to the sites
     scratch = None
     if home is None:
         scratch = tempfile.TemporaryDirectory(prefix="dropfed-")
         home = scratch.name
     root = Path(home)
-    if root.is_dir() and any(root.iterdir()):
-        raise ConfigurationError([f"home: {root} is not empty; name a new folder, or leave it out"])
+    if root.is_file() or (root.is_dir() and any(root.iterdir())):
+        raise ConfigurationError([f"home: {root} is there already; name a new folder, or leave it out"])
     outcome = run_rounds(
         configuration,
         {name: Path(folder) for name, folder in sites.items()},

@@ -25,7 +25,7 @@ from tests.played import Played
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 CODE = ROOT / "dropfed" / "__init__.py"
-CONFIGURATION = run_configuration(method="feduaa", rounds=2, tolerance={"below_last": 0.2})
+CONFIGURATION = run_configuration(rounds=2, tolerance={"below_last": 0.2}, method_options={"objective": "evidential"})
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,9 @@ except dropfed.DropfedError as error:
     )
 
 
-def test_what_the_page_shows_runs(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_shows_runs(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("data", "aggregator", "folders"):
         (tmp_path / name).symlink_to(home / name)
     monkeypatch.chdir(tmp_path)
@@ -103,7 +105,8 @@ def test_what_the_page_shows_runs(home: Path, tmp_path: Path, monkeypatch: pytes
     assert len(blocks) == 7
     for block in blocks:
         exec(block, space)
-    assert "no-such-folder" in str(space.get("told", "no-such-folder"))
+    printed = capsys.readouterr().out
+    assert "north True []" in printed and "no-such-folder" in printed
 
 
 # --- simulate -----------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ def simulated(home: Path) -> dropfed.Simulation:
 
 
 def test_a_simulation_tells_what_the_daemons_tell(home: Path, simulated: dropfed.Simulation) -> None:
-    """Every score, verdict, weight, θ, score and tolerance, to the last digit; and the same choice."""
+    """Every score, verdict, weight and tolerance, to the last digit; and the same choice."""
     view = dropfed.read_run(home / "aggregator")
     assert_frame_equal(simulated.frame(), view.frame())
     assert_frame_equal(simulated.decisions(), view.decisions())
@@ -145,7 +148,7 @@ def test_its_tables_are_those_that_lie_in_the_folders(home: Path, simulated: dro
 
 def test_its_figures_are_the_reports(simulated: dropfed.Simulation) -> None:
     figures = simulated.figures()
-    assert {"dice-mean-validation", "weight", "theta", "tolerance", "timeline"} <= figures.keys()
+    assert {"dice-mean-validation", "weight", "tolerance", "timeline"} <= figures.keys()
     assert figures["weight"]._repr_png_().startswith(b"\x89PNG")  # type: ignore[union-attr]
     assert figures["timeline"]._repr_png_() is None and "not drawn" in repr(figures["timeline"])
 
@@ -179,7 +182,7 @@ def test_the_folder_goes_with_the_result_or_stays_where_it_was_wanted(home: Path
     del result
     assert not scratch.exists()
     kept = dropfed.simulate(run, data_of(home), home=tmp_path / "kept")
-    with pytest.raises(dropfed.ConfigurationError, match=r"^home: .*kept is not empty; name a new folder"):
+    with pytest.raises(dropfed.ConfigurationError, match=r"^home: .*kept is there already; name a new folder"):
         dropfed.simulate(run, data_of(home), home=tmp_path / "kept")
     assert dropfed.load(tmp_path / "kept" / "final" / "south").theta == kept.model("south").theta
     with pytest.raises(dropfed.ConfigurationError, match=r"^site: the run has no west; name one of north, south"):
@@ -343,7 +346,7 @@ def test_what_is_no_model_is_said(home: Path, tmp_path: Path) -> None:
         ("model-card.json", lambda content: content[:50], "is not JSON"),
         ("model-card.json", lambda content: b'{"model": {}}', "model.sha256: is missing"),
         ("run.yaml", lambda content: content + b"colour: red\n", "colour: is not a known key"),
-        ("run.yaml", lambda content: content.replace(b"- 8\n", b"- 16\n"), "model.safetensors"),
+        ("run.yaml", lambda content: content.replace(b"[4, 8]", b"[4, 16]"), "model.safetensors"),
     ],
 )
 def test_a_damaged_export_is_refused(home: Path, tmp_path: Path, file: str, change: object, told: str) -> None:
@@ -364,4 +367,5 @@ def test_a_model_whose_heads_stay_at_the_sites_is_loaded_from_there(tmp_path: Pa
     model = result.model("north")
     found = model.predict(sorted((tmp_path / "data" / "north").rglob("*.png"))[0])
     assert [each.probabilities.shape for each in found] == [(len(model.classes),)]
+    assert set(result.decisions().query("status == 'accepted'")["theta"].between(0, 1)) == {True}
     assert len(model.classes) != len(result.model("south").classes)

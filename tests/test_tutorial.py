@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deploy.local.notebook import run_cells
 
 NOTEBOOK: dict[str, Any] = json.loads(
@@ -24,6 +26,7 @@ def kinds(notebook: dict[str, Any]) -> list[list[list[str]]]:
     ]
 
 
+@pytest.mark.timeout(900)
 def test_every_cell_runs_and_gives_what_is_committed() -> None:
     played = run_cells(NOTEBOOK)
     assert kinds(played) == kinds(NOTEBOOK)

@@ -70,7 +70,7 @@ def _shown(value: Any) -> Json:
 def main(path: Path) -> None:
     """Run a notebook, and write it anew."""
     notebook = run_cells(json.loads(path.read_bytes()))
-    write_file(path, (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode())
+    write_file(path, (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,140 @@
+"""Take the documentation's pictures of pages, from a small real run, by headless Chromium.
+
+    .venv/bin/python -m deploy.local.screenshots [FOLDER]
+
+The run is ``make demo`` with smaller images. The dashboard is pictured while it goes on, the other pages after its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+
+from aggregator.dashboard.server import serving
+from aggregator.report.page import write_pages
+from aggregator.store import RunStore
+from deploy.local.scenarios import SCENARIOS
+from shared.audit import report as audit_page
+from shared.audit.archive import open_archive
+from shared.audit.sites import read_folders
+from shared.audit.verify import verified
+from shared.commands import say
+from shared.errors import ActionRequiredError
+from shared.folder.durable import write_file
+
+PICTURES = Path("docs/pictures")
+SHOTS = {"dashboard.png": 2000, "report.png": 1460, "report-heldout.png": 2280, "audit.png": 1800}
+"""The pictures, and how high each is in pixels."""
+WIDTH, COLOURS = 1066, 128
+IMAGE_SIZE, IN_ROUND = 64, 3
+"""Side of an image in pixels; the round during which the dashboard is pictured."""
+BEFORE_REFERRAL = ("confusion", "roc", "precision-recall", "risk-coverage")
+"""Figures of the report that its second picture leaves out."""
+PAGE_TIME_MS, SHOT_WITHIN_S = 4000, 300.0
+"""What a page has for its scripts, by its own clock; and the browser for all of it."""
+
+Shoot = Callable[[str, str], None]
+"""Takes a picture: (its name, the page's address)."""
+
+
+def take_all(browser: str, target: Path) -> None:
+    """Play the run, and write every picture into a folder.
+
+    Raises:
+        ActionRequiredError: the run failed, or was over before its dashboard could be pictured.
+    """
+    with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
+        home, run = Path(scratch).resolve() / "demo-run", SCENARIOS["octa_segmentation"].run
+        store = RunStore(home / "aggregator", run)
+
+        def shoot(name: str, address: str) -> None:
+            _shoot(browser, address, target / name, SHOTS[name], profile=Path(scratch) / "profile")
+
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "deploy.local.demo", "--image-size", str(IMAGE_SIZE)], cwd=scratch, env=environment
+        )
+        try:
+            _picture_dashboard(shoot, home, store, demo)
+        finally:
+            if demo.wait() != 0:
+                raise ActionRequiredError("the demo failed; what it printed above says why")
+        report = write_pages(home / "aggregator", store, home / "report")
+        shoot("report.png", report.as_uri())
+        shoot("report-heldout.png", _heldout(report).as_uri())
+        shoot("audit.png", _audit(home).as_uri())
+
+
+def _picture_dashboard(shoot: Shoot, home: Path, store: RunStore, demo: subprocess.Popen[bytes]) -> None:
+    """Wait until a site trains in the round, and picture the dashboard."""
+    while not _trains(home, IN_ROUND):
+        if demo.poll() is not None or store.round_no > IN_ROUND:
+            raise ActionRequiredError(f"no site was seen training in round {IN_ROUND}; try again")
+        time.sleep(0.1)
+    with serving(home / "aggregator", "127.0.0.1", 0) as address:
+        shoot("dashboard.png", address)
+
+
+def _trains(home: Path, round_no: int) -> bool:
+    """Return whether some site's heartbeat tells of progress in a round."""
+    for path in home.glob("folders/*/status.json"):
+        try:
+            status = json.loads(path.read_bytes())["body"]
+        except (OSError, ValueError):  # it is being replaced just now
+            continue
+        if status["round"] == round_no and status["progress_percent"]:
+            return True
+    return False
+
+
+def _heldout(report: Path) -> Path:
+    """Write the report's page once more, with nothing but what its model says of held-out images from referral on."""
+    hidden = ", ".join(["header", "main > :not(#heldout)", *(f"#{name}" for name in BEFORE_REFERRAL)])
+    page = report.read_text(encoding="utf-8").replace("</head>", f"<style>{hidden} {{ display: none }}</style></head>")
+    write_file(report.with_name("heldout.html"), page.encode())
+    return report.with_name("heldout.html")
+
+
+def _audit(home: Path) -> Path:
+    """Write the auditor's page of the drop folders."""
+    folders = read_folders(open_archive([str(home / "folders")]))
+    audits = {name: verified(reading) for name, reading in folders.items()}
+    page = audit_page.page(audit_page.report(folders, audits, is_key_compared=False))
+    write_file(home / "audit.html", page.encode())
+    return home / "audit.html"
+
+
+def _shoot(browser: str, address: str, target: Path, height: int, *, profile: Path) -> None:
+    """Write what a window shows of a page as PNG of few colours."""
+    whole = profile.with_name("whole.png")
+    options = [
+        "--headless=new",
+        "--no-sandbox",  # which root, as in a container, cannot have
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--no-proxy-server",
+        f"--user-data-dir={profile}",
+        f"--window-size={WIDTH},{height}",
+        f"--virtual-time-budget={PAGE_TIME_MS}",
+        f"--screenshot={whole}",
+    ]
+    subprocess.run([browser, *options, address], check=True, capture_output=True, timeout=SHOT_WITHIN_S)
+    with Image.open(whole) as picture:
+        picture.convert("RGB").quantize(COLOURS).save(target, optimize=True)
+
+
+if __name__ == "__main__":
+    if (found := shutil.which("chromium")) is None:
+        say("no picture was taken: Chromium is not installed; `apt-get install chromium` brings it", err=True)
+    else:
+        take_all(found, Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES)

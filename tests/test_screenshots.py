@@ -1,0 +1,31 @@
+"""``make screenshots``: without a browser it says so; and the pictures are where the pages show them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from deploy.local.screenshots import PICTURES, SHOTS, WIDTH
+
+ROOT = Path(__file__).parent.parent
+LARGEST = 300_000  # bytes
+
+
+def test_without_a_browser_it_says_what_brings_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deploy.local.screenshots", str(tmp_path)]
+    said = subprocess.run(command, env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert said.stderr == "no picture was taken: Chromium is not installed; `apt-get install chromium` brings it\n"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_every_picture_is_small_and_shown_in_the_documentation() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    for name, height in SHOTS.items():
+        content = (ROOT / PICTURES / name).read_bytes()
+        assert len(content) < LARGEST
+        size = [int.from_bytes(content[start : start + 4]) for start in (16, 20)]
+        assert size[0] == WIDTH and size[1] <= height
+        assert any(re.search(rf"!\[[^]]+\]\((\.\./)?pictures/{re.escape(name)}\)", page) for page in pages), name
