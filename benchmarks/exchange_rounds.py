@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.exchange_federation import RUN, Home
@@ -64,11 +64,14 @@ def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence
         return began <= request.began < until
 
     own = [request for request in requests if is_of_round(request)]
-    steps = {site: tuple(moment - began for moment in _moments(home, site, number, own)) for site in sites}
+    accepted = {end: _accepted(home, end) for end in (AGGREGATOR, *sites)}
+    steps = {site: tuple(moment - began for moment in _moments(home, site, number, own, accepted)) for site in sites}
     return Round(max(ends[-1] for ends in steps.values()), steps, own)
 
 
-def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) -> Iterator[float]:
+def _moments(
+    home: Home, site: str, number: int, requests: Sequence[Request], accepted: Mapping[str, Mapping[str, float]]
+) -> Iterator[float]:
     """When each step of a site's round had ended, in seconds since 1970."""
     down, up = MessageRef("round", RUN, number), MessageRef("update", RUN, number)
     mirrors = {AGGREGATOR: home.aggregator / "sites" / site / "mirror", site: home.site(site) / "mirror"}
@@ -80,7 +83,13 @@ def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) ->
         yield min(
             request.ended for request in mine if (request.end, request.method, request.status) == (reader, "GET", 200)
         )
-        yield (mirrors[reader] / ref.manifest).stat().st_ctime
+        yield accepted[reader][f"{site} {ref.path}"]
+
+
+def _accepted(home: Home, end: str) -> dict[str, float]:
+    """When an end accepted each message, in seconds since 1970, by site and place."""
+    lines = [line.split(" ", 1) for line in home.accepted(end).read_text().splitlines()]
+    return {what: float(moment) for moment, what in lines}
 
 
 def _opened(home: Home, number: int) -> float | None:
