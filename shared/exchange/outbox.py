@@ -221,7 +221,8 @@ class Outbox:
 
 
 def _place_file(path: Path, content: bytes | Path) -> None:
+    """Put a payload where it belongs; it is on the disk before its manifest is."""
     if isinstance(content, bytes):
-        write_file(path, content)
+        write_file(path, content, durable=False)
     elif content != path:
-        link_file(content, path, durable=False)  # the manifest follows
+        link_file(content, path, durable=False)
