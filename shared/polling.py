@@ -1,4 +1,8 @@
-"""How long to wait until the next look: not long when something has just happened, longer the longer nothing has."""
+"""How long to wait until the next look: not long when something has just happened, longer the longer nothing has.
+
+What is awaited round after round takes about as long as it took before. So a daemon that has waited for it once does
+not look for most of that time, except every ``longest_interval_s``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import time
 
 SHARE = 0.1  # of the time waited so far: what comes is noticed at most that much later
 SHORTEST_INTERVAL_S = 0.02
+UNLOOKED_SHARE = 2 / 3  # of the time that the last wait for the same took
 
 
 class Polling:
@@ -18,12 +23,27 @@ class Polling:
     def __init__(self, longest_interval_s: float) -> None:
         self._longest_interval_s = longest_interval_s
         self._since = time.monotonic()
+        self._awaited: str | None = None
+        self._took_s: dict[str, float] = {}  # the last wait, by what was awaited
 
     def restart(self) -> None:
         """Something happened, so more may follow soon."""
-        self._since = time.monotonic()
+        if self._awaited is not None:
+            self._took_s[self._awaited] = self.waited_s
+        self._awaited, self._since = None, time.monotonic()
 
-    def interval_s(self) -> float:
-        """Return how long to wait now, in seconds."""
-        waited_s = time.monotonic() - self._since
-        return min(max(SHORTEST_INTERVAL_S, SHARE * waited_s), self._longest_interval_s)
+    @property
+    def waited_s(self) -> float:
+        """How long nothing has happened, in seconds."""
+        return time.monotonic() - self._since
+
+    def interval_s(self, awaited: str | None = None) -> float:
+        """Return how long to wait now, in seconds.
+
+        Args:
+            awaited: what kind of thing comes next; None where nobody knows.
+        """
+        self._awaited = awaited
+        waited_s = self.waited_s
+        unlooked_s = UNLOOKED_SHARE * self._took_s.get(awaited or "", 0.0) - waited_s
+        return min(max(SHORTEST_INTERVAL_S, SHARE * waited_s, unlooked_s), self._longest_interval_s)
