@@ -278,9 +278,7 @@ class Daemon:
     def _look_for(self, look: rounds.Look) -> Turn:
         """Fetch the first of the messages that is there."""
         self._folder.look_anew()
-        later = self._arrivals.later_rounds(look.later_than) if look.later_than else []
-        fetched = self._arrivals.fetch_first([*later, *look.refs, *(self._arrivals.offers() if look.offers else [])])
-        if fetched is not None:
+        if (fetched := self._arrivals.look(look)) is not None:
             self._note_end(fetched.run)
             return Turn.ACTED
         if (path := self._folder.held_up()) is not None:
