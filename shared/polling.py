@@ -1,16 +1,18 @@
 """How long to wait until the next look: not long when something has just happened, longer the longer nothing has.
 
-What is awaited round after round takes about as long as it took before. So a daemon that has waited for it once does
+What is awaited round after round takes about as long as it took before. So a daemon that has waited for it before does
 not look for most of that time, except every ``longest_interval_s``.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict, deque
 
 SHARE = 0.1  # of the time waited so far: what comes is noticed at most that much later
 SHORTEST_INTERVAL_S = 0.02
-UNLOOKED_SHARE = 2 / 3  # of the time that the last wait for the same took
+REMEMBERED = 3  # waits of each kind
+UNLOOKED_SHARE = 0.75  # of the shortest of them
 
 
 class Polling:
@@ -24,12 +26,12 @@ class Polling:
         self._longest_interval_s = longest_interval_s
         self._since = time.monotonic()
         self._awaited: str | None = None
-        self._took_s: dict[str, float] = {}  # the last wait, by what was awaited
+        self._took_s: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
     def restart(self) -> None:
         """Something happened, so more may follow soon."""
         if self._awaited is not None:
-            self._took_s[self._awaited] = self.waited_s
+            self._took_s[self._awaited].append(self.waited_s)
         self._awaited, self._since = None, time.monotonic()
 
     @property
@@ -45,5 +47,5 @@ class Polling:
         """
         self._awaited = awaited
         waited_s = self.waited_s
-        unlooked_s = UNLOOKED_SHARE * self._took_s.get(awaited or "", 0.0) - waited_s
+        unlooked_s = UNLOOKED_SHARE * min(self._took_s[awaited or ""], default=0.0) - waited_s
         return min(max(SHORTEST_INTERVAL_S, SHARE * waited_s, unlooked_s), self._longest_interval_s)

@@ -1,0 +1,63 @@
+"""How often a daemon looks, and how late it notices."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from shared import polling
+from shared.polling import Polling
+
+
+class Clock:
+    now_s = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    return clock
+
+
+def looks_until(clock: Clock, waits: Polling, takes_s: float, awaited: str | None) -> tuple[int, float]:
+    """How many looks find nothing until what takes so long has come, and how late the next one then is."""
+    began, looks = clock.now_s, 0
+    while (waited_s := clock.now_s - began) < takes_s:
+        clock.now_s += waits.interval_s(awaited)
+        looks += 1
+    waits.restart()
+    return looks, waited_s - takes_s
+
+
+def test_a_first_wait_is_looked_into_at_every_tenth_of_it(clock: Clock) -> None:
+    looks, late_s = looks_until(clock, Polling(30), 300, "update")
+    assert looks == 87
+    assert late_s <= 30
+
+
+@pytest.mark.parametrize(("takes_s", "most_looks"), [(0.3, 8), (3, 8), (60, 8), (300, 14), (3600, 124)])
+def test_a_wait_like_those_before_takes_few_looks_and_is_noticed_as_soon(
+    clock: Clock, takes_s: float, most_looks: int
+) -> None:
+    waits = Polling(30)
+    for share in (1, 0.9, 1.1, 1):
+        looks, late_s = looks_until(clock, waits, share * takes_s, "update")
+        assert late_s <= min(0.1 * share * takes_s, 30) + 0.021
+    assert looks <= most_looks
+
+
+def test_a_short_wait_after_long_ones_is_noticed_within_the_longest_interval_and_then_soon(clock: Clock) -> None:
+    waits = Polling(30)
+    for _ in range(5):
+        looks_until(clock, waits, 300, "update")
+    assert looks_until(clock, waits, 2, "update") == (1, 28)
+    assert looks_until(clock, waits, 2, "update")[1] <= 20.5
+    assert looks_until(clock, waits, 2, "verdict")[1] <= 0.2  # another kind of wait
+
+
+def test_nothing_is_expected_of_a_wait_for_nobody_knows_what(clock: Clock) -> None:
+    waits = Polling(30)
+    looks_until(clock, waits, 300, None)
+    assert looks_until(clock, waits, 2, None)[1] <= 0.2
