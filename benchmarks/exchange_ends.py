@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, TextIO
 
 import requests
 import torch
@@ -131,7 +131,13 @@ class AnyModel(HeldOutSet):
 
 
 class Echo(Trainer):
-    """Stands where training stands: the answer is what was received."""
+    """Stands where training stands: the answer is what was received.
+
+    Attributes:
+        checked: is told when the model of each round was checked, in seconds since 1970.
+    """
+
+    checked: ClassVar[TextIO]
 
     def check_offer(self) -> Any:
         """Any tensors will do."""
@@ -159,6 +165,7 @@ class Echo(Trainer):
         if not configuration.epochs:
             return Worked(len(dataset.train), tables, None, {})
         link_file(files.received, files.trained)
+        self.checked.write(f"{time.time():.6f} {configuration.round}\n")
         while not (path := files.received.with_name(names.MANIFEST)).exists():
             time.sleep(0.001)
         manifest = json.loads(path.read_bytes())
@@ -217,6 +224,7 @@ def _play(home: Home, name: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     log_to(work / "log.txt")
     record(home, name)
+    Echo.checked = home.checked(name).open("a", buffering=1)
     configuration = read_configuration(work)
     site_client.daemon.Daemon(work, configuration, open_folder(work, configuration), stop=stop).run()
 

@@ -83,6 +83,10 @@ class Home:
         """Where an end writes down when it accepted a round's messages."""
         return self.root / f"accepted-{end}.txt"
 
+    def checked(self, site: str) -> Path:
+        """Where a site writes down when it had checked the model of each round."""
+        return self.root / f"checked-{site}.txt"
+
     @property
     def run_yaml(self) -> Path:
         """What the aggregator launches."""

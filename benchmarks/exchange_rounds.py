@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.exchange_federation import RUN, Home
 from benchmarks.exchange_servers import Served
@@ -31,7 +32,8 @@ STEPS = (
     "publish",
     "wait to be noticed",
     "fetch",
-    "check and sign the answer",
+    "check",
+    "wait for the disk, which training would hide, and sign the answer",
     "publish back",
     "wait to be noticed again",
     "fetch back",
@@ -64,7 +66,7 @@ def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence
         return began <= request.began < until
 
     own = [request for request in requests if is_of_round(request)]
-    accepted = {end: _accepted(home, end) for end in (AGGREGATOR, *sites)}
+    accepted = {end: _times(home.accepted(end)) for end in (AGGREGATOR, *sites)}
     steps = {site: tuple(moment - began for moment in _moments(home, site, number, own, accepted)) for site in sites}
     return Round(max(ends[-1] for ends in steps.values()), steps, own)
 
@@ -84,11 +86,13 @@ def _moments(
             request.ended for request in mine if (request.end, request.method, request.status) == (reader, "GET", 200)
         )
         yield accepted[reader][f"{site} {ref.path}"]
+        if reader == site:
+            yield _times(home.checked(site))[str(number)]
 
 
-def _accepted(home: Home, end: str) -> dict[str, float]:
-    """When an end accepted each message, in seconds since 1970, by site and place."""
-    lines = [line.split(" ", 1) for line in home.accepted(end).read_text().splitlines()]
+def _times(path: Path) -> dict[str, float]:
+    """When something happened, in seconds since 1970, by what."""
+    lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
     return {what: float(moment) for moment, what in lines}
 
 

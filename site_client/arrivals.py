@@ -15,7 +15,6 @@ from site_client import store
 from site_client.facts import may_answer
 from site_client.rounds import Look
 
-
 WHOLE_LOOK_EVERY = 5  # looks, while a round's folder is there and its manifest is not
 
 
