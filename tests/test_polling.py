@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from shared import polling
 from shared.polling import Polling
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "exchange.md"
 
 
 class Clock:
@@ -37,15 +41,22 @@ def test_a_first_wait_is_looked_into_at_every_tenth_of_it(clock: Clock) -> None:
     assert late_s <= 30
 
 
-@pytest.mark.parametrize(("takes_s", "most_looks"), [(0.3, 8), (3, 8), (60, 8), (300, 14), (3600, 124)])
-def test_a_wait_like_those_before_takes_few_looks_and_is_noticed_as_soon(
-    clock: Clock, takes_s: float, most_looks: int
-) -> None:
+def test_looks_are_as_many_as_the_document_says(clock: Clock) -> None:
+    units = {"s": 1, "min": 60, "h": 3600}
+    rows = re.findall(r"^\| (\d+) (s|min|h) \| (\d+) \| (\d+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == 4
+    for number, unit, later, first in rows:
+        waits, takes_s = Polling(30), float(number) * units[unit]
+        assert [looks_until(clock, waits, takes_s, "update")[0] for _ in range(2)] == [int(first), int(later)]
+
+
+@pytest.mark.parametrize("takes_s", [0.3, 3, 60, 300, 3600])
+def test_a_wait_a_little_unlike_those_before_is_noticed_as_soon(clock: Clock, takes_s: float) -> None:
     waits = Polling(30)
-    for share in (1, 0.9, 1.1, 1):
+    for share in (1, 0.9, 1.1, 0.8, 1.2, 1):
         looks, late_s = looks_until(clock, waits, share * takes_s, "update")
         assert late_s <= min(0.1 * share * takes_s, 30) + 0.021
-    assert looks <= most_looks
+    assert looks < max(10, takes_s / 20)
 
 
 def test_a_short_wait_after_long_ones_is_noticed_within_the_longest_interval_and_then_soon(clock: Clock) -> None:
