@@ -47,13 +47,15 @@ def test_looks_are_as_many_as_the_document_says(clock: Clock) -> None:
     assert len(rows) == 4
     for number, unit, later, first in rows:
         waits, takes_s = Polling(30), float(number) * units[unit]
-        assert [looks_until(clock, waits, takes_s, "update")[0] for _ in range(2)] == [int(first), int(later)]
+        looks = [looks_until(clock, waits, takes_s, "update")[0] for _ in range(4)]
+        assert looks[:2] == [int(first)] * 2
+        assert looks[2:] == [int(later)] * 2
 
 
 @pytest.mark.parametrize("takes_s", [0.3, 3, 60, 300, 3600])
 def test_a_wait_a_little_unlike_those_before_is_noticed_as_soon(clock: Clock, takes_s: float) -> None:
     waits = Polling(30)
-    for share in (1, 0.9, 1.1, 0.8, 1.2, 1):
+    for share in (5, 1, 0.9, 1.1, 0.8, 1.2, 1):  # the first is longer than all that follow
         looks, late_s = looks_until(clock, waits, share * takes_s, "update")
         assert late_s <= min(0.1 * share * takes_s, 30) + 0.021
     assert looks < max(10, takes_s / 20)
@@ -64,7 +66,8 @@ def test_a_short_wait_after_long_ones_is_noticed_within_the_longest_interval_and
     for _ in range(5):
         looks_until(clock, waits, 300, "update")
     assert looks_until(clock, waits, 2, "update") == (1, 28)
-    assert looks_until(clock, waits, 2, "update")[1] <= 20.5
+    assert looks_until(clock, waits, 2, "update")[1] <= 11
+    assert looks_until(clock, waits, 2, "update")[1] <= 6
     assert looks_until(clock, waits, 2, "verdict")[1] <= 0.2  # another kind of wait
 
 
