@@ -268,7 +268,9 @@ class Daemon:
                 self._waiting.restart(round_no)
                 logger.warning("round %d has no quorum: %s is asked too", round_no, ", ".join(participants))
             case rounds.Score(site, round_no):
-                store.write_score(round_no, site, self._check(site, round_no))
+                scored = self._check(site, round_no)
+                self._ledgers[site].flush()  # no score is kept of an answer that a crash could undo
+                store.write_score(round_no, site, scored)
             case rounds.CloseRound(round_no):
                 store.close_round(round_no, self._verdicts(round_no))
                 self._tell_standstills()

@@ -46,7 +46,7 @@ from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_EVERY_S = 5.0  # between two looks for a change of the site's status.json, at least
-HEARTBEAT_INTERVALS = 10  # and as many of the present pauses between two looks for a message
+HEARTBEAT_INTERVALS = 10  # of the longest between two looks for a message: at most
 
 
 class FolderSync:
@@ -167,9 +167,9 @@ class FolderSync:
                 if self._work():
                     self._polling.restart()
                     self._on_news()
-                elif self._wake.wait(self._polling.interval_s()):
+                elif self._wake.wait(self._polling.interval_s(self._awaited.kind if self._awaited else None)):
                     self._polling.restart()
-                    self._wake.clear()
+                self._wake.clear()  # whatever it was set for, the next turn sees; so it does whether to stop
         except Stopped:
             pass
 
@@ -283,8 +283,8 @@ class FolderSync:
         The heartbeat says how much the site had sent. Without one that holds, or while it stands still (a site that is
         switched off right after it sent something does not say so any more), looking is the only way to know.
         """
-        now = time.monotonic()
-        if now - self._heard_at < max(HEARTBEAT_EVERY_S, HEARTBEAT_INTERVALS * self._polling.interval_s()):
+        now, longest_s = time.monotonic(), HEARTBEAT_INTERVALS * self._longest_interval_s
+        if now - self._heard_at < max(HEARTBEAT_EVERY_S, min(self._polling.waited_s, longest_s)):
             return False
         self._heard_at = now
         heard = self._folder.find(names.STATUS)

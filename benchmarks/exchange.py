@@ -1,6 +1,6 @@
 """A round's exchange without training, beside plain curl moving the same bytes through the same server.
 
-    .venv/bin/python -m benchmarks.exchange [MB ...]
+    .venv/bin/python -m benchmarks.exchange [MB ...] [--servers NAME,...] [--pairs N]
 
 Four sites and models of 1, 98 and 548 MB (10^6 bytes), or of those named. A round is: publish to all, fetch by all,
 publish back, fetch all. dropfed does it with its daemons, which run already; curl does it in four phases with one
@@ -14,11 +14,13 @@ default interval, heartbeats included. Then the aggregator's memory with 4, 16 a
 and the same exchange through Flower and NVIDIA FLARE where ``build/peers`` holds them (``benchmarks/peers/README.md``).
 
 Takes well over an hour on two cores and 30 GB of disk, and wants a machine that does nothing else. Writes
-benchmarks/results/exchange.json and exchange.md.
+benchmarks/results/exchange.json and exchange.md. With ``--servers`` (of embedded, apache, nginx) or ``--pairs`` (2 or
+more) it is a trial of minutes, which measures the rounds alone and records nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
@@ -48,6 +50,9 @@ MOST_TIMES_CURL = 1.3
 MOST_SECONDS_SMALL = 1.5  # of a model of 1 MB, where requests count and not bytes
 MOST_REQUESTS = 10  # of one end, for one site, in a round
 
+Servers = Mapping[str, Mapping[str, Mapping[str, object]]]
+"""What was found, by server and by size in MB."""
+
 
 def dropfed(
     home: Home, served: Served, size: int, between: Callable[[], None] = lambda: None, *, measured: int = PAIRS
@@ -73,14 +78,14 @@ def dropfed(
     return [read_round(home, SITES, number, requests) for number in range(2, 2 + measured)], peak
 
 
-def compare(server: Server, megabytes: int) -> dict[str, object]:
-    """curl and dropfed through one server, with one size of model."""
+def compare(server: Server, megabytes: int, pairs: int = PAIRS, *, is_careful: bool = True) -> dict[str, object]:
+    """curl and dropfed through one server, with one size of model; careful curl if it is asked for."""
     with tempfile.TemporaryDirectory(prefix="dropfed-exchange-") as directory:
         root = Path(directory)
         root.chmod(0o755)  # a server that runs as another user passes through
         with server(root / "server", (*SITES, *OF_CURL)) as served:
-            curl = Curl(root / "curl", served, OF_CURL, megabytes * 10**6)
-            rounds, peak = dropfed(Home(root), served, megabytes * 10**6, curl.play)
+            curl = Curl(root / "curl", served, OF_CURL, megabytes * 10**6, is_careful=is_careful)
+            rounds, peak = dropfed(Home(root), served, megabytes * 10**6, curl.play, measured=pairs)
     by_curl = curl.rounds[1:]
     curl_s, dropfed_s = [sum(phases.values()) for phases in by_curl], [played.seconds for played in rounds]
     careful_s = [sum(phases.values()) for phases in curl.careful_rounds[1:]]
@@ -91,11 +96,8 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
     return {
         "curl_s": _rounded(curl_s),
         "curl_phases_s": {phase: round(median(phases[phase] for phases in by_curl), 2) for phase in PHASES},
-        "careful_curl_s": _rounded(careful_s),
         "dropfed_s": _rounded(dropfed_s),
-        "times_careful_curl": round(
-            median(ours / theirs for ours, theirs in zip(dropfed_s, careful_s, strict=True)), 2
-        ),
+        **(_beside_careful(dropfed_s, careful_s) if is_careful else {}),
         "ratios": _rounded(ratios),
         "times_curl": round(ratio, 2),
         "times_curl_quartiles": _rounded([lower, upper]),
@@ -106,6 +108,11 @@ def compare(server: Server, megabytes: int) -> dict[str, object]:
         "requests": requests,
         "requests_per_round": _sums(requests),
     }
+
+
+def _beside_careful(dropfed_s: Sequence[float], careful_s: Sequence[float]) -> dict[str, object]:
+    ratios = [ours / theirs for ours, theirs in zip(dropfed_s, careful_s, strict=True)]
+    return {"careful_curl_s": _rounded(careful_s), "times_careful_curl": round(median(ratios), 2)}
 
 
 def _step_lengths(rounds: Sequence[Round]) -> list[float]:
@@ -150,6 +157,7 @@ def _announced(what: str, measure: Callable[[], Mapping[str, object]]) -> Mappin
 
 def markdown(figures: Mapping[str, object]) -> str:
     """The figures as tables."""
+    servers: Servers = figures["servers"]  # type: ignore[assignment]
     lines = [
         "# exchange",
         "",
@@ -158,26 +166,38 @@ def markdown(figures: Mapping[str, object]) -> str:
         "run already. Of the ratios of each two rounds the median counts; half of them lie between the quartiles.",
         "Careful curl fetches as dropfed does: with each file's SHA-256, and waiting until it is on the disk.",
         "",
+        *_rounds(servers),
+        *_peers(figures),
+        *_memory(figures),
+        *_requests(servers),
+        *_idle(figures),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(servers: Servers) -> list[tuple[str, str, Mapping[str, object]]]:
+    return [(server, size, found) for server, sizes in servers.items() for size, found in sizes.items()]
+
+
+def _rounds(servers: Servers) -> list[str]:
+    cells = _cells(servers)
+    lines = [
         "| server | MB | curl | careful curl | dropfed | times curl | quartiles | floor | held | times careful curl |",
         "|---|---:|---:|---:|---:|---:|---|---|---|---:|",
     ]
-    servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
-    cells = [(server, size, found) for server, sizes in servers.items() for size, found in sizes.items()]
     for server, size, found in cells:
-        seconds = " | ".join(f"{_median(found, key):.2f}" for key in ("curl_s", "careful_curl_s", "dropfed_s"))
+        keys = ("curl_s", "careful_curl_s", "dropfed_s")
+        seconds = " | ".join(f"{_median(found, key):.2f}" if key in found else "" for key in keys)
         seconds += f" | {found['times_curl']:.2f}"
         seconds += " | {:.2f} to {:.2f}".format(*found["times_curl_quartiles"])  # type: ignore[misc]
-        held = f"{found['floor']} | {_yes(found['held'])} | {found['times_careful_curl']:.2f}"
+        held = f"{found['floor']} | {_yes(found['held'])} | {found.get('times_careful_curl', '')}"
         lines.append(f"| {server} | {size} | {seconds} | {held} |")
     lines += ["", "Where dropfed's time goes, seconds, mean over sites and rounds:", ""]
     lines += ["| | " + " | ".join(f"{server}, {size} MB" for server, size, _ in cells) + " |"]
     lines += ["|---|" + "---:|" * len(cells)]
     for step in STEPS:
         lines.append(f"| {step} | " + " | ".join(f"{found['steps_s'][step]:.2f}" for *_, found in cells) + " |")  # type: ignore[index]
-    lines += _peers(figures)
-    lines += _memory(figures)
-    lines += _requests(cells, figures)
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _peers(figures: Mapping[str, object]) -> list[str]:
@@ -185,7 +205,7 @@ def _peers(figures: Mapping[str, object]) -> list[str]:
         return ["", "No peer was measured beside it (`benchmarks/peers`)."]
     lines = ["", "The same exchange through a deployed peer (`benchmarks/peers`), seconds:", ""]
     lines += ["| peer | MB | seconds | quicker than it |", "|---|---:|---:|---|"]
-    servers: dict[str, dict[str, dict[str, object]]] = figures["servers"]  # type: ignore[assignment]
+    servers: Servers = figures["servers"]  # type: ignore[assignment]
     for found in figures["peers"]:  # type: ignore[attr-defined]
         size = str(found["megabytes"])
         if "failed" in found:
@@ -209,25 +229,30 @@ def _memory(figures: Mapping[str, object]) -> list[str]:
     return lines
 
 
-def _requests(cells: Sequence[tuple[str, str, Mapping[str, object]]], figures: Mapping[str, object]) -> list[str]:
+def _requests(servers: Servers) -> list[str]:
+    cells = _cells(servers)
     lines = ["", f"Requests of one end for one site, at most {MOST_REQUESTS} in a round:", ""]
     lines += ["| server | MB | aggregator | site | held |", "|---|---:|---:|---:|---|"]
     for server, size, found in cells:
         sums: Mapping[str, float] = found["requests_per_round"]  # type: ignore[assignment]
         held = _yes(max(sums.values()) <= MOST_REQUESTS)
         lines.append(f"| {server} | {size} | {sums[AGGREGATOR]:.1f} | {sums['site']:.1f} | {held} |")
+    server, size, found = cells[0]
+    lines += ["", f"In a round, {server}, {size} MB; paths in the round's folder are without it:", ""]
+    return lines + _by_kind(found["requests"])  # type: ignore[arg-type]
+
+
+def _idle(figures: Mapping[str, object]) -> list[str]:
     idle: dict[str, dict[str, float]] = figures["idle"]  # type: ignore[assignment]
     hourly = _sums(idle)
-    lines += [
+    return [
         "",
         f"While a run waits for consent, in an hour, polling every {POLL_SECONDS:g} s, at most {MOST_IDLE}: "
         f"aggregator {hourly[AGGREGATOR]:.0f}, site {hourly['site']:.0f}; held: "
         f"{_yes(max(hourly.values()) <= MOST_IDLE)}.",
+        "",
+        *_by_kind(idle),
     ]
-    server, size, found = cells[0]
-    lines += ["", f"In a round, {server}, {size} MB; paths in the round's folder are without it:", ""]
-    lines += _by_kind(found["requests"])  # type: ignore[arg-type]
-    return [*lines, "", "In an hour without work:", "", *_by_kind(idle)]
 
 
 def _by_kind(requests: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -246,14 +271,29 @@ def _yes(held: object) -> str:
     return "yes" if held else "**no**"
 
 
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exchange")
+    parser.add_argument("sizes", metavar="MB", type=int, nargs="*", default=list(SIZES_MB))
+    parser.add_argument("--servers", type=lambda names: names.split(","))
+    parser.add_argument("--pairs", type=int)
+    return parser.parse_args(arguments)
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Measure and record."""
+    """Measure and record; a trial is printed alone."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
-    sizes = [int(argument) for argument in arguments] or SIZES_MB
-    servers = {
-        name: {str(size): _announced(f"{name}, {size} MB", lambda: compare(server, size)) for size in sizes}  # noqa: B023
-        for name, server in known().items()
-    }
+    options = _options(arguments)
+    sizes, pairs, is_trial = options.sizes, options.pairs or PAIRS, bool(options.servers or options.pairs)
+
+    def compared(name: str, size: int) -> Mapping[str, object]:
+        return _announced(
+            f"{name}, {size} MB", lambda: compare(known()[name], size, pairs=pairs, is_careful=not is_trial)
+        )
+
+    servers = {name: {str(size): compared(name, size) for size in sizes} for name in options.servers or known()}
+    if is_trial:
+        print("\n".join([*_rounds(servers), *_requests(servers)]))
+        return
     figures: dict[str, object] = {
         "sites": len(SITES),
         "pairs_of_rounds": PAIRS,

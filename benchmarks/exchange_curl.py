@@ -26,10 +26,14 @@ class Curl:
         home: a directory for local files.
         folders: names of folders on the server that nobody else uses, one for each site.
         size: of the model, bytes.
+        is_careful: move them a second time, as carefully as dropfed.
     """
 
-    def __init__(self, home: Path, served: Served, folders: Sequence[str], size: int) -> None:
+    def __init__(
+        self, home: Path, served: Served, folders: Sequence[str], size: int, *, is_careful: bool = True
+    ) -> None:
         home.mkdir()
+        self._is_careful = is_careful
         self._home = home
         self._served = served
         self._folders = folders
@@ -47,7 +51,8 @@ class Curl:
         does, in ``careful_rounds``. What arrives goes back.
         """
         self.rounds.append(self._play(is_careful=False))
-        self.careful_rounds.append(self._play(is_careful=True))
+        if self._is_careful:
+            self.careful_rounds.append(self._play(is_careful=True))
 
     def _play(self, *, is_careful: bool) -> dict[str, float]:
         os.sync()

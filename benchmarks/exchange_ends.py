@@ -22,8 +22,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, ClassVar, TextIO
 
 import requests
 import torch
@@ -34,15 +34,18 @@ import aggregator.launch
 import aggregator.preparation
 import shared.learning.aggregation
 import shared.learning.run_checks
+import shared.polling
 import site_client.consents
 import site_client.daemon
 import site_client.round_work
 import site_client.train
 from benchmarks.exchange_federation import Home
 from shared.exchange import names
+from shared.exchange.mirror import Mirror
 from shared.exchange.records.run import BelowLast, RoundConfiguration
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.tables import MetricsRow, write_metrics
+from shared.exchange.trust import Message
 from shared.folder.durable import link_file
 from shared.learning.answers import limit_below
 from shared.learning.combine import Answers, Combined
@@ -129,7 +132,13 @@ class AnyModel(HeldOutSet):
 
 
 class Echo(Trainer):
-    """Stands where training stands: the answer is what was received."""
+    """Stands where training stands: the answer is what was received.
+
+    Attributes:
+        checked: is told when the model of each round was checked, in seconds since 1970.
+    """
+
+    checked: ClassVar[TextIO]
 
     def open_dataset(self, members: Members) -> Dataset:
         """As many images as may be told."""
@@ -147,13 +156,17 @@ class Echo(Trainer):
         """Link the received model to where the trained one goes.
 
         Training hashes a model while it writes it, which is no part of the exchange; here the hash came with it.
+        The answer is not signed before what it answers is on the disk; training would have taken longer than that.
         """
         rows = [MetricsRow(configuration.round, 0, "validation", "10", configuration.learning_rate, 0.5, SCORES)]
         tables = {names.METRICS: write_metrics(rows)}
         if not configuration.epochs:
             return Worked(len(dataset.train), tables, None, {})
         link_file(files.received, files.trained)
-        manifest = json.loads(files.received.with_name(names.MANIFEST).read_bytes())
+        self.checked.write(f"{time.time():.6f} {configuration.round}\n")
+        while not (path := files.received.with_name(names.MANIFEST)).exists():
+            time.sleep(0.001)
+        manifest = json.loads(path.read_bytes())
         return Worked(
             len(dataset.train), tables, FileEntry.model_validate(manifest["body"]["files"][names.GLOBAL_MODEL]), {}
         )
@@ -174,7 +187,7 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     """Run the aggregator's daemon until so many rounds were exchanged."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    record_requests(home.requests(names.AGGREGATOR))
+    record(home, names.AGGREGATOR)
     sites = len(list(home.sites.iterdir()))
     vars(aggregator.preparation).update(
         task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)
@@ -210,9 +223,29 @@ def _play(home: Home, name: str) -> None:
     work, stop = home.site(name), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     log_to(work / "log.txt")
-    record_requests(home.requests(name))
+    record(home, name)
+    Echo.checked = home.checked(name).open("a", buffering=1)
     configuration = read_configuration(work)
     site_client.daemon.Daemon(work, configuration, open_folder(work, configuration), stop=stop).run()
+
+
+def record(home: Home, end: str) -> None:
+    """Write down what an end does, and have its clock stand still while it is halted."""
+    record_requests(home.requests(end))
+    record_accepted(home.accepted(end))
+    vars(shared.polling).update(time=SimpleNamespace(monotonic=lambda: time.monotonic() - home.halted_s()))
+
+
+def record_accepted(path: Path) -> None:
+    """Write a line for each message that this process accepts and begins to work with: when (s), site, place."""
+    accept = Mirror.accept
+    lines = path.open("a", buffering=1)
+
+    def recorded(self: Mirror, message: Message, manifest: bytes) -> None:
+        accept(self, message, manifest)
+        lines.write(f"{time.time():.6f} {message.manifest.site} {message.ref.path}\n")
+
+    Mirror.accept = recorded  # type: ignore[method-assign]
 
 
 def record_requests(path: Path) -> None:

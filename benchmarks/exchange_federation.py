@@ -66,9 +66,26 @@ class Home:
         """The file that is there while the aggregator rests between two rounds."""
         return self.root / "resting"
 
+    @property
+    def halts(self) -> Path:
+        """The file with how long the daemons have been halted, in seconds."""
+        return self.root / "halts"
+
+    def halted_s(self) -> float:
+        """How long the daemons have been halted, in seconds."""
+        return float(self.halts.read_text()) if self.halts.exists() else 0.0
+
     def requests(self, end: str) -> Path:
         """Where an end writes down its requests."""
         return self.root / f"requests-{end}.txt"
+
+    def accepted(self, end: str) -> Path:
+        """Where an end writes down when it accepted a round's messages."""
+        return self.root / f"accepted-{end}.txt"
+
+    def checked(self, site: str) -> Path:
+        """Where a site writes down when it had checked the model of each round."""
+        return self.root / f"checked-{site}.txt"
 
     @property
     def run_yaml(self) -> Path:
@@ -127,13 +144,15 @@ def running(home: Home, end: str, command: Sequence[str]) -> Iterator[subprocess
 
 
 @contextmanager
-def halted(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Processes, and what they have forked, do nothing inside the block."""
+def halted(home: Home, processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Processes, and what they have forked, do nothing inside the block, which is no time that they have waited."""
+    began = time.monotonic()
     for process in processes:
         os.killpg(process.pid, signal.SIGSTOP)
     try:
         yield
     finally:
+        write_file(home.halts, str(home.halted_s() + time.monotonic() - began).encode(), durable=False)
         for process in processes:
             os.killpg(process.pid, signal.SIGCONT)
 
@@ -201,7 +220,7 @@ def exchange(home: Home, rounds: int, between: Callable[[], None]) -> float:
         for _ in daemons.looks():
             peak = max(peak, peak_mb(daemons.aggregator))
             if home.resting.exists():
-                with halted([daemons.aggregator, daemons.sites]):
+                with halted(home, [daemons.aggregator, daemons.sites]):
                     between()
                 home.resting.unlink()
     return peak

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.exchange_federation import RUN, Home
 from benchmarks.exchange_servers import Served
@@ -31,7 +32,8 @@ STEPS = (
     "publish",
     "wait to be noticed",
     "fetch",
-    "check and sign the answer",
+    "check",
+    "wait for the disk, which training would hide, and sign the answer",
     "publish back",
     "wait to be noticed again",
     "fetch back",
@@ -64,11 +66,14 @@ def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence
         return began <= request.began < until
 
     own = [request for request in requests if is_of_round(request)]
-    steps = {site: tuple(moment - began for moment in _moments(home, site, number, own)) for site in sites}
+    accepted = {end: _times(home.accepted(end)) for end in (AGGREGATOR, *sites)}
+    steps = {site: tuple(moment - began for moment in _moments(home, site, number, own, accepted)) for site in sites}
     return Round(max(ends[-1] for ends in steps.values()), steps, own)
 
 
-def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) -> Iterator[float]:
+def _moments(
+    home: Home, site: str, number: int, requests: Sequence[Request], accepted: Mapping[str, Mapping[str, float]]
+) -> Iterator[float]:
     """When each step of a site's round had ended, in seconds since 1970."""
     down, up = MessageRef("round", RUN, number), MessageRef("update", RUN, number)
     mirrors = {AGGREGATOR: home.aggregator / "sites" / site / "mirror", site: home.site(site) / "mirror"}
@@ -80,7 +85,15 @@ def _moments(home: Home, site: str, number: int, requests: Sequence[Request]) ->
         yield min(
             request.ended for request in mine if (request.end, request.method, request.status) == (reader, "GET", 200)
         )
-        yield (mirrors[reader] / ref.manifest).stat().st_ctime
+        yield accepted[reader][f"{site} {ref.path}"]
+        if reader == site:
+            yield _times(home.checked(site))[str(number)]
+
+
+def _times(path: Path) -> dict[str, float]:
+    """When something happened, in seconds since 1970, by what."""
+    lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
+    return {what: float(moment) for moment, what in lines}
 
 
 def _opened(home: Home, number: int) -> float | None:

@@ -13,6 +13,9 @@ from shared.exchange.signing import digest_of
 from shared.folder.contract import Folder
 from site_client import store
 from site_client.facts import may_answer
+from site_client.rounds import Look
+
+WHOLE_LOOK_EVERY = 5  # looks, while a round's folder is there and its manifest is not
 
 
 class Arrivals:
@@ -26,6 +29,8 @@ class Arrivals:
         self._folder = folder
         self._ledger, self._inbox, self._outbox = channel.ledger, channel.inbox, channel.outbox
         self._on_receiving = on_receiving
+        self._being_filled: list[MessageRef] = []
+        self._looks = 0
 
     def runs(self) -> list[str]:
         """Return the runs that have a place in the folder."""
@@ -42,7 +47,26 @@ class Arrivals:
         found = [ref_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
         return sorted((ref for ref in found if ref), key=lambda ref: ref.round_no)
 
-    def later_rounds(self, after: MessageRef) -> list[MessageRef]:
+    def look(self, look: Look) -> MessageRef | None:
+        """Fetch the first message that is there of those that can be next; return which one it is, if any.
+
+        While the aggregator fills a round's folder, which may take minutes, most looks go into that folder alone.
+
+        Raises:
+            RejectedError, DoubtfulError: as ``fetch_first``.
+        """
+        self._looks += 1
+        if self._being_filled and self._looks % WHOLE_LOOK_EVERY:
+            refs = self._being_filled
+        else:
+            self._being_filled = self._later_rounds(look.later_than) if look.later_than else []
+            refs = [*self._being_filled, *look.refs, *(self.offers() if look.offers else [])]
+        fetched = self.fetch_first(refs)
+        if fetched is not None:
+            self._being_filled = []
+        return fetched
+
+    def _later_rounds(self, after: MessageRef) -> list[MessageRef]:
         """Return where the rounds lie that follow a round, or an offer, in order."""
         return [ref for ref in self.rounds_of(after.run) if ref.round_no > after.round_no]
 

@@ -127,7 +127,7 @@ class Daemon:
                     turn = self._take_turn(turn, must_succeed=False)
                     if turn is Turn.IDLE:
                         self._heartbeat.beat(self._rest_or_trouble(), self._channel)
-                        service.wait(self._stop, self._trouble.backoff_s(polling.interval_s()))
+                        service.wait(self._stop, self._trouble.backoff_s(polling.interval_s(self._follows())))
                     elif turn is Turn.ACTED:
                         polling.restart()
             service.stopping()
@@ -158,6 +158,11 @@ class Daemon:
         """
         last = self._ledger.last_from_peer()
         self._round_work.go_on_or_stop(last.ref.run if last and direction == "down" else None)
+
+    def _follows(self) -> str | None:
+        """Return what kind of message the next one of the aggregator follows, which says how long it may take."""
+        last = self._ledger.last_from_peer()
+        return last.ref.kind if last else None
 
     def _rest(self) -> Phase:
         """Return why there is nothing to do now."""
@@ -273,9 +278,7 @@ class Daemon:
     def _look_for(self, look: rounds.Look) -> Turn:
         """Fetch the first of the messages that is there."""
         self._folder.look_anew()
-        later = self._arrivals.later_rounds(look.later_than) if look.later_than else []
-        fetched = self._arrivals.fetch_first([*later, *look.refs, *(self._arrivals.offers() if look.offers else [])])
-        if fetched is not None:
+        if (fetched := self._arrivals.look(look)) is not None:
             self._note_end(fetched.run)
             return Turn.ACTED
         if (path := self._folder.held_up()) is not None:

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 PUBLIC_TROUBLE = "something at the site needs attention; its own status says what"
 EVERY_S = 5.0  # between two heartbeats in the folder
+PROGRESS_SHARE = 0.5  # of the time in the same phase: so much between two that differ in their progress alone
 UNCHANGED_EVERY_S = 900.0  # between two that differ in their time alone
 NOTED_EVERY_S = 1.0  # between two here, while nothing but progress changes
 
@@ -65,7 +66,7 @@ class Heartbeat:
         self._folder = ListedFolder(folder)
         self._sent: Status | None = None
         self._key = key
-        self._noted_at = self._sent_at = float("-inf")
+        self._noted_at = self._sent_at = self._began_at = float("-inf")
 
     def begin(self, channel: Channel) -> None:
         """Say here, and here alone, that the daemon runs: the folder may not be there to be told."""
@@ -93,14 +94,21 @@ class Heartbeat:
         time_s = time.monotonic()
         if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:
             return
+        if phase != self.phase:
+            self._began_at = time_s
         self.phase, self._noted_at = phase, time_s
         status = self._status(phase, channel, ref, percent)
         self._say(status, sends=now or time_s - self._sent_at >= self._pause_s(status))
 
     def _pause_s(self, status: Status) -> float:
         """Return how long to wait after the last heartbeat, in seconds, before this is sent."""
-        is_news = self._sent is None or self._sent != self._public(status).model_copy(update={"time": self._sent.time})
-        return EVERY_S if is_news else UNCHANGED_EVERY_S
+        if (sent := self._sent) is None:
+            return EVERY_S
+        said = self._public(status).model_copy(update={"time": sent.time})
+        if said == sent:
+            return UNCHANGED_EVERY_S
+        is_progress = said.model_copy(update={"progress_percent": sent.progress_percent}) == sent
+        return max(EVERY_S, PROGRESS_SHARE * (time.monotonic() - self._began_at)) if is_progress else EVERY_S
 
     def _status(self, phase: Phase, channel: Channel, ref: MessageRef | None, percent: int) -> Status:
         last = channel.ledger.last_from_peer()

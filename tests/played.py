@@ -112,6 +112,7 @@ class Played:
         manifest = reader.inbox.notice(ref)
         assert manifest is not None
         assert reader.inbox.fetch(ref, manifest, answers=(in_reply_to,), max_weights_bytes=1 << 20) is not None
+        reader.ledger.flush()  # others read it from the disk
         self.beat()
 
     def sign_and_publish(

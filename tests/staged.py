@@ -158,6 +158,7 @@ class StagedSite:
                 answers = may_answer(self.channel.ledger, ref, digest_of(self.card))
                 message = self.channel.inbox.fetch(ref, manifest, answers=answers, max_weights_bytes=1 << 20)
                 assert message is not None
+                self.channel.ledger.flush()  # others read it from the disk
                 self.heartbeat.beat("training", self.channel, percent=40, now=True)
                 return
         owed = next((ref for ref in self._owed() if self.channel.ledger.message(ref) is None), None)

@@ -199,12 +199,12 @@ def decrypted(encrypted: BinaryIO, content: Content, shown_as: str) -> Iterator[
 
 
 def decrypt(encrypted: Path, target: Path, content: Content, shown_as: str) -> None:
-    """Write what an encrypted file holds, all or nothing.
+    """Write what an encrypted file holds, all or nothing; it need not be on the disk yet.
 
     Raises:
         RejectedError: as ``decrypted``; then nothing is written.
     """
-    with encrypted.open("rb") as reader, writing(target) as writer:
+    with encrypted.open("rb") as reader, writing(target, durable=False) as writer:
         for block in decrypted(reader, content, shown_as):
             writer.write(block)
 

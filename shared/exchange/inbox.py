@@ -100,8 +100,9 @@ class Inbox:
                 return None
         if ref.kind == "offer" and (run := mirror.configuration(ref.run)) is not None:  # else its reader refuses it
             check_encrypted(message, run.encrypt)
-        # 4. The manifest is written last: from here on the message is accepted, whatever crashes.
-        mirror.add(message, manifest)
+        # 4. The manifest is written last: from here on the message is accepted, whatever crashes. A round's models take
+        #    the disk a while; what follows from them waits for it (``Mirror.flush``), but not the work on them.
+        (mirror.accept if message.ref.kind in ("round", "update") else mirror.add)(message, manifest)
         logger.info("%s: received %s", mirror.own.site, ref.path)
         return message
 

@@ -4,6 +4,11 @@ A message directory in it that has a ``manifest.json`` is done: signed by us, or
 side. One without is work in progress and may be written again. After any crash the heads of both chains are read from
 here.
 
+A manifest is written once its payloads are on the disk, and once all manifests before it are. So nothing that follows
+from a message is signed, or sent, unless the message survives a power cut. That may take seconds of a large model.
+Meanwhile the message counts in this process already, and work on it can begin (``accept``). If the power fails before,
+the message was never accepted, and is fetched anew: its sender keeps it in the folder until we have answered it.
+
 The mirror stores plaintext. Ciphertext in transit is kept beside it, in ``ciphertext``, and rejected files in
 ``quarantine``, each with the reason.
 
@@ -14,8 +19,10 @@ ciphertext was agreed, or be made to accept it.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from shared.errors import ActionRequiredError, RejectedError
@@ -29,7 +36,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import AnyPayload
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, Peer, check_encrypted, check_file, open_record, open_yaml
-from shared.folder.durable import put_in_place, write_file
+from shared.folder.durable import put_in_place, sync_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +75,8 @@ class Mirror(Ledger):
         self.peer = followed(peer, self.root) if me == AGGREGATOR else peer
         self.own = own if me == AGGREGATOR else followed(own, self.root)
         self._configurations: dict[str, RunConfiguration] = {}
+        self._on_its_way: tuple[MessageRef, Future[None]] | None = None  # to the disk
+        self._turn = Lock()  # at the aggregator, two threads share a mirror
         self._read_messages()
         self.refused = {digest_of(path.read_bytes()) for path in self._quarantine.rglob(MANIFEST)}
 
@@ -226,14 +235,55 @@ class Mirror(Ledger):
     # --- what is written here ------------------------------------------------------------------------------
 
     def add(self, message: Message, manifest: bytes) -> None:
-        """Write a manifest, the last file of its message: from here on that is signed or accepted, whatever crashes."""
-        write_file(self.path(message.ref, MANIFEST), manifest)
+        """Write a manifest, the last file of its message: from here on that is signed or accepted, whatever crashes.
+
+        Raises:
+            OSError: it, or what was accepted before it, cannot be written (``flush``).
+        """
+        self.flush()
+        self._write(message, manifest)
         self.messages[message.ref] = message
+
+    def accept(self, message: Message, manifest: bytes) -> None:
+        """As ``add``, but without waiting for the disk: the message counts now, and survives a crash after ``flush``.
+
+        Raises:
+            OSError: what was accepted before it cannot be written (``flush``).
+        """
+        self.flush()
+        with self._turn:
+            writer = ThreadPoolExecutor(1, "to-the-disk")
+            self._on_its_way = message.ref, writer.submit(self._write, message, manifest)
+            writer.shutdown(wait=False)
+            self.messages[message.ref] = message
+
+    def flush(self) -> None:
+        """Wait until all that counts here is on the disk.
+
+        Raises:
+            OSError: the last message cannot be written. It does not count any more, and is to be fetched anew.
+        """
+        with self._turn:
+            if self._on_its_way is not None:
+                ref, written = self._on_its_way
+                error = written.exception()
+                self._on_its_way = None
+                if error is not None:
+                    del self.messages[ref]
+                    raise error
+
+    def _write(self, message: Message, manifest: bytes) -> None:
+        """Write a manifest once its payloads are on the disk; tensor files that nobody needs are not here."""
+        for name in message.manifest.files:
+            if (path := self.path(message.ref, name)).exists():
+                sync_file(path)
+        write_file(self.path(message.ref, MANIFEST), manifest)
 
     def refuse(self, ref: MessageRef, error: RejectedError, manifest: bytes) -> None:
         """Put a message that will never be accepted into quarantine, with the reason."""
         if self.message(ref) is not None:
             raise ValueError(f"{ref.path} was accepted")
+        self.flush()
         home = self._quarantine / ref.path
         home.mkdir(parents=True, exist_ok=True)
         for fetched in (self.root / ref.path, self.ciphertexts.folder(ref)):

@@ -26,6 +26,7 @@ from shared.sizes import size_text
 logger = logging.getLogger(__name__)
 
 ROOM_FOR_MESSAGES = 4  # people are warned when the folder has room for fewer of the present size
+ROOM_UNASKED = 64  # while there is room for more of them, the server is not asked again
 
 
 class Outbox:
@@ -41,6 +42,7 @@ class Outbox:
         self._key = key
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._is_nearly_full = False
+        self._known_room = 0.0  # bytes, less what was sent since
 
     def sign(
         self,
@@ -153,7 +155,11 @@ class Outbox:
         """Never begin what cannot be ended; say in time when the folder is getting full."""
         if size <= SMALL_BYTES:
             return
+        self._known_room -= size
+        if self._known_room > ROOM_UNASKED * size:
+            return
         room = self._folder.room()
+        self._known_room = float("inf") if room is None else room - size
         if room is None:
             return
         where = f"{self._mirror.own.site}: the folder has room for {size_text(room)}"
@@ -221,7 +227,8 @@ class Outbox:
 
 
 def _place_file(path: Path, content: bytes | Path) -> None:
+    """Put a payload where it belongs; it is on the disk before its manifest is."""
     if isinstance(content, bytes):
-        write_file(path, content)
+        write_file(path, content, durable=False)
     elif content != path:
-        link_file(content, path, durable=False)  # the manifest follows
+        link_file(content, path, durable=False)

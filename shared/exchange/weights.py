@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ LARGEST = 2.0**24
 """The greatest magnitude of a number that travels: far beyond what any network has that was not spoilt, and far below
 what its sums with others could not hold.
 """
+
+PART = 1 << 17
+"""Numbers that are looked at together where each is looked at alone."""
 
 _LAID_OUT = {"F32": "<f4", "F16": "<u2", "BF16": "<u2", "U32": "<u4", "U16": "<u2", "U8": "u1"}
 """What numpy holds a file's dtype as: numbers of 16 bits as their bit patterns, because it knows no bfloat16."""
@@ -142,6 +145,12 @@ class TensorFile:
         """``count`` numbers of one tensor of a plain file, from number ``start`` on, counted row by row."""
         return self._read(name, start, count).astype(np.float32, copy=False)
 
+    def parts(self, name: str) -> Iterator[Array]:
+        """Yield the numbers of one tensor of a plain file, as many at a time as a processor holds beside it."""
+        count = count_of(self._arrays[name].shape)
+        for start in range(0, count, PART):
+            yield self.part(name, start, min(PART, count - start))
+
     def _read(self, name: str, start: int, count: int) -> AnyArray:
         array = self._arrays[name]
         layout = np.dtype(_LAID_OUT[array.dtype])
@@ -161,7 +170,8 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str, *, largest: fl
     check_arrays(path, "F32", shapes_of(tensors), shown_as)
     file = TensorFile(path)
     for name in tensors.tensors:
-        require_bounded(file.tensor(name), name, shown_as, largest)
+        for part in file.parts(name):
+            require_bounded(part, name, shown_as, largest)
 
 
 def require_bounded(array: Array, name: str, shown_as: str, largest: float = LARGEST) -> None:

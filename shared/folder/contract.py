@@ -48,9 +48,9 @@ class Folder(ABC):
     def download(self, path: str, target: Path, *, size: int) -> str:
         """Stream a file of exactly ``size`` bytes to ``target`` and return its SHA-256 (hex).
 
-        ``target`` appears (or is replaced) only when all bytes have arrived and are on disk; that its name is there,
-        too, is certain once a durable file in the same folder has followed. What came before a cut may stay beside it,
-        for the next call to go on from.
+        ``target`` appears (or is replaced) only when all bytes have arrived. They need not be on the disk yet: whoever
+        relies on them after a power cut waits for that (``sync_file``). What came before a cut may stay beside it, for
+        the next call to go on from.
 
         Raises:
             NotFoundError: there is no such file.

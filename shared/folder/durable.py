@@ -149,6 +149,12 @@ def copy_content(reader: BinaryIO, writer: BinaryIO) -> None:
     shutil.copyfileobj(reader, writer, BLOCK)
 
 
+def sync_file(path: Path) -> None:
+    """Wait until what was written to a file is on the disk."""
+    with path.open("ab") as file:  # Windows stores what may be written alone
+        os.fsync(file.fileno())
+
+
 def sync_folder(path: Path) -> None:
     """Make renames inside ``path`` durable. Windows has no such call and needs none."""
     if sys.platform == "win32":

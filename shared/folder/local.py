@@ -47,7 +47,7 @@ class LocalFolder(Folder):
             found = file.stat().st_size
             if found != size:
                 raise RejectedError(path, f"has {found} bytes instead of {size}")
-            with file.open("rb") as source, writing(target) as copy:
+            with file.open("rb") as source, writing(target, durable=False) as copy:
                 remaining = size
                 while block := source.read(min(BLOCK, remaining)):
                     digest.update(block)

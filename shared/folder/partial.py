@@ -7,7 +7,6 @@ part is only ever continued under its own tag. That the whole is right, the read
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,16 +62,11 @@ class Partial:
                     yield block
 
     def complete(self) -> None:
-        """Make the part, which is whole now and will be on the disk, the target.
-
-        The name is on the disk once a durable file in the same folder has followed, as a message's manifest does.
-        """
+        """Make the part, which is whole now, the target."""
         if self._path is None:
             self._path = self._named(None)  # an empty file never had a part
             self._target.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch()
-        with self._path.open("ab") as file:
-            os.fsync(file.fileno())
         put_in_place(self._path, self._target)
         self._path, self.size = None, 0
 

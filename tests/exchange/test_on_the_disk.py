@@ -1,0 +1,113 @@
+"""A round's models count as soon as they are verified; what follows from them waits until they are on the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from shared.exchange import mirror, names
+from shared.exchange.channel import Channel
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.folder.durable import sync_file
+from shared.folder.local import LocalFolder
+from tests.exchange.test_channel import CONSENT, FILES, OFFER, channel, receive
+
+ROUND, UPDATE = MessageRef("round", "r", 1), MessageRef("update", "r", 1)
+MODEL = bytes(range(100))
+ANSWER: dict[str, bytes | Path] = {names.METRICS: b"", names.SITE_MODEL: MODEL}
+
+
+class Disk:
+    """The site's disk, under the manifests of what comes: it takes its time, or is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        self.may_write = Event()
+        monkeypatch.setattr(mirror, "sync_file", self._sync)
+
+    def _sync(self, path: Path) -> None:
+        self.may_write.wait(60)
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        sync_file(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LocalFolder:
+    """A folder with a published round."""
+    (tmp_path / "drop").mkdir()
+    folder = LocalFolder(tmp_path / "drop")
+    aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
+    offer = aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
+    aggregator.outbox.publish()
+    receive(north, OFFER)
+    consent = north.outbox.sign(CONSENT, {names.CONSENT: b"{}"}, in_reply_to=offer.digest)
+    north.outbox.publish()
+    receive(aggregator, CONSENT, offer.digest)
+    files: dict[str, bytes | Path] = {names.ROUND_CONFIGURATION: b"", names.GLOBAL_MODEL: MODEL}
+    aggregator.outbox.sign(ROUND, files, in_reply_to=consent.digest)
+    aggregator.outbox.publish()
+    return folder
+
+
+def receive_round(north: Channel) -> object:
+    consent = north.ledger.message(CONSENT)
+    assert consent is not None
+    return receive(north, ROUND, consent.digest)
+
+
+def test_after_a_power_cut_a_model_that_was_not_on_the_disk_is_fetched_anew(
+    tmp_path: Path, folder: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north, disk = channel(tmp_path, "north", folder), Disk(monkeypatch)
+    accepted = receive_round(north)
+    assert accepted is not None and north.ledger.message(ROUND) == accepted  # work on it may begin
+    shutil.copytree(tmp_path / "north", tmp_path / "after the power cut" / "north")
+    disk.may_write.set()
+    torn = tmp_path / "after the power cut" / "north" / "mirror" / ROUND.path / names.GLOBAL_MODEL
+    torn.write_bytes(bytes(len(MODEL)))
+    again = channel(tmp_path / "after the power cut", "north", folder)
+    assert again.ledger.message(ROUND) is None
+    assert receive_round(again) == accepted
+    assert torn.read_bytes() == MODEL
+    again.ledger.flush()
+    assert channel(tmp_path / "after the power cut", "north", folder).ledger.message(ROUND) == accepted
+
+
+def test_an_answer_is_signed_once_what_it_answers_is_on_the_disk(
+    tmp_path: Path, folder: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north, disk = channel(tmp_path, "north", folder), Disk(monkeypatch)
+    receive_round(north)
+    flush = Mirror.flush
+
+    def waiting(self: Mirror) -> None:
+        disk.may_write.set()  # only now that somebody waits for it
+        flush(self)
+
+    monkeypatch.setattr(Mirror, "flush", waiting)
+    north.outbox.sign(UPDATE, ANSWER, in_reply_to=None)
+    written = [north.ledger.path(ref, names.MANIFEST).stat().st_ctime_ns for ref in (ROUND, UPDATE)]
+    assert written == sorted(written)
+
+
+def test_what_the_disk_does_not_take_counts_no_more_and_nothing_that_follows_is_signed(
+    tmp_path: Path, folder: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north, disk = channel(tmp_path, "north", folder), Disk(monkeypatch)
+    disk.is_full = True
+    disk.may_write.set()
+    accepted = receive_round(north)
+    with pytest.raises(OSError, match="No space left"):
+        north.outbox.sign(UPDATE, ANSWER, in_reply_to=None)
+    assert north.ledger.message(ROUND) is north.ledger.message(UPDATE) is None
+    assert not north.ledger.path(UPDATE, names.MANIFEST).exists()
+    disk.is_full = False
+    assert receive_round(north) == accepted
+    north.outbox.sign(UPDATE, ANSWER, in_reply_to=None)
