@@ -40,7 +40,7 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
     def build_model(self, options: FrozenOptionsT, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return FrozenFeatures(options.encoder, options.classes, options.hidden, options.dropout)
+            return FrozenFeatures(options.encoder, len(options.class_names), options.hidden, options.dropout)
 
     def input_shape(self, options: FrozenOptionsT) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size

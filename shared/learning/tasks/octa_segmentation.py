@@ -36,7 +36,6 @@ from shared.learning.tasks.contract import REFER, Collection, Dataset, divided
 from shared.learning.tasks.terms import OctaOptions
 
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
-_CLASSES = ("background", "vessel")
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class OctaSegmentation(terms.OctaSegmentation):
 
     def open_images(self, root: Path, options: OctaOptions) -> Collection[SegmentedImage]:
         pairs = read_pairs(root, options.image_size)
-        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], _CLASSES)
+        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.class_names)
 
     def open_unlabelled(self, path: Path, options: OctaOptions) -> list[SegmentedImage]:
         samples = []

@@ -5,29 +5,32 @@ from __future__ import annotations
 import colorsys
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
-from shared.folder.durable import writing
+from shared.folder.durable import write_file, writing
 from shared.learning.data.images import not_hidden, read_image
+from shared.learning.data.time_series import Window
+from shared.learning.kept_model import KeptModel
+from shared.learning.metrics import dice
 from shared.learning.objectives import IGNORED, by_target
+from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
 from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
-from site_client.final import SiteModel
 
-TABLE = "predictions.csv"
+TABLE, PAGE = "predictions.csv", "predictions.html"
 _COLOUR = 0.4  # share of a class's colour in an overlay
 
 
-def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[str]]:
+def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> tuple[Path, int, list[str]]:
     """Write what the model says about unlabelled images into ``out``.
 
     A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
@@ -36,36 +39,47 @@ def predict(kept: SiteModel, images: Path, out: Path) -> tuple[Path, int, list[s
     1, white) and ``overlays/`` (the image, grey, with each class but the first in a colour); and in the table each
     image's share of each class, mean u, and the share of pixels with u >= θ.
 
+    Args:
+        page: whether ``predictions.html`` shows the images to a person, the most uncertain first.
+
     Returns:
         The table's path, how many images it speaks of, and a sentence for each file that is no readable image.
 
     Raises:
-        DataError: there is no readable image at all; names every problem.
+        DataError: there is no readable image at all; names every problem. Or a page was asked of what is no picture.
         ConfigurationError: ``out`` cannot be written.
     """
     opened, problems = _open(kept, images)
+    samples = [sample for sample, _ in opened.values()]
+    shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
     rows: list[dict[str, str]] = []
     try:
-        for name, probabilities, uncertainty in _answers(kept, [sample for sample, _ in opened.values()]):
+        for sample, probabilities, uncertainty in _answers(kept, samples):
             if probabilities.ndim == 1:
-                rows.append(_graded_row(kept, name, probabilities, float(uncertainty)))
-                continue
-            grey = read_image(opened[name][1])  # (H, W); the network may have seen it smaller
-            likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
-            classes = likely.argmax(axis=0)  # (K, H, W) -> (H, W)
-            rows.append(_segmented_row(kept, name, classes, unsure))
-            _write_picture(out / "masks" / f"{name}.png", classes / (len(likely) - 1))
-            _write_picture(out / "uncertainty" / f"{name}.png", unsure)
-            _write_picture(out / "overlays" / f"{name}.png", _overlay(grey, classes, len(likely)))
+                row, pictures = _graded_row(kept, sample.id, probabilities, float(uncertainty)), _plainly(sample)
+            else:
+                grey = read_image(opened[sample.id][1])  # (H, W); the network may have seen it smaller
+                likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
+                classes = likely.argmax(axis=0)  # (K, H, W) -> (H, W)
+                overlay = _overlay(grey, classes, len(likely))
+                row = _segmented_row(kept, sample.id, classes, unsure)
+                _write_picture(out / "masks" / f"{sample.id}.png", classes / (len(likely) - 1))
+                _write_picture(out / "uncertainty" / f"{sample.id}.png", unsure)
+                _write_picture(out / "overlays" / f"{sample.id}.png", overlay)
+                pictures = {"image": grey, "prediction": overlay, "uncertainty": unsure}
+            rows.append(row)
+            if shown:
+                shown.add(float(uncertainty.mean()), sample.id, _in_words(kept, row), pictures)
         path = out / TABLE
-        with writing(path) as file:
-            file.write(_table(rows))
+        write_file(path, _table(rows))
+        if shown:
+            write_file(out / PAGE, shown.html(f"{TABLE} tells of all"))
     except OSError as error:
         raise ConfigurationError([f"{out}: cannot be written ({error.strerror}); name another folder"]) from None
     return path, len(rows), problems
 
 
-def _open(kept: SiteModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:
+def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:
     """All images that can be read, by id, with their files, and what is wrong with the other files: one broken file
     spoils no folder.
     """
@@ -84,11 +98,15 @@ def _open(kept: SiteModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]]
     return samples, problems
 
 
-def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
+def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -> Evaluation:
     """Return how the model does on labelled images.
+
+    Args:
+        page: an HTML file that shows them to a person, what the model was most wrong about first.
 
     Raises:
         ConfigurationError: every problem of every image; or they are graded by another scale than the model's.
+        DataError: a page was asked of what is no picture.
     """
     try:
         images = kept.task.open_images(folder, kept.options)
@@ -101,20 +119,47 @@ def evaluate_labelled(kept: SiteModel, folder: Path) -> Evaluation:
                 f"({', '.join(kept.card.classes)}); grade the images by that scale"
             ]
         )
+    if page and _are_pictures(images.samples):
+        write_file(page, _compared(kept, images.samples).html("the scores are of all"))
     return evaluate(kept.task, kept.model, images.samples, kept.objective)
 
 
+def _compared(kept: KeptModel, samples: Sequence[Any]) -> Page:
+    """Return a page of labelled images: lowest Dice, or least probability of the right class, first."""
+    shown = Page(_title(kept), ORDERED_BY_SCORE)
+    for sample, probabilities, uncertainty in _answers(kept, samples):
+        if probabilities.ndim == 1:
+            right, row = int(sample.grade), _graded_row(kept, sample.id, probabilities, float(uncertainty))
+            truth = f"Graded as {kept.card.classes[right]} by people"
+            shown.add(-float(probabilities[right]), sample.id, [truth, *_in_words(kept, row)], _plainly(sample))
+            continue
+        classes, number = probabilities.argmax(axis=0), len(probabilities)
+        overlap = dice(classes, sample.mask)
+        words = [
+            f"Dice {overlap:.3f} against the mask",
+            *_in_words(kept, _segmented_row(kept, "", classes, uncertainty)),
+        ]
+        pictures = {
+            "image": sample.image,
+            "mask": _overlay(sample.image, sample.mask, number),
+            "prediction": _overlay(sample.image, classes, number),
+            "uncertainty": uncertainty,
+        }
+        shown.add(-overlap, sample.id, words, pictures)
+    return shown
+
+
 def _answers(
-    kept: SiteModel, samples: Sequence[Sample]
-) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield each image's name, its probabilities (K, ...) and its uncertainty (...)."""
+    kept: KeptModel, samples: Sequence[Sample]
+) -> Iterator[tuple[Any, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield each image, its probabilities (K, ...) and its uncertainty (...)."""
     for batch, logits, targets in answers(kept.task, kept.model, samples):
         for sample, filled_up, target in zip(batch, by_target(logits, targets), targets, strict=True):
             image_logits = tame(_without_filling(filled_up, target))
             shape = image_logits.shape[: target.ndim]
             flat = image_logits.reshape(-1, *image_logits.shape[target.ndim :]).double()  # (..., K) -> (P, K)
             probabilities = kept.objective.probabilities(flat).T.reshape(-1, *shape).numpy()  # (P, K) -> (K, ...)
-            yield sample.id, probabilities, kept.objective.uncertainty(flat).reshape(shape).numpy()
+            yield sample, probabilities, kept.objective.uncertainty(flat).reshape(shape).numpy()
 
 
 def _without_filling(logits: Tensor, target: Tensor) -> Tensor:
@@ -125,7 +170,7 @@ def _without_filling(logits: Tensor, target: Tensor) -> Tensor:
     return logits[: int(counts.any(dim=1).sum()), : int(counts.any(dim=0).sum())]
 
 
-def _graded_row(kept: SiteModel, name: str, probabilities: NDArray[np.float64], uncertainty: float) -> dict[str, str]:
+def _graded_row(kept: KeptModel, name: str, probabilities: NDArray[np.float64], uncertainty: float) -> dict[str, str]:
     grade = int(probabilities.argmax())
     return {
         "image": name,
@@ -138,7 +183,7 @@ def _graded_row(kept: SiteModel, name: str, probabilities: NDArray[np.float64], 
 
 
 def _segmented_row(
-    kept: SiteModel, name: str, classes: NDArray[np.intp], uncertainty: NDArray[np.float64]
+    kept: KeptModel, name: str, classes: NDArray[np.intp], uncertainty: NDArray[np.float64]
 ) -> dict[str, str]:
     return {
         "image": name,
@@ -146,6 +191,37 @@ def _segmented_row(
         "uncertainty": f"{uncertainty.mean():.4f}",
         "share_uncertain": f"{np.mean(uncertainty >= kept.card.theta):.4f}",
     }
+
+
+def _in_words(kept: KeptModel, row: Mapping[str, str]) -> list[str]:
+    """Return what a row of the table says, as short sentences without full stops."""
+    if "grade_name" in row:
+        sure = [f"{name} {float(row[f'probability_{index}']):.0%}" for index, name in enumerate(kept.card.classes)]
+        told = [f"Predicted: {row['grade_name']}", ", ".join(sure), f"Uncertainty {row['uncertainty']}"]
+        return [*told, *([row["advice"].capitalize()] if row["advice"] else [])]
+    shares = [f"{name} {float(row[f'share_{name}']):.1%}" for name in kept.card.classes[1:]]
+    unsure = f"uncertain (u ≥ {kept.card.theta:.2f}) {float(row['share_uncertain']):.1%}"
+    return [f"Of the image: {', '.join([*shares, unsure])}", f"Mean uncertainty {row['uncertainty']}"]
+
+
+def _are_pictures(samples: Sequence[Sample]) -> bool:
+    """Return that images can be shown.
+
+    Raises:
+        DataError: they are stretches of recordings.
+    """
+    if isinstance(samples[0], Window):
+        raise DataError(["a page shows images, and these are time series: leave --page out"])
+    return True
+
+
+def _plainly(sample: Sample) -> dict[str, NDArray[Any]]:
+    """Return the picture of a graded image, on the range 0 to 1."""
+    return {"image": sample.image / 255}
+
+
+def _title(kept: KeptModel) -> str:
+    return f"Predictions of the model of {kept.card.run}"
 
 
 def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -169,7 +245,7 @@ def _overlay(grey: NDArray[np.float32], classes: NDArray[np.intp], number: int) 
 def _write_picture(path: Path, levels: NDArray[np.float64]) -> None:
     """Write (H, W) or (H, W, 3) values in [0, 1] as an 8-bit PNG."""
     with writing(path) as file:
-        Image.fromarray(np.rint(levels * 255).astype(np.uint8)).save(file, format="PNG")
+        picture_of(levels).save(file, format="PNG")
 
 
 def _table(rows: Sequence[dict[str, str]]) -> bytes:
