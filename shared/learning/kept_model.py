@@ -10,10 +10,10 @@ dtypes and numbers have been checked against what the described network has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -33,7 +33,7 @@ from shared.learning.model_files import load_tensors
 from shared.learning.objectives import Objective
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Network, Task
+from shared.learning.tasks.contract import Task
 from shared.learning.tasks.terms import Options
 
 CARD = "card.yaml"
@@ -84,13 +84,6 @@ class KeptModel:
     model: nn.Module
     stays: Sequence[str] = ()
 
-    @property
-    def has_features(self) -> bool:
-        """Whether all is there but heads."""
-        heads = {inner for head in cast(Network, self.model).heads for inner in head.modules()}
-        own = {f"{path}.{name}" for path, inner in self.model.named_modules() if inner in heads for name in _own(inner)}
-        return own.issuperset(self.stays)
-
 
 def open_model(folder: Path) -> KeptModel:
     """Open a model that can be asked.
@@ -105,7 +98,7 @@ def open_model(folder: Path) -> KeptModel:
     if kept.stays:
         raise ConfigurationError(
             [
-                f"{folder}: is not a whole model: {_few(kept.stays)} stay at each site; "
+                f"{folder}: is not a whole model: {few(kept.stays)} stay at each site; "
                 "use the model in WORK/final/RUN at a site"
             ]
         )
@@ -268,10 +261,6 @@ def _floats(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
 
-def _own(module: nn.Module) -> Iterator[str]:
-    yield from (name for name, _ in module.named_parameters(recurse=False))
-    yield from (name for name, _ in module.named_buffers(recurse=False))
-
-
-def _few(stays: Sequence[str]) -> str:
+def few(stays: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
     return ", ".join(stays[:2]) + (f" and {len(stays) - 2} more" if len(stays) > 2 else "")

@@ -13,6 +13,7 @@ import hashlib
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from shared.errors import ConfigurationError
 from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
 from shared.learning.models.torchvision_import import import_models
+from shared.learning.tasks.terms import Options
 
 _WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
 
@@ -35,6 +37,13 @@ IMAGENET_FILES = {
     "efficientnet_b0": "efficientnet_b0_rwightman-7f5810bc.pth",
 }
 """torchvision's ``IMAGENET1K_V1``: what the papers started from. The digits begin the file's own SHA-256."""
+
+_TORCHVISION = "torchvision's licence is BSD 3-Clause"
+_TIMM = "timm, which they come from, is under Apache 2.0"
+_IMAGENET = (
+    "they were trained on ImageNet-1k, whose terms allow non-commercial research and teaching; whether the weights may "
+    "be used for something else is left to the user to find out"
+)
 
 _SMALL_WIDTHS = (16, 32, 64, 128)
 
@@ -52,6 +61,20 @@ _EXITS: dict[str, dict[str, int]] = {
     "small": {"stage1.pool": 16, "stage2.pool": 32, "stage3.pool": 64},
 }
 _CLASSIFIERS = ("fc.", "classifier.")
+
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """Published weights that a run's training began from.
+
+    Args:
+        sha256_begins: the digits that the file's hash was checked against.
+    """
+
+    file: str
+    source: str
+    sha256_begins: str
+    licence: str
 
 
 class Encoder(nn.Module):
@@ -177,6 +200,16 @@ def load_imagenet_weights(encoder: Encoder, name: str, folders: Sequence[Path]) 
     except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigurationError([f"weights: {path} does not hold the tensors of {name}; {again}."]) from error
     return sha256
+
+
+def base_weights(options: Options) -> BaseWeights | None:
+    """Return which published weights a task's options have training begin from, if any."""
+    settings = options.model_dump()
+    if settings.get("weights") != "imagenet":
+        return None
+    file = IMAGENET_FILES[settings["encoder"]]
+    licence = f"{_TIMM if 'rwightman' in file else _TORCHVISION}; {_IMAGENET}"
+    return BaseWeights(file, f"{_IMAGENET_URL}{file}", _digits(file), licence)
 
 
 def _torchvision(name: str) -> Encoder:
