@@ -7,10 +7,8 @@ labelled height and width are too.
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -144,7 +142,7 @@ def _export(module: nn.Module, example: Tensor, path: Path, axes: Mapping[int, s
     """
     outputs = [*cast(_Reading, module).outputs]
     torch.onnx.register_custom_op_symbolic("aten::xlogy", _xlogy, _OPSET)
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # which exporter is newer, and that a trace is of one input: it is compared
         try:
             torch.onnx.export(

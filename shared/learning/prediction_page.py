@@ -19,7 +19,7 @@ from shared.pages.render import render
 from shared.plurals import pluralize
 
 MOST_SHOWN = 100
-"""Images on a page: three pictures each are some 10 MB in all."""
+"""Images on a page: some 25 MB in all, where each has three pictures."""
 LONGEST_SIDE = 512
 """Of a picture on a page, in pixels."""
 ORDERED_BY_UNCERTAINTY = "The most uncertain come first"

@@ -27,6 +27,7 @@ from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
 
 TABLE, PAGE = "predictions.csv", "predictions.html"
+_IN_COLOUR, _UNSURE = "prediction (in colour)", "uncertainty (white: unsure)"
 _COLOUR = 0.4  # share of a class's colour in an overlay
 
 
@@ -66,7 +67,7 @@ def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> 
                 _write_picture(out / "masks" / f"{sample.id}.png", classes / (len(likely) - 1))
                 _write_picture(out / "uncertainty" / f"{sample.id}.png", unsure)
                 _write_picture(out / "overlays" / f"{sample.id}.png", overlay)
-                pictures = {"image": grey, "prediction": overlay, "uncertainty": unsure}
+                pictures = {"image": grey, _IN_COLOUR: overlay, _UNSURE: unsure}
             rows.append(row)
             if shown:
                 shown.add(float(uncertainty.mean()), sample.id, _in_words(kept, row), pictures)
@@ -141,9 +142,9 @@ def _compared(kept: KeptModel, samples: Sequence[Any]) -> Page:
         ]
         pictures = {
             "image": sample.image,
-            "mask": _overlay(sample.image, sample.mask, number),
-            "prediction": _overlay(sample.image, classes, number),
-            "uncertainty": uncertainty,
+            "mask (in colour)": _overlay(sample.image, sample.mask, number),
+            _IN_COLOUR: _overlay(sample.image, classes, number),
+            _UNSURE: uncertainty,
         }
         shown.add(-overlap, sample.id, words, pictures)
     return shown
@@ -197,11 +198,11 @@ def _in_words(kept: KeptModel, row: Mapping[str, str]) -> list[str]:
     """Return what a row of the table says, as short sentences without full stops."""
     if "grade_name" in row:
         sure = [f"{name} {float(row[f'probability_{index}']):.0%}" for index, name in enumerate(kept.card.classes)]
-        told = [f"Predicted: {row['grade_name']}", ", ".join(sure), f"Uncertainty {row['uncertainty']}"]
+        told = [f"Predicted: {row['grade_name']}", ", ".join(sure), f"Uncertainty {float(row['uncertainty']):.2f}"]
         return [*told, *([row["advice"].capitalize()] if row["advice"] else [])]
     shares = [f"{name} {float(row[f'share_{name}']):.1%}" for name in kept.card.classes[1:]]
     unsure = f"uncertain (u ≥ {kept.card.theta:.2f}) {float(row['share_uncertain']):.1%}"
-    return [f"Of the image: {', '.join([*shares, unsure])}", f"Mean uncertainty {row['uncertainty']}"]
+    return [f"Of the image: {', '.join([*shares, unsure])}", f"Mean uncertainty {float(row['uncertainty']):.2f}"]
 
 
 def _are_pictures(samples: Sequence[Sample]) -> bool:
