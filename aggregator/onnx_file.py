@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.onnx.utils import register_custom_op_symbolic, unregister_custom_op_symbolic
 
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.durable import hash_file
@@ -141,7 +142,7 @@ def _export(module: nn.Module, example: Tensor, path: Path, axes: Mapping[int, s
         ConfigurationError: the network does something that ONNX cannot.
     """
     outputs = [*cast(_Reading, module).outputs]
-    torch.onnx.register_custom_op_symbolic("aten::xlogy", _xlogy, _OPSET)
+    register_custom_op_symbolic("aten::xlogy", _xlogy, _OPSET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # which exporter is newer, and that a trace is of one input: it is compared
         try:
@@ -160,7 +161,7 @@ def _export(module: nn.Module, example: Tensor, path: Path, axes: Mapping[int, s
                 [f"--onnx: PyTorch cannot write this network as ONNX ({type(error).__name__}): leave --onnx out"]
             ) from error
         finally:
-            torch.onnx.unregister_custom_op_symbolic("aten::xlogy", _OPSET)
+            unregister_custom_op_symbolic("aten::xlogy", _OPSET)
 
 
 def _xlogy(graph: Any, factor: Any, of: Any) -> Any:

@@ -24,6 +24,9 @@ _OUTPUT = click.option(
     help="Folder for the answers.",
 )
 _PAGE = click.option("--page", is_flag=True, help=f"Show them on one page too, {PAGE}, the most uncertain first.")
+_DICOM_SEG = click.option(
+    "--dicom-seg", is_flag=True, help="Write masks of DICOM images as DICOM segmentations too; needs dropfed[dicomseg]."
+)
 _PAGE_FILE = click.option(
     "--page", type=click.Path(path_type=Path, dir_okay=False), help="HTML file to show the images in, the worst first."
 )
@@ -32,7 +35,7 @@ _ALL = click.option("--all", "shows_all", is_flag=True, help="Show every score, 
 
 def predict_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``ask_about`` is told on the command line, besides the model."""
-    return _IMAGES(_OUTPUT(_PAGE(command)))
+    return _IMAGES(_OUTPUT(_PAGE(_DICOM_SEG(command))))
 
 
 def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +43,7 @@ def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _FOLDER(AS_JSON(_ALL(_PAGE_FILE(command))))
 
 
-def ask_about(folder: Path, images: Path, output: Path, *, page: bool) -> None:
+def ask_about(folder: Path, images: Path, output: Path, *, page: bool, dicom_seg: bool) -> None:
     """Write what the model in a folder says about images; end with exit code 1 if one of them cannot be read.
 
     Raises:
@@ -51,7 +54,7 @@ def ask_about(folder: Path, images: Path, output: Path, *, page: bool) -> None:
         say("warning: no part of this model was ever trained at this site", err=True)
     if kept.card.theta_status != "measured":
         say(f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True)
-    table, count, problems = predict(kept, images, output, page=page)
+    table, count, problems = predict(kept, images, output, page=page, dicom_seg=dicom_seg)
     by = f"by the model of {kept.card.run}, θ {kept.card.theta:.4f}"
     say(f"{pluralize(count, 'image')} {by}: {table}")
     if problems:

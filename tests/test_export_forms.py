@@ -208,7 +208,7 @@ def test_without_the_packages_a_sentence_says_what_to_install(
 
 
 def test_monai_opens_the_bundle_and_its_network_answers_alike(exported: Path) -> None:
-    monai = pytest.importorskip("monai.bundle", reason="MONAI is not installed: `pip install monai`")
+    monai = pytest.importorskip("monai.bundle", reason="MONAI is not installed: `pip install --no-deps monai`")
     kept, root = open_model(exported), exported / "monai"
     parser = monai.ConfigParser()
     parser.read_config(root / "configs" / "inference.json")
@@ -233,7 +233,7 @@ def test_a_bundle_holds_no_code_and_names_what_it_needs(exported: Path) -> None:
 
 
 def test_a_bundle_with_other_weights_is_refused_where_it_is_opened(exported: Path, tmp_path: Path) -> None:
-    monai = pytest.importorskip("monai.bundle", reason="MONAI is not installed: `pip install monai`")
+    monai = pytest.importorskip("monai.bundle", reason="MONAI is not installed: `pip install --no-deps monai`")
     write_export(tmp_path, **REFERABLE)
     parser = monai.ConfigParser()
     parser.read_config(exported / "monai" / "configs" / "inference.json")

@@ -17,8 +17,10 @@ from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
 from shared.folder.durable import write_file, writing
-from shared.learning.data.images import not_hidden, read_image
+from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.images import grey_of, not_hidden
 from shared.learning.data.time_series import Window
+from shared.learning.dicom_segmentation import require_highdicom, write_segmentation
 from shared.learning.kept_model import KeptModel
 from shared.learning.metrics import dice
 from shared.learning.objectives import IGNORED, by_target
@@ -31,7 +33,9 @@ _IN_COLOUR, _UNSURE = "prediction (in colour)", "uncertainty (white: unsure)"
 _COLOUR = 0.4  # share of a class's colour in an overlay
 
 
-def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> tuple[Path, int, list[str]]:
+def predict(
+    kept: KeptModel, images: Path, out: Path, *, page: bool = False, dicom_seg: bool = False
+) -> tuple[Path, int, list[str]]:
     """Write what the model says about unlabelled images into ``out``.
 
     A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
@@ -42,14 +46,18 @@ def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> 
 
     Args:
         page: whether ``predictions.html`` shows the images to a person, the most uncertain first.
+        dicom_seg: whether each mask is also written as a DICOM segmentation, ``segmentations/NAME.dcm``.
 
     Returns:
         The table's path, how many images it speaks of, and a sentence for each file that is no readable image.
 
     Raises:
         DataError: there is no readable image at all; names every problem. Or a page was asked of what is no picture.
-        ConfigurationError: ``out`` cannot be written.
+        ConfigurationError: ``out`` cannot be written, or segmentations were asked of a task that labels no pixels.
+        ActionRequiredError: a package is missing.
     """
+    if dicom_seg:
+        _require_pixels(kept)
     opened, problems = _open(kept, images)
     samples = [sample for sample, _ in opened.values()]
     shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
@@ -59,7 +67,7 @@ def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> 
             if probabilities.ndim == 1:
                 row, pictures = _graded_row(kept, sample.id, probabilities, float(uncertainty)), _plainly(sample)
             else:
-                grey = read_image(opened[sample.id][1])  # (H, W); the network may have seen it smaller
+                grey = grey_of(*read_any_levels(opened[sample.id][1]))  # (H, W); the network may have seen it smaller
                 likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
                 classes = likely.argmax(axis=0)  # (K, H, W) -> (H, W)
                 overlay = _overlay(grey, classes, len(likely))
@@ -67,6 +75,8 @@ def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> 
                 _write_picture(out / "masks" / f"{sample.id}.png", classes / (len(likely) - 1))
                 _write_picture(out / "uncertainty" / f"{sample.id}.png", unsure)
                 _write_picture(out / "overlays" / f"{sample.id}.png", overlay)
+                if dicom_seg:
+                    problems += _segmentation_problems(kept, opened[sample.id][1], classes, out)
                 pictures = {"image": grey, _IN_COLOUR: overlay, _UNSURE: unsure}
             rows.append(row)
             if shown:
@@ -78,6 +88,23 @@ def predict(kept: KeptModel, images: Path, out: Path, *, page: bool = False) -> 
     except OSError as error:
         raise ConfigurationError([f"{out}: cannot be written ({error.strerror}); name another folder"]) from None
     return path, len(rows), problems
+
+
+def _require_pixels(kept: KeptModel) -> None:
+    """Check that DICOM segmentations can be written of what a model says."""
+    if not kept.task.labels_pixels:
+        raise ConfigurationError([f"--dicom-seg: {kept.card.task} labels no pixels: leave it out"])
+    require_highdicom()
+
+
+def _segmentation_problems(kept: KeptModel, source: Path, classes: NDArray[np.intp], out: Path) -> Sequence[str]:
+    """Write a mask as a DICOM segmentation; return why it cannot be."""
+    path = out / "segmentations" / f"{source.stem}.dcm"
+    try:
+        write_segmentation(source, classes, kept.card.classes, kept.card.run, path)
+    except DataError as error:
+        return error.problems
+    return ()
 
 
 def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:

@@ -15,5 +15,5 @@ from site_client.final import FINAL
 @WORK
 @MODEL
 @predict_options
-def command(images: Path, work: Path, model: Path | None, output: Path, page: bool) -> None:
-    ask_about(model or work / FINAL, images, output, page=page)
+def command(images: Path, *, work: Path, model: Path | None, output: Path, page: bool, dicom_seg: bool) -> None:
+    ask_about(model or work / FINAL, images, output, page=page, dicom_seg=dicom_seg)

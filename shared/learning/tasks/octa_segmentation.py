@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
+from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS
 from shared.learning.data.images import (
+    grey_of,
     list_images,
     pair_units,
-    read_image,
     read_pairs,
     scale_to,
     unlabelled_units,
@@ -77,7 +79,7 @@ class OctaSegmentation(terms.OctaSegmentation):
         return pair_units(root)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
-        return unlabelled_units(path)
+        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
 
     def open_dataset(self, root: Path, options: OctaOptions, members: Members) -> Dataset[SegmentedImage]:
         return divided(self.open_images(root, options), members)
@@ -88,8 +90,8 @@ class OctaSegmentation(terms.OctaSegmentation):
 
     def open_unlabelled(self, path: Path, options: OctaOptions) -> list[SegmentedImage]:
         samples = []
-        for file in list_images(path):
-            image = read_image(file)
+        for file in list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS):
+            image = grey_of(*read_any_levels(file))
             nothing = np.zeros(image.shape, dtype=np.bool_)
             if options.image_size is not None:
                 image, nothing = scale_to(image, nothing, options.image_size)
