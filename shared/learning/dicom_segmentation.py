@@ -4,6 +4,7 @@ installed. It names the patient as the image does, or it could not be filed.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -67,7 +68,11 @@ def write_segmentation(source: Path, classes: NDArray[np.intp], labels: Sequence
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about values of other tags
             image = dcmread(source, stop_before_pixels=True)
-            about = [str(image.SOPInstanceUID), run, mask.tobytes().hex()]  # the same mask has the same names
+            about = [
+                str(image.SOPInstanceUID),
+                run,
+                hashlib.sha256(mask.tobytes()).hexdigest(),
+            ]  # the same mask has the same names
             made = seg.Segmentation(
                 source_images=[image],
                 pixel_array=mask,

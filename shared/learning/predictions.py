@@ -6,6 +6,7 @@ import colorsys
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +68,12 @@ def predict(
             if probabilities.ndim == 1:
                 row, pictures = _graded_row(kept, sample.id, probabilities, float(uncertainty)), _plainly(sample)
             else:
-                grey = grey_of(*read_any_levels(opened[sample.id][1]))  # (H, W); the network may have seen it smaller
-                likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
-                classes = likely.argmax(axis=0)  # (K, H, W) -> (H, W)
-                overlay = _overlay(grey, classes, len(likely))
-                row = _segmented_row(kept, sample.id, classes, unsure)
-                _write_picture(out / "masks" / f"{sample.id}.png", classes / (len(likely) - 1))
-                _write_picture(out / "uncertainty" / f"{sample.id}.png", unsure)
-                _write_picture(out / "overlays" / f"{sample.id}.png", overlay)
+                source = opened[sample.id][1]
+                drawn = _drawn(source, probabilities, uncertainty)
+                drawn.write(out, sample.id)
+                row, pictures = _segmented_row(kept, sample.id, drawn.classes, drawn.unsure), drawn.pictures
                 if dicom_seg:
-                    problems += _segmentation_problems(kept, opened[sample.id][1], classes, out)
-                pictures = {"image": grey, _IN_COLOUR: overlay, _UNSURE: unsure}
+                    problems += _segmentation_problems(kept, source, drawn.classes, out)
             rows.append(row)
             if shown:
                 shown.add(float(uncertainty.mean()), sample.id, _in_words(kept, row), pictures)
@@ -88,6 +84,41 @@ def predict(
     except OSError as error:
         raise ConfigurationError([f"{out}: cannot be written ({error.strerror}); name another folder"]) from None
     return path, len(rows), problems
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A segmented image in its own size.
+
+    Args:
+        grey: (H, W) in [0, 1].
+        classes: (H, W), from 0 to ``highest``.
+        unsure: (H, W) in [0, 1].
+    """
+
+    grey: NDArray[np.float32]
+    classes: NDArray[np.intp]
+    unsure: NDArray[np.float64]
+    highest: int
+
+    @property
+    def pictures(self) -> dict[str, NDArray[Any]]:
+        """What a person is shown."""
+        overlay = _overlay(self.grey, self.classes, self.highest + 1)
+        return {"image": self.grey, _IN_COLOUR: overlay, _UNSURE: self.unsure}
+
+    def write(self, out: Path, name: str) -> None:
+        """Write mask, uncertainty and overlay."""
+        _write_picture(out / "masks" / f"{name}.png", self.classes / self.highest)
+        _write_picture(out / "uncertainty" / f"{name}.png", self.unsure)
+        _write_picture(out / "overlays" / f"{name}.png", self.pictures[_IN_COLOUR])
+
+
+def _drawn(source: Path, probabilities: NDArray[np.float64], uncertainty: NDArray[np.float64]) -> _Drawn:
+    """Return an answer in the size of the image's file; the network may have seen it smaller."""
+    grey = grey_of(*read_any_levels(source))  # (H, W)
+    likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
+    return _Drawn(grey, likely.argmax(axis=0), unsure, len(likely) - 1)  # (K, H, W) -> (H, W)
 
 
 def _require_pixels(kept: KeptModel) -> None:
