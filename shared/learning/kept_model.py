@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -33,7 +33,7 @@ from shared.learning.model_files import load_tensors
 from shared.learning.objectives import Objective
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Task
+from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import Options
 
 CARD = "card.yaml"
@@ -61,7 +61,7 @@ class KeptCard(Record):
     method: Name
     method_options: dict[str, Any]
     privacy: Privacy | None = None
-    rounds: Count
+    rounds: Annotated[Count, Field(ge=1)]
     classes: list[str]
     chosen_round: Count | None
     personal_round: Count | None
@@ -101,6 +101,11 @@ def open_model(folder: Path) -> KeptModel:
                 f"{folder}: is not a whole model: {few(kept.stays)} stay at each site; "
                 "use the model in WORK/final/RUN at a site"
             ]
+        )
+    told, has = len(kept.card.classes), cast(Network, kept.model).classes
+    if told != has:
+        raise ConfigurationError(
+            [f"{folder}: its card names {told} classes, and the model has {has}; correct the card"]
         )
     return kept
 

@@ -18,7 +18,7 @@ from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.exchange.weights import TensorFile, layout_of, write_tensors
-from shared.learning.kept_model import NO_THETA, open_model, open_parts
+from shared.learning.kept_model import NO_THETA, open_model, open_parts, whole
 from shared.learning.model_files import save_tensors
 from shared.learning.tasks import task_named
 from tests.learning.exports import PRIVATE, REFERABLE, SOUNDS, STAGING, VESSELS, write_export
@@ -125,6 +125,32 @@ def test_a_card_that_says_something_else_is_refused(changes: dict[str, Any], sai
     write_export(tmp_path, **VESSELS)
     path = tmp_path / names.RUN_CONFIGURATION
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+    with pytest.raises(ConfigurationError, match=said):
+        open_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"classes": ["one"]}, "its card names 1 classes, and the model has 2"),
+        ({"rounds": 0}, r"card\.yaml: rounds: must be 1 or more"),
+        ({"theta": float("nan")}, r"card\.yaml: theta: "),
+        ({"method": "feduaa", "classes": ["a", "b", "c"]}, "its card names 3 classes, and the model has 2"),
+    ],
+)
+def test_the_card_of_a_site_is_checked_too(changes: dict[str, Any], said: str | None, tmp_path: Path) -> None:
+    network = write_export(tmp_path, **REFERABLE)
+    save_tensors(network, whole(network), tmp_path / names.FINAL_MODEL)
+    card: dict[str, Any] = {
+        **{name: REFERABLE[name] for name in ("task", "task_options", "method")},
+        **{"run": "r", "method_options": {}, "privacy": None, "rounds": 3, "classes": ["not referable", "referable"]},
+        **{"chosen_round": 2, "personal_round": None, "theta": 0.4, "theta_status": "measured"},
+    }
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(card | changes))
+    if said is None:
+        assert open_model(tmp_path).card.theta == 0.4
+        return
     with pytest.raises(ConfigurationError, match=said):
         open_model(tmp_path)
 
