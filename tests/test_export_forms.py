@@ -113,10 +113,9 @@ def test_both_daemons_open_an_export_and_say_the_same(exported: Path, tmp_path: 
     [
         VESSELS | {"method": "deep_ensembles", "method_options": {"members": 2}},
         VESSELS | {"method": "fedavg"} | PRIVATE,
-        REFERABLE,
         SOUNDS,
     ],
-    ids=["ensemble", "private", "frozen", "sounds"],
+    ids=["ensemble", "private", "sounds"],
 )
 def test_other_networks_are_written_as_onnx(settings: dict[str, Any], tmp_path: Path) -> None:
     write_export(tmp_path, **settings)
