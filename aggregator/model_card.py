@@ -2,6 +2,7 @@
 
     DIR/model.safetensors  [state-GROUP.safetensors]     byte for byte what the final message brought
     DIR/run.yaml  tensors.yaml  [start.safetensors]      what was offered to the sites, likewise
+    DIR/model.onnx  monai/                               the model in other forms, if they were asked for
     DIR/model-card.json  model-card.md                   the card, for scripts and for people
 
 The card holds what was measured or said in the run and nothing else; what nobody reported is null, and "not reported"
@@ -14,7 +15,7 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
@@ -32,6 +33,10 @@ from aggregator.model_card_text import (
     Scores,
     card_text,
 )
+from aggregator.monai_bundle import FOLDER as BUNDLE
+from aggregator.monai_bundle import write_bundle
+from aggregator.onnx_file import FILE as ONNX_FILE
+from aggregator.onnx_file import write_onnx
 from aggregator.run_view import Part, Participant, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
@@ -40,13 +45,17 @@ from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
-from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import SPLITS, Split
 from shared.exchange.trust import open_site_card
+from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
+from shared.learning.kept_model import open_parts
+from shared.learning.models.encoders import base_weights
 from shared.learning.outcome import chosen_text
+from shared.learning.tasks import task_named
 
 CARD_JSON = "model-card.json"
 CARD_TEXT = "model-card.md"
@@ -67,15 +76,19 @@ NOT_WHOLE = (
 SOFTWARE = ("dropfed", "torch", "torchvision", "numpy", "safetensors")
 
 
-def export(work: Path, store: RunStore, output: Path) -> list[Path]:
+def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, monai: bool = False) -> list[Path]:
     """Write the chosen model of a run and its card into a new folder, all or nothing.
 
+    Args:
+        onnx: whether the model is written as ONNX too.
+        monai: whether it is written as a MONAI bundle too.
+
     Returns:
-        The files written.
+        What was written.
 
     Raises:
-        ConfigurationError: the run has chosen no model, or ``output`` is there already.
-        DropfedError: what is kept of the run is damaged.
+        ConfigurationError: the run has chosen no model, ``output`` is there already, or the model cannot be written so.
+        DropfedError: what is kept of the run is damaged, or a package is missing.
     """
     if (card := store.card()) is None:
         ends = f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` ends it with the best model so far"
@@ -84,26 +97,46 @@ def export(work: Path, store: RunStore, output: Path) -> list[Path]:
     if output.exists():
         raise ConfigurationError([f"{output}: is there already and stays as it is; choose another folder"])
     found = model_card(work, store, card)
+    made = output.absolute().with_name(temporary_name(output.name))
+    shutil.rmtree(made, ignore_errors=True)  # of an export that was cut off
+    try:
+        _copy_files(store, card, made, found.model.sha256)
+        if onnx or monai:
+            kept = open_parts(made)
+            found = replace(found, onnx=write_onnx(kept, made / ONNX_FILE)) if onnx else found
+            if monai:
+                write_bundle(kept, made / BUNDLE, INTENDED_USE)
+        write_file(made / CARD_JSON, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
+        write_file(made / CARD_TEXT, card_text(found).encode())
+        made.rename(output)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    sync_folder(output.absolute().parent)
+    return sorted(output.iterdir())
+
+
+def _copy_files(store: RunStore, card: FinalCard, made: Path, sha256: str) -> None:
+    """Put what travelled into a folder, and what never changes of the model.
+
+    Raises:
+        ActionRequiredError: the model is not what its card says.
+    """
+    sharing = store.sharing()
     files = {names.FINAL_MODEL: store.final_model}
-    for group in store.sharing().with_final:
+    for group in sharing.with_final:
         files[names.state_file(group)] = store.settled_path(card.chosen_round + 1, group)
     files |= {name: store.home / name for name in (names.RUN_CONFIGURATION, names.TENSORS)}
-    files |= {names.START: store.start} if store.start.exists() else {}
-    made = output.absolute().with_name(temporary_name(output.name))
-    if made.exists():  # of an export that was cut off
-        shutil.rmtree(made)
     for name, source in files.items():
         with source.open("rb") as reader, writing(made / name) as writer:
             copy_content(reader, writer)
-    if hash_file(made / names.FINAL_MODEL)[1] != found.model.sha256:
+    if hash_file(made / names.FINAL_MODEL)[1] != sha256:
         raise ActionRequiredError(
             f"{store.final_model} changed while it was copied: the disk may be failing, try again"
         )
-    write_file(made / CARD_JSON, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
-    write_file(made / CARD_TEXT, card_text(found).encode())
-    made.rename(output)
-    sync_folder(output.absolute().parent)
-    return sorted(output.iterdir())
+    if sharing.frozen:
+        frozen = TensorList(tensors={name: sharing.start[name] for name in sharing.frozen})
+        write_tensors(made / names.START, frozen, TensorFile(store.start).tensor)
 
 
 def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
@@ -150,6 +183,7 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
         software={"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
         intended_use=INTENDED_USE,
         limits=[*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
+        base_weights=base_weights(task_named(run.task).options(run.task_options)),
     )
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from aggregator.comparison import ChosenScores
+from aggregator.onnx_file import OnnxFile
 from aggregator.report.text import table_lines
 from aggregator.run_view import Bytes, Row
 from shared.escaping import escape
 from shared.exchange.tables import SPLITS, Split
+from shared.learning.models.encoders import BaseWeights
 from shared.learning.outcome import Outcome
 from shared.plurals import pluralize
 
@@ -113,6 +115,8 @@ class ModelCard:
     intended_use: str
     limits: Sequence[str]
     licence: str | None = None
+    base_weights: BaseWeights | None = None
+    onnx: OnnxFile | None = None
 
 
 def card_text(card: ModelCard) -> str:
@@ -128,8 +132,10 @@ def card_text(card: ModelCard) -> str:
         "parameters": f"{model.parameters:,} in {pluralize(model.tensors, 'tensor')}",
         "file": f"{model.file}, {model.bytes:,} bytes",
         "SHA-256": model.sha256,
-        **_origins(run.configuration),
         "licence": card.licence or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
+        "base weights": _base_weights(card.base_weights),
+        **_began_with(run.configuration),
+        **({"ONNX": _onnx(card.onnx)} if card.onnx else {}),
     }
     outcome = [f"Outcome: {escape(run.outcome.text)}.", ""] if run.outcome else []
     lines = [f"# {escape(run.name)}", "", *outcome, "## Use", "", card.intended_use, ""]
@@ -150,19 +156,24 @@ def card_text(card: ModelCard) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _origins(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return what training began with, where that was no random network: a published one, or an earlier model."""
-    weights, start = run["task_options"].get("weights"), run.get("start")
-    told = {}
-    if isinstance(weights, dict):
-        told["pretrained weights"] = (
-            f"{weights['file']}, SHA-256 {weights['sha256']}, from {weights['source']}, licence: {weights['licence']}"
-        )
-    elif weights == "imagenet":
-        told["pretrained weights"] = "torchvision's, of ImageNet"
-    if start is not None:
-        told["began with"] = f"the model of {start['name']}, SHA-256 {start['sha256']}"
-    return told
+def _began_with(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return which earlier model training began with, if it did."""
+    start = run.get("start")
+    return {} if start is None else {"began with": f"the model of {start['name']}, SHA-256 {start['sha256']}"}
+
+
+def _base_weights(base: BaseWeights | None) -> str:
+    if base is None:
+        return "none: training began from random weights"
+    return f"{base.file} from {base.source}, its SHA-256 begins {base.sha256_begins}; licence: {base.licence}"
+
+
+def _onnx(onnx: OnnxFile) -> str:
+    shape = " × ".join(map(str, onnx.input))
+    outputs = "; ".join(f"{name}: {what}" for name, what in onnx.outputs.items())
+    compared = f"over {onnx.inputs_compared} random inputs by at most {onnx.largest_difference:.1g}"
+    allowed = f"{onnx.tolerance:g} would have been an error"
+    return f"{onnx.file}, inputs: {shape}; {outputs}; onnxruntime differs from PyTorch {compared}, more than {allowed}"
 
 
 def _sites(card: ModelCard) -> list[str]:

@@ -7,35 +7,28 @@ encoder belong together; θ is measured once more, with this very model.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 from torch import nn
 
-from shared.errors import ConfigurationError, RejectedError
+from shared.errors import RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import MessageRef, Name
-from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records.run import Privacy, RoundConfiguration, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.names import MessageRef
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Count, Record
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import write_file
-from shared.learning.methods import open_method
-from shared.learning.model_files import load_tensors, save_tensors
-from shared.learning.objectives import Objective
+from shared.learning.kept_model import CARD, KeptCard, all_tensors
+from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
-from shared.learning.sharing import build_network, sharing, staying
-from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Task
-from shared.learning.tasks.terms import Options
+from shared.learning.tasks.contract import Dataset
 from shared.learning.uncertainty import youden_threshold
 from site_client import store
 from site_client.apart import Progress
@@ -46,44 +39,6 @@ from site_client.train import OnProgress, Trainer, Trains
 logger = logging.getLogger(__name__)
 
 FINAL = "final"
-CARD = "card.yaml"
-
-
-class SiteModelCard(Record):
-    """``card.yaml``: everything needed to use the model beside it.
-
-    Args:
-        classes: the site's names of classes, from class 0 upwards.
-        chosen_round: whose aggregate this is.
-        personal_round: the round after which the site's own parts were kept; 0: they were never trained here; None: it
-            has none.
-        theta: the uncertainty from which on a prediction should not be trusted.
-        theta_status: ``measured``, or why it could not be and is 0.5.
-    """
-
-    run: Name
-    task: Name
-    task_options: dict[str, Any]
-    method: Name
-    method_options: dict[str, Any]
-    privacy: Privacy | None = None
-    rounds: Count
-    classes: list[str]
-    chosen_round: Count
-    personal_round: Count | None
-    theta: Annotated[float, Field(gt=0, le=1)]
-    theta_status: str
-
-
-@dataclass(frozen=True)
-class SiteModel:
-    """A kept model, opened."""
-
-    card: SiteModelCard
-    task: Task
-    options: Options
-    objective: Objective
-    model: nn.Module
 
 
 def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str | None:
@@ -193,8 +148,8 @@ def write_final(
     """
     run, found = trainer.run, trainer.measure_uncertainty(model, dataset)
     threshold = youden_threshold(found.uncertainty, found.wrong)
-    save_tensors(model, _all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
-    card = SiteModelCard(
+    save_tensors(model, all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
+    card = KeptCard(
         run=run.run,
         task=run.task,
         task_options=run.task_options,
@@ -211,39 +166,5 @@ def write_final(
     write_file(home / CARD, dump_yaml(card))
 
 
-def open_final(folder: Path) -> SiteModel:
-    """Open a kept model, on the CPU.
-
-    Args:
-        folder: where the model lies, ``WORK/final/RUN``, or ``WORK/final``: the newest below it.
-
-    Raises:
-        ConfigurationError: it is not there, or not whole.
-    """
-    cards = [path for path in (folder / CARD, *folder.glob(f"*/{CARD}")) if path.exists()]
-    if not cards:
-        raise ConfigurationError(
-            [f"{folder}: holds no {CARD}; a model is kept in WORK/final/RUN when its run has ended"]
-        )
-    newest = max(cards, key=lambda path: path.stat().st_mtime)
-    home = newest.parent
-    card = parse_yaml(newest.read_bytes(), SiteModelCard, str(newest))
-    task, method = task_named(card.task), open_method(card.method, card.method_options)
-    options = task.options(card.task_options)
-    model = build_network(task, method, options, len(card.classes), run_seed=0, is_private=card.privacy is not None)
-    listed = sharing(task, method, model)
-    tensors = _all_tensors(listed, staying(listed, model))
-    try:
-        check_tensors(home / names.FINAL_MODEL, tensors, str(home / names.FINAL_MODEL), largest=math.inf)
-    except RejectedError as error:
-        raise ConfigurationError([f"{error}; take the folder from the site's work directory again"]) from None
-    load_tensors(model, tensors, home / names.FINAL_MODEL)
-    return SiteModel(card, task, options, method.objective(card.rounds, card.rounds), model.eval())
-
-
 def _home(work: Path, run: str) -> Path:
     return work / FINAL / run
-
-
-def _all_tensors(listed: Sharing, stays: TensorList) -> TensorList:
-    return TensorList(tensors=listed.tensors | listed.start | stays.tensors)

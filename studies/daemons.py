@@ -32,12 +32,13 @@ from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import MetricsRow
 from shared.folder.durable import link_file
 from shared.learning.compute import EXACT, Computing, prepare_compute
+from shared.learning.kept_model import open_model
 from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon as SiteDaemon
-from site_client.final import FINAL, open_final
+from site_client.final import FINAL
 from studies.federation import RUN_FILE, aggregator_work, set_up, site_work
 from studies.simulation import EVERYONE, Final, Outcome
 
@@ -210,7 +211,7 @@ def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, compu
     folder = site_work(home, name) / FINAL / run.run
 
     def network() -> torch.nn.Module:
-        return computing.place(open_final(folder).model)
+        return computing.place(open_model(folder).model)
 
     def keep(target: Path) -> None:
         for path in folder.iterdir():

@@ -59,10 +59,15 @@ def scored_verdict(run: str, round_no: int, weight: str | None) -> Verdict:
 
 
 class Played:
-    """Both ends of one folder below ``home``; the folder itself is ``drop``."""
+    """Both ends of one folder below ``home``; the folder itself is ``drop``.
 
-    def __init__(self, home: Path) -> None:
+    Args:
+        chosen: the model that the run ends with, where tiny tensors will not do.
+    """
+
+    def __init__(self, home: Path, chosen: Path | None = None) -> None:
         self.run = RUN
+        self.chosen = chosen
         self.drop = home / "drop"
         self.drop.mkdir(parents=True)
         folder = LocalFolder(self.drop)
@@ -238,14 +243,23 @@ class Played:
             reason="best",
         )
         self.send(
-            "final", 0, {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: self.model(0.25)}, "consent"
+            "final",
+            0,
+            {names.CARD: canonical(card.model_dump()), names.FINAL_MODEL: self.chosen or self.model(0.25)},
+            "consent",
         )
 
 
-def ended_run(home: Path, encrypt: Encrypt = "none") -> tuple[Played, RunStore]:
-    """A run that has ended, as the aggregator remembers it too; of its two sites one never joined."""
-    played, store = Played(home), RunStore(home / "aggregator", RUN)
-    sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
+def ended_run(
+    home: Path, encrypt: Encrypt = "none", chosen: tuple[Sharing, Path] | None = None
+) -> tuple[Played, RunStore]:
+    """A run that has ended, as the aggregator remembers it too; of its two sites one never joined.
+
+    Args:
+        chosen: the model that it ends with, and what its run shares, where tiny tensors will not do.
+    """
+    played, store = Played(home, chosen[1] if chosen else None), RunStore(home / "aggregator", RUN)
+    sharing = chosen[0] if chosen else Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
     store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1, encrypt=encrypt), sharing)
     played.offer_and_consent(encrypt=encrypt)
     for round_no, trains in ((1, True), (2, False)):
@@ -264,7 +278,7 @@ def ended_run(home: Path, encrypt: Encrypt = "none") -> tuple[Played, RunStore]:
         )
         store.close_round(round_no, {"north": verdict})
     played.finish()
-    write_file(store.final_model, played.model(0.25).read_bytes())
+    write_file(store.final_model, (played.chosen or played.model(0.25)).read_bytes())
     card = FinalCard(
         run=RUN,
         task="octa_segmentation",

@@ -18,6 +18,8 @@ from shared.commands import say
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; never one that is there."
 )
-def command(run: str, work: Path, output: Path) -> None:
-    for path in write(work, find_run(work, run), output):
+@click.option("--onnx", is_flag=True, help="Write model.onnx too, compared with PyTorch; needs dropfed[onnx].")
+@click.option("--monai", is_flag=True, help="Write a MONAI bundle too, in monai/.")
+def command(run: str, work: Path, output: Path, onnx: bool, monai: bool) -> None:
+    for path in write(work, find_run(work, run), output, onnx=onnx, monai=monai):
         say(f"wrote {path}")

@@ -22,9 +22,9 @@ from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import open_signed
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from shared.learning.kept_model import open_model
 from shared.learning.methods import method_class, method_names, open_method
-from site_client.final import open_final
-from site_client.predict import predict
+from shared.learning.predictions import predict
 from studies.simulation import EVERYONE, run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.faults.hurried import POLL_S, hurried
@@ -174,7 +174,7 @@ def test_what_stays_at_a_site_is_kept_there_and_never_sent(case: str, undisturbe
 def test_the_kept_model_predicts(case: str, undisturbed: Callable[[str], Setting], tmp_path: Path) -> None:
     federation = undisturbed(case)
     assert federation.data is not None
-    kept = open_final(federation.site("south") / "final" / RUN)
+    kept = open_model(federation.site("south") / "final" / RUN)
     table, count, problems = predict(kept, federation.data / "south" / "images", tmp_path)
     with table.open() as file:
         rows = list(csv.DictReader(file))

@@ -13,10 +13,10 @@ from shared.errors import ConfigurationError
 from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
 from shared.folder.local import LocalFolder
+from shared.learning.kept_model import open_model
+from shared.learning.predictions import evaluate_labelled, predict
 from site_client.configuration import read_configuration
-from site_client.final import open_final
 from site_client.own_images import look_at_own_images
-from site_client.predict import evaluate_labelled, predict
 from studies.simulation import EVERYONE
 from tests.faults.hurried import POLL_S, hurried
 from tests.federation.in_process import FederationInProcess
@@ -54,7 +54,7 @@ def test_signals_from_the_first_round_to_predictions(task: str, tmp_path: Path) 
         assert sum(counts.values()) == 24 * excerpts
         assert all("auroc" in row.scores for row in table)
 
-    kept = open_final(federation.site("north") / "final")
+    kept = open_model(federation.site("north") / "final")
     path, count, problems = predict(kept, data / "north" / "recordings", tmp_path / "out")
     assert (count, problems) == (24 * excerpts, [])
     rows = list(csv.DictReader(path.open()))

@@ -15,6 +15,7 @@ from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT
+from shared.learning.kept_model import CARD, KeptCard, open_model
 from shared.learning.methods import method_names, open_method
 from shared.learning.methods.contract import Contribution, Local
 from shared.learning.methods.fedprox import FedProx
@@ -25,6 +26,7 @@ from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.temperature import HIGHEST, LOWEST, best_temperature
 from shared.learning.objectives import CrossEntropy, image_losses
 from shared.learning.optimizers import new_optimizer
+from shared.learning.predictions import evaluate_labelled, predict
 from shared.learning.reliability import measure_uncertainty
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
@@ -34,8 +36,6 @@ from shared.learning.tolerance import HeldOutSet
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
-from site_client.final import CARD, SiteModelCard, open_final
-from site_client.predict import evaluate_labelled, predict
 from site_client.train import Files, Trainer
 from studies.simulation import open_sites, run_rounds
 from tests.federation.running import POLICY, run_configuration, staging_run, write_data
@@ -367,7 +367,7 @@ def test_everything_that_reads_answers_reads_these(task_name, name, data, tmp_pa
     home = tmp_path / "final"
     whole = TensorList(tensors=listed.tensors | staying(listed, network).tensors)
     save_tensors(network, whole, home / "model.safetensors")
-    card = SiteModelCard(
+    card = KeptCard(
         run="run",
         task=task_name,
         task_options=options.model_dump(mode="json"),
@@ -381,7 +381,7 @@ def test_everything_that_reads_answers_reads_these(task_name, name, data, tmp_pa
         theta_status="measured",
     )
     write_file(home / CARD, dump_yaml(card))
-    kept = open_final(home)
+    kept = open_model(home)
     again = evaluate_labelled(kept, folder)
     assert again == evaluate(task, network, images.samples, objective)
     table, count, problems = predict(kept, folder / "images", tmp_path / "out")

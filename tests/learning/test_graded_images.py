@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLSLossless
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLosslessSV1
 
 from shared.errors import DataError, DropfedError
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, read_colour, read_graded
@@ -405,11 +405,11 @@ def test_dicom_that_is_compressed_as_a_whole_is_not_unpacked(tmp_path, monkeypat
 
 
 def test_dicom_that_no_decoder_is_there_for(tmp_path):
-    path = dicom(tmp_path / "0" / "a.dcm", GREY, syntax=JPEGLSLossless, payload=encapsulate([b"no decoder" * 10]))
+    path = dicom(tmp_path / "0" / "a.dcm", GREY, syntax=JPEGLosslessSV1, payload=encapsulate([b"no decoder" * 10]))
     with pytest.raises(DataError) as caught:
         read_colour(path, 32)
     (problem,) = caught.value.problems
-    assert "Unable to decompress 'JPEG-LS" in problem
+    assert "Unable to decompress 'JPEG Lossless" in problem
     assert "\n" not in problem
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shared.errors import DropfedError
-from shared.learning.data.images import short_name, unreadable
+from shared.learning.data.images import read_levels, short_name, unreadable
 from shared.service import alive
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ _DICOM_TAGS = [
     "PixelRepresentation",
 ]
 _MOST_DICOM_PIXELS = 89_478_485  # as many as Pillow takes of the other formats
+
+
+def read_any_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
+    """The stored values of one image of any kind; what is returned and raised is as for the two functions."""
+    return read_dicom_levels(path) if path.suffix.lower() == ".dcm" else read_levels(path)
 
 
 def read_dicom_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:

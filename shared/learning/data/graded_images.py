@@ -23,8 +23,8 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.learning.data import SMALLEST_SIDE
-from shared.learning.data.dicom import read_dicom_levels
-from shared.learning.data.images import EXTENSIONS, files_by_stem, not_hidden, read_levels, short_name
+from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.images import EXTENSIONS, files_by_stem, not_hidden, short_name
 from shared.learning.data.tables import read_table
 from shared.learning.data.units import Unit, hashed
 
@@ -122,7 +122,7 @@ def read_colour(path: Path, side: int) -> NDArray[np.uint8]:
         DataError: the file cannot be read as one image of 8 to 16 bits, or is smaller than ``SMALLEST_SIDE``.
         DropfedError: it is a DICOM file, and pydicom is not installed.
     """
-    levels, highest = read_dicom_levels(path) if path.suffix.lower() == ".dcm" else read_levels(path)
+    levels, highest = read_any_levels(path)
     height, width = levels.shape[:2]
     if min(height, width) < SMALLEST_SIDE:
         raise DataError([f"{short_name(path)}: is {width}x{height} pixels; each side needs {SMALLEST_SIDE}."])

@@ -109,7 +109,11 @@ def read_image(path: Path) -> NDArray[np.float32]:
     Raises:
         DataError: the file cannot be read as an image of 8 or 16 bits.
     """
-    levels, highest = read_levels(path)
+    return grey_of(*read_levels(path))
+
+
+def grey_of(levels: NDArray[np.uint8] | NDArray[np.uint16], highest: int) -> NDArray[np.float32]:
+    """Return the one channel of an image that ``read_image`` takes: (H, W) or (H, W, 3) -> (H, W) in [0, 1]."""
     grey = levels[..., 1] if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
     return grey.astype(np.float32) / np.float32(highest)
 

@@ -16,6 +16,7 @@ import hashlib
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
@@ -26,8 +27,10 @@ from torch import Tensor, nn
 from shared.errors import ConfigurationError
 from shared.learning.batch_norm import freeze_batch_norm
 from shared.learning.models import ENCODERS, IMAGENET, WITHOUT_BATCH_NORM, Levels
+from shared.learning.models.options import WeightsFile
 from shared.learning.models.torchvision_import import import_models
 from shared.learning.models.whole_networks import whole_network
+from shared.learning.tasks.terms import Options
 
 _WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
 
@@ -40,6 +43,13 @@ IMAGENET_FILES = {
     "efficientnet_b0": "efficientnet_b0_rwightman-7f5810bc.pth",
 }
 """torchvision's ``IMAGENET1K_V1``: what the papers started from. The digits begin the file's own SHA-256."""
+
+_TORCHVISION = "torchvision's licence is BSD 3-Clause"
+_TIMM = "timm, which they come from, is under Apache 2.0"
+_IMAGENET = (
+    "they were trained on ImageNet-1k, whose terms allow non-commercial research and teaching; whether the weights may "
+    "be used for something else is left to the user to find out"
+)
 
 _SMALL_WIDTHS = (16, 32, 64, 128)
 
@@ -57,6 +67,20 @@ _EXITS: dict[str, dict[str, int]] = {
     "small": {"stage1.pool": 16, "stage2.pool": 32, "stage3.pool": 64},
 }
 _CLASSIFIERS = ("fc.", "classifier.")
+
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """Published weights that a run's training began from.
+
+    Args:
+        sha256_begins: the digits that the file's hash was checked against.
+    """
+
+    file: str
+    source: str
+    sha256_begins: str
+    licence: str
 
 
 class Encoder(nn.Module):
@@ -201,6 +225,18 @@ def load_imagenet_weights(encoder: Encoder, name: str, folders: Sequence[Path]) 
     except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigurationError([f"weights: {path} does not hold the tensors of {name}; {again}."]) from error
     return sha256
+
+
+def base_weights(options: Options) -> BaseWeights | None:
+    """Return which published weights a task's options have training begin from, if any."""
+    match getattr(options, "weights", None):
+        case WeightsFile() as chosen:
+            return BaseWeights(chosen.file, chosen.source, chosen.sha256, chosen.licence)
+        case "imagenet":
+            file = IMAGENET_FILES[getattr(options, "encoder")]  # noqa: B009  (of the tasks that have one)
+            licence = f"{_TIMM if 'rwightman' in file else _TORCHVISION}; {_IMAGENET}"
+            return BaseWeights(file, f"{_IMAGENET_URL}{file}", _digits(file), licence)
+    return None
 
 
 def _torchvision(name: str) -> Encoder:

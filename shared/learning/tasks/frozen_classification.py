@@ -43,7 +43,8 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
-            return learning(LayeredHead(encoder, options.classes, options.hidden, options.dropout), options.train)
+            classes = len(options.class_names)
+            return learning(LayeredHead(encoder, classes, options.hidden, options.dropout), options.train)
 
     def input_shape(self, options: FrozenOptionsT) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size

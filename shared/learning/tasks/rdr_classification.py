@@ -19,8 +19,6 @@ from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification
 from shared.learning.tasks.terms import RdrOptions
 
-_CLASSES = ("not referable", "referable")
-
 
 class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions, Scan]):
     """The task ``rdr_classification``; see ``contract.Task`` for what each method promises."""
@@ -34,7 +32,8 @@ class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions
         return unlabelled_units(path)
 
     def open_images(self, root: Path, options: RdrOptions) -> Collection[Scan]:
-        return Collection(read_scans(root, options.severities, options.referable_from, options.image_size), _CLASSES)
+        scans = read_scans(root, options.severities, options.referable_from, options.image_size)
+        return Collection(scans, options.class_names)
 
     def open_unlabelled(self, path: Path, options: RdrOptions) -> Sequence[Scan]:
         """Each file is one picture, which stands in all channels: enough for images out of the task's distribution."""

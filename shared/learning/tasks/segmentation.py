@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
+from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS
 from shared.learning.data.images import (
+    grey_of,
     list_images,
     pair_units,
-    read_image,
     read_pairs,
     scale_to,
     unlabelled_units,
@@ -34,11 +36,11 @@ from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import terms
 from shared.learning.tasks.contract import REFER, Collection, Dataset, divided
-from shared.learning.tasks.terms import OctaOptions, SegmentationOptions
+from shared.learning.tasks.terms import PixelOptions, SegmentationOptions
 
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 
-OptionsT = TypeVar("OptionsT", OctaOptions, SegmentationOptions)
+OptionsT = TypeVar("OptionsT", bound=PixelOptions)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class OfPixels(Generic[OptionsT]):
     def build_model(self, options: OptionsT, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=len(options.labels))
+            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=len(options.class_names))
 
     def input_shape(self, options: OptionsT) -> tuple[int, ...]:
         return (1, *[options.image_size or _USUAL_SIDE] * 2)
@@ -80,19 +82,19 @@ class OfPixels(Generic[OptionsT]):
         return pair_units(root)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
-        return unlabelled_units(path)
+        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
 
     def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[SegmentedImage]:
         return divided(self.open_images(root, options), members)
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[SegmentedImage]:
-        pairs = read_pairs(root, len(options.labels), options.image_size)
-        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.labels)
+        pairs = read_pairs(root, len(options.class_names), options.image_size)
+        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.class_names)
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> list[SegmentedImage]:
         samples = []
-        for file in list_images(path):
-            image = read_image(file)
+        for file in list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS):
+            image = grey_of(*read_any_levels(file))
             nothing = np.zeros(image.shape, dtype=np.uint8)
             if options.image_size is not None:
                 image, nothing = scale_to(image, nothing, options.image_size)

@@ -68,6 +68,11 @@ class Options(BaseModel):
     """To which the gradient of a step is clipped; None: it is taken as it is."""
 
     @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the classes are called, from class 0 upwards; None where each site has its own."""
+        return None
+
+    @property
     def balances(self) -> bool:
         """Whether some images are taken more often than others in an epoch."""
         return False
@@ -177,8 +182,8 @@ class FrozenOptions(Options):
         return self.balance
 
     @property
-    def classes(self) -> int:
-        """K, the same at every site: the head travels."""
+    def class_names(self) -> tuple[str, ...]:
+        """The same at every site: the head travels."""
         raise NotImplementedError
 
     @field_validator("hidden")
@@ -199,8 +204,8 @@ class ImageOptions(FrozenOptions):
     """What the classes are called, the same at every site."""
 
     @property
-    def classes(self) -> int:
-        return len(self.labels)
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels
 
     @field_validator("labels")
     @classmethod
@@ -245,6 +250,11 @@ class PixelOptions(Options):
     """Probability that a value is dropped."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The same at every site; the first is the background."""
+        raise NotImplementedError
+
     @field_validator("widths")
     @classmethod
     def _widths_are_channels(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
@@ -257,8 +267,7 @@ class OctaOptions(PixelOptions):
     """What a run may choose about this task."""
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """What the classes of pixels are called, the same at every site; the first is the background."""
+    def class_names(self) -> tuple[str, ...]:
         return "background", "vessel"
 
 
@@ -266,7 +275,11 @@ class SegmentationOptions(PixelOptions):
     """What a run may choose about this task."""
 
     labels: tuple[str, ...] = Field(default=("background", "foreground"), min_length=2, max_length=20)
-    """What the classes of pixels are called, the same at every site; the first is the background."""
+    """What the classes of pixels are called; the first is the background."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels
 
     @field_validator("labels")
     @classmethod
@@ -303,8 +316,8 @@ class RdrOptions(FrozenOptions):
     """The first severity that is referable, counted from 0."""
 
     @property
-    def classes(self) -> int:
-        return 2  # referable or not
+    def class_names(self) -> tuple[str, ...]:
+        return "not referable", "referable"
 
     @model_validator(mode="after")
     def _both_classes_exist(self) -> RdrOptions:
@@ -329,6 +342,10 @@ class SignalOptions(Options):
     labels: tuple[str, ...] = Field(min_length=2, max_length=20)
     """What the classes are called, the same at every site."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels
 
     @field_validator("labels")
     @classmethod

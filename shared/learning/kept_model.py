@@ -1,0 +1,271 @@
+"""A trained model in a folder, opened: what a site keeps of a run, and what a PI hands on. Both are input from outside.
+
+    WORK/final/RUN   card.yaml  model.safetensors                                    whole, with the site's own parts
+    an export        run.yaml  model.safetensors  [start.safetensors]  [state-GROUP.safetensors]    what travelled
+
+Nothing in a folder is taken for a path or for code. Before anything computes with a tensor file, its names, shapes,
+dtypes and numbers have been checked against what the described network has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from shared.errors import ConfigurationError, RejectedError
+from shared.exchange import names
+from shared.exchange.names import MAX_RECORD_BYTES, RUN_CONFIGURATION, Name
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records.run import Privacy, RunConfiguration
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.values import Count, Record
+from shared.exchange.weights import TensorFile, check_tensors
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Method
+from shared.learning.model_files import load_tensors
+from shared.learning.objectives import Objective
+from shared.learning.sharing import build_network, sharing, staying
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Network, Task
+from shared.learning.tasks.terms import Options
+
+CARD = "card.yaml"
+NO_THETA = "an export has none: it is measured at a site"
+
+_ANY_CLASSES = 2  # of a head that is not there
+_UNSURE_FROM = 0.5  # θ, where none was measured
+
+
+class KeptCard(Record):
+    """``card.yaml``: everything needed to use the model beside it.
+
+    Args:
+        classes: the site's names of classes, from class 0 upwards; none where only sites have such.
+        chosen_round: whose aggregate this is; None: it is not told.
+        personal_round: the round after which the site's own parts were kept; 0: they were never trained here; None: it
+            has none.
+        theta: the uncertainty from which on a prediction should not be trusted.
+        theta_status: ``measured``, or why it could not be and is 0.5.
+    """
+
+    run: Name
+    task: Name
+    task_options: dict[str, Any]
+    method: Name
+    method_options: dict[str, Any]
+    privacy: Privacy | None = None
+    rounds: Annotated[Count, Field(ge=1)]
+    classes: list[str]
+    chosen_round: Count | None
+    personal_round: Count | None
+    theta: Annotated[float, Field(gt=0, le=1)]
+    theta_status: str
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """A kept model, opened, on the CPU and in evaluation.
+
+    Args:
+        stays: the tensors that the folder does not hold, because each site has its own; not numbers, here.
+    """
+
+    card: KeptCard
+    task: Task
+    options: Options
+    objective: Objective
+    model: nn.Module
+    stays: Sequence[str] = ()
+
+
+def open_model(folder: Path) -> KeptModel:
+    """Open a model that can be asked.
+
+    Args:
+        folder: where it lies, ``WORK/final/RUN`` or an export; or ``WORK/final``: the newest below it.
+
+    Raises:
+        ConfigurationError: it is not there, not whole, or not what its card says.
+    """
+    kept = open_parts(folder)
+    if kept.stays:
+        raise ConfigurationError(
+            [
+                f"{folder}: is not a whole model: {few(kept.stays)} stay at each site; "
+                "use the model in WORK/final/RUN at a site"
+            ]
+        )
+    told, has = len(kept.card.classes), cast(Network, kept.model).classes
+    if told != has:
+        raise ConfigurationError(
+            [f"{folder}: its card names {told} classes, and the model has {has}; correct the card"]
+        )
+    return kept
+
+
+def open_parts(folder: Path) -> KeptModel:
+    """Open what a folder holds of a model; arguments and errors as for ``open_model``, but it need not be whole."""
+    home, card = _described(folder)
+    try:
+        task, method = task_named(card.task), open_method(card.method, card.method_options)
+        options: Options = task.options(card.task_options)
+    except ConfigurationError as error:
+        raise ConfigurationError([f"{home}: {problem}" for problem in error.problems]) from None
+    if not (home / CARD).exists():
+        card = card.model_copy(update={"classes": [*(options.class_names or ())]})
+    with torch.device("meta"):  # shapes without values: the files are checked before they cost any memory
+        sketch = _network(card, task, method, options)
+    parts, state = _files(home, sharing(task, method, sketch), sketch)
+    for name, tensors in (parts | {names.state_file(group): listed for group, listed in state.items()}).items():
+        _check(home / name, tensors)
+    model = _network(card, task, method, options)
+    _fill(model, method, home, parts, state)
+    stays = sorted(name for name, tensor in _floats(model).items() if tensor.isnan().any())
+    return KeptModel(card, task, options, method.objective(card.rounds, card.rounds), model.eval(), stays)
+
+
+def untrained_network(
+    task: str,
+    task_options: Mapping[str, object],
+    method: str,
+    method_options: Mapping[str, object],
+    *,
+    classes: int,
+    is_private: bool,
+) -> nn.Module:
+    """Return the network of a run, untrained, from plain values; a ``Network``.
+
+    Raises:
+        ConfigurationError: there is no such task, method or option.
+    """
+    found = task_named(task)
+    method_found, options = open_method(method, method_options), found.options(task_options)
+    return build_network(found, method_found, options, classes, run_seed=0, is_private=is_private)
+
+
+def with_weights(network: nn.Module, weights: str) -> nn.Module:
+    """Return a network in evaluation with the weights of a file that holds all of its tensors.
+
+    Raises:
+        RejectedError: the file holds others, or a number that is not finite.
+    """
+    path, listed = Path(weights), whole(network)
+    check_tensors(path, listed, weights, largest=math.inf)
+    load_tensors(network, listed, path)
+    return network.eval()
+
+
+def whole(network: nn.Module) -> TensorList:
+    """Return all tensors of a network but BatchNorm's step counters, which nothing reads."""
+    own = Sharing(tensors={}, start={}, personal=[*_floats(network)])
+    return staying(own, network)
+
+
+def _described(folder: Path) -> tuple[Path, KeptCard]:
+    """Return where the model lies and its card; of an export, as far as the run says it.
+
+    Raises:
+        ConfigurationError: there is none, or it is not well-formed.
+    """
+    cards = [path for path in (folder / CARD, *folder.glob(f"*/{CARD}")) if path.exists()]
+    if cards:
+        newest = max(cards, key=lambda path: path.stat().st_mtime)
+        return newest.parent, parse_yaml(_beginning(newest), KeptCard, str(newest))
+    path = folder / RUN_CONFIGURATION
+    if not path.exists():
+        raise ConfigurationError(
+            [
+                f"{folder}: holds no {CARD} and no {RUN_CONFIGURATION}; name WORK/final/RUN, where a site keeps a "
+                "model when its run has ended, or a folder that `dropfed-aggregator export` made"
+            ]
+        )
+    run = parse_yaml(_beginning(path), RunConfiguration, str(path))
+    return folder, KeptCard(
+        run=run.run,
+        task=run.task,
+        task_options=run.task_options,
+        method=run.method,
+        method_options=run.method_options,
+        privacy=run.privacy,
+        rounds=run.rounds,
+        classes=[],
+        chosen_round=None,
+        personal_round=None,
+        theta=_UNSURE_FROM,
+        theta_status=NO_THETA,
+    )
+
+
+def _beginning(path: Path) -> bytes:
+    """Return no more of a file than shows that it is too large."""
+    with path.open("rb") as file:
+        return file.read(MAX_RECORD_BYTES + 1)
+
+
+def _files(home: Path, listed: Sharing, network: nn.Module) -> tuple[dict[str, TensorList], dict[str, TensorList]]:
+    """Return which files hold a model's tensors, and what a method has besides, by group; a site's file holds all."""
+    if (home / CARD).exists():
+        return {names.FINAL_MODEL: all_tensors(listed, staying(listed, network))}, {}
+    frozen = TensorList(tensors={name: listed.start[name] for name in listed.frozen})
+    state = {group: TensorList(tensors=tensors) for group, tensors in listed.with_final.items()}
+    return {names.FINAL_MODEL: listed.shared} | ({names.START: frozen} if frozen.tensors else {}), state
+
+
+def _fill(
+    model: nn.Module, method: Method, home: Path, parts: Mapping[str, TensorList], state: Mapping[str, TensorList]
+) -> None:
+    """Put checked files into a network; what none of them brings is no number afterwards."""
+    with torch.no_grad():
+        for tensor in _floats(model).values():
+            tensor.fill_(math.nan)
+        for name, tensors in parts.items():
+            load_tensors(model, tensors, home / name)
+        if state:
+            method.ready(model, {group: _read(home / names.state_file(group)) for group in state})
+
+
+def all_tensors(listed: Sharing, stays: TensorList) -> TensorList:
+    """Return what the file of a whole model holds."""
+    return TensorList(tensors=listed.tensors | listed.start | stays.tensors)
+
+
+def _network(card: KeptCard, task: Task, method: Method, options: Options) -> nn.Module:
+    """Return the network that a card tells of, untrained."""
+    classes, is_private = len(card.classes) or _ANY_CLASSES, card.privacy is not None
+    return build_network(task, method, options, classes, run_seed=0, is_private=is_private)
+
+
+def _check(path: Path, tensors: TensorList) -> None:
+    """Check a tensor file of a folder.
+
+    Raises:
+        ConfigurationError: it is not there, or does not hold what the network has.
+    """
+    again = "take the folder again from where the model was kept"
+    if not path.is_file():
+        raise ConfigurationError([f"{path}: is missing; {again}"])
+    try:
+        check_tensors(path, tensors, str(path), largest=math.inf)
+    except RejectedError as error:
+        raise ConfigurationError([f"{error}; {again}"]) from None
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    file = TensorFile(path)
+    return {name: torch.from_numpy(file.tensor(name)) for name in file.names}
+
+
+def _floats(network: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+
+
+def few(stays: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    return ", ".join(stays[:2]) + (f" and {len(stays) - 2} more" if len(stays) > 2 else "")

@@ -1,0 +1,315 @@
+"""Using a kept model: predictions with their uncertainty, and how it does on labelled images."""
+
+from __future__ import annotations
+
+import colorsys
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from shared.errors import ConfigurationError, DataError
+from shared.folder.durable import write_file, writing
+from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.images import grey_of, not_hidden
+from shared.learning.data.time_series import Window
+from shared.learning.dicom_segmentation import require_highdicom, write_segmentation
+from shared.learning.kept_model import KeptModel
+from shared.learning.metrics import dice
+from shared.learning.objectives import IGNORED, by_target
+from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
+from shared.learning.tasks.contract import Evaluation, Sample
+from shared.learning.training import answers, evaluate, tame
+
+TABLE, PAGE = "predictions.csv", "predictions.html"
+_IN_COLOUR, _UNSURE = "prediction (in colour)", "uncertainty (white: unsure)"
+_COLOUR = 0.4  # share of a class's colour in an overlay
+
+
+def predict(
+    kept: KeptModel, images: Path, out: Path, *, page: bool = False, dicom_seg: bool = False
+) -> tuple[Path, int, list[str]]:
+    """Write what the model says about unlabelled images into ``out``.
+
+    A classification gives ``predictions.csv``: image, grade, its name, the probability of each class, the uncertainty
+    u, and the task's advice where u >= θ, as "refer to an ophthalmologist". A segmentation gives pictures of each
+    image's own size: ``masks/`` (the class of each pixel, spread over 0 to 255), ``uncertainty/`` (u from 0, black, to
+    1, white) and ``overlays/`` (the image, grey, with each class but the first in a colour); and in the table each
+    image's share of each class, mean u, and the share of pixels with u >= θ.
+
+    Args:
+        page: whether ``predictions.html`` shows the images to a person, the most uncertain first.
+        dicom_seg: whether each mask is also written as a DICOM segmentation, ``segmentations/NAME.dcm``.
+
+    Returns:
+        The table's path, how many images it speaks of, and a sentence for each file that is no readable image.
+
+    Raises:
+        DataError: there is no readable image at all; names every problem. Or a page was asked of what is no picture.
+        ConfigurationError: ``out`` cannot be written, or segmentations were asked of a task that labels no pixels.
+        ActionRequiredError: a package is missing.
+    """
+    if dicom_seg:
+        _require_pixels(kept)
+    opened, problems = _open(kept, images)
+    samples = [sample for sample, _ in opened.values()]
+    shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
+    rows: list[dict[str, str]] = []
+    try:
+        for sample, probabilities, uncertainty in each_answer(kept, samples):
+            if probabilities.ndim == 1:
+                row, pictures = _graded_row(kept, sample.id, probabilities, float(uncertainty)), _plainly(sample)
+            else:
+                source = opened[sample.id][1]
+                drawn = _drawn(source, probabilities, uncertainty)
+                drawn.write(out, sample.id)
+                row, pictures = _segmented_row(kept, sample.id, drawn.classes, drawn.unsure), drawn.pictures
+                if dicom_seg:
+                    problems += _segmentation_problems(kept, source, drawn.classes, out)
+            rows.append(row)
+            if shown:
+                shown.add(float(uncertainty.mean()), sample.id, _in_words(kept, row), pictures)
+        path = out / TABLE
+        write_file(path, _table(rows))
+        if shown:
+            write_file(out / PAGE, shown.html(f"{TABLE} tells of all"))
+    except OSError as error:
+        raise ConfigurationError([f"{out}: cannot be written ({error.strerror}); name another folder"]) from None
+    return path, len(rows), problems
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A segmented image in its own size.
+
+    Args:
+        grey: (H, W) in [0, 1].
+        classes: (H, W), from 0 to ``highest``.
+        unsure: (H, W) in [0, 1].
+    """
+
+    grey: NDArray[np.float32]
+    classes: NDArray[np.intp]
+    unsure: NDArray[np.float64]
+    highest: int
+
+    @property
+    def pictures(self) -> dict[str, NDArray[Any]]:
+        """What a person is shown."""
+        overlay = _overlay(self.grey, self.classes, self.highest + 1)
+        return {"image": self.grey, _IN_COLOUR: overlay, _UNSURE: self.unsure}
+
+    def write(self, out: Path, name: str) -> None:
+        """Write mask, uncertainty and overlay."""
+        _write_picture(out / "masks" / f"{name}.png", self.classes / self.highest)
+        _write_picture(out / "uncertainty" / f"{name}.png", self.unsure)
+        _write_picture(out / "overlays" / f"{name}.png", self.pictures[_IN_COLOUR])
+
+
+def _drawn(source: Path, probabilities: NDArray[np.float64], uncertainty: NDArray[np.float64]) -> _Drawn:
+    """Return an answer in the size of the image's file; the network may have seen it smaller."""
+    grey = grey_of(*read_any_levels(source))  # (H, W)
+    likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
+    return _Drawn(grey, likely.argmax(axis=0), unsure, len(likely) - 1)  # (K, H, W) -> (H, W)
+
+
+def _require_pixels(kept: KeptModel) -> None:
+    """Check that DICOM segmentations can be written of what a model says."""
+    if not kept.task.labels_pixels:
+        raise ConfigurationError([f"--dicom-seg: {kept.card.task} labels no pixels: leave it out"])
+    require_highdicom()
+
+
+def _segmentation_problems(kept: KeptModel, source: Path, classes: NDArray[np.intp], out: Path) -> Sequence[str]:
+    """Write a mask as a DICOM segmentation; return why it cannot be."""
+    path = out / "segmentations" / f"{source.stem}.dcm"
+    try:
+        write_segmentation(source, classes, kept.card.classes, kept.card.run, path)
+    except DataError as error:
+        return error.problems
+    return ()
+
+
+def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:
+    """All images that can be read, by id, with their files, and what is wrong with the other files: one broken file
+    spoils no folder.
+    """
+    samples: dict[str, tuple[Sample, Path]] = {}
+    problems: list[str] = []
+    for path in not_hidden(images) if images.is_dir() else [images]:
+        try:
+            for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):
+                if sample.id in samples:
+                    raise DataError([f"{path}: another image has the same name but for its ending; rename one."])
+                samples[sample.id] = sample, path
+        except DataError as error:
+            problems += error.problems
+    if not samples:
+        raise DataError(problems or [f"{images}: has no image in it; name the folder that holds the images."])
+    return samples, problems
+
+
+def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -> Evaluation:
+    """Return how the model does on labelled images.
+
+    Args:
+        page: an HTML file that shows them to a person, what the model was most wrong about first.
+
+    Raises:
+        ConfigurationError: every problem of every image; or they are graded by another scale than the model's.
+        DataError: a page was asked of what is no picture.
+    """
+    try:
+        images = kept.task.open_images(folder, kept.options)
+    except DataError as error:
+        raise ConfigurationError(error.problems) from None
+    if len(images.classes) != len(kept.card.classes):
+        raise ConfigurationError(
+            [
+                f"{folder}: has {len(images.classes)} classes, the model {len(kept.card.classes)} "
+                f"({', '.join(kept.card.classes)}); grade the images by that scale"
+            ]
+        )
+    if page and _are_pictures(images.samples):
+        write_file(page, _compared(kept, images.samples).html("the scores are of all"))
+    return evaluate(kept.task, kept.model, images.samples, kept.objective)
+
+
+def _compared(kept: KeptModel, samples: Sequence[Any]) -> Page:
+    """Return a page of labelled images: lowest Dice, or least probability of the right class, first."""
+    shown = Page(_title(kept), ORDERED_BY_SCORE)
+    for sample, probabilities, uncertainty in each_answer(kept, samples):
+        if probabilities.ndim == 1:
+            right, row = int(sample.grade), _graded_row(kept, sample.id, probabilities, float(uncertainty))
+            truth = f"Graded as {kept.card.classes[right]} by people"
+            shown.add(-float(probabilities[right]), sample.id, [truth, *_in_words(kept, row)], _plainly(sample))
+            continue
+        classes, number = probabilities.argmax(axis=0), len(probabilities)
+        overlap = dice(classes, sample.mask)
+        words = [
+            f"Dice {overlap:.3f} against the mask",
+            *_in_words(kept, _segmented_row(kept, "", classes, uncertainty)),
+        ]
+        pictures = {
+            "image": sample.image,
+            "mask (in colour)": _overlay(sample.image, sample.mask, number),
+            _IN_COLOUR: _overlay(sample.image, classes, number),
+            _UNSURE: uncertainty,
+        }
+        shown.add(-overlap, sample.id, words, pictures)
+    return shown
+
+
+def each_answer(
+    kept: KeptModel, samples: Sequence[Sample]
+) -> Iterator[tuple[Any, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield each image, its probabilities (K, ...) and its uncertainty (...)."""
+    for batch, logits, targets in answers(kept.task, kept.model, samples):
+        for sample, filled_up, target in zip(batch, by_target(logits, targets), targets, strict=True):
+            image_logits = tame(_without_filling(filled_up, target))
+            shape = image_logits.shape[: target.ndim]
+            flat = image_logits.reshape(-1, *image_logits.shape[target.ndim :]).double()  # (..., K) -> (P, K)
+            probabilities = kept.objective.probabilities(flat).T.reshape(-1, *shape).numpy()  # (P, K) -> (K, ...)
+            yield sample, probabilities, kept.objective.uncertainty(flat).reshape(shape).numpy()
+
+
+def _without_filling(logits: Tensor, target: Tensor) -> Tensor:
+    """(h, w, K) of a segmented image that was filled up at the bottom and at the right; (K,) as it is."""
+    if target.ndim == 0:
+        return logits
+    counts = target != IGNORED  # (H, W)
+    return logits[: int(counts.any(dim=1).sum()), : int(counts.any(dim=0).sum())]
+
+
+def _graded_row(kept: KeptModel, name: str, probabilities: NDArray[np.float64], uncertainty: float) -> dict[str, str]:
+    grade = int(probabilities.argmax())
+    return {
+        "image": name,
+        "grade": str(grade),
+        "grade_name": kept.card.classes[grade],
+        **{f"probability_{index}": f"{value:.4f}" for index, value in enumerate(probabilities)},
+        "uncertainty": f"{uncertainty:.4f}",
+        "advice": kept.task.advice if uncertainty >= kept.card.theta else "",
+    }
+
+
+def _segmented_row(
+    kept: KeptModel, name: str, classes: NDArray[np.intp], uncertainty: NDArray[np.float64]
+) -> dict[str, str]:
+    return {
+        "image": name,
+        **{f"share_{label}": f"{np.mean(classes == index):.4f}" for index, label in enumerate(kept.card.classes)},
+        "uncertainty": f"{uncertainty.mean():.4f}",
+        "share_uncertain": f"{np.mean(uncertainty >= kept.card.theta):.4f}",
+    }
+
+
+def _in_words(kept: KeptModel, row: Mapping[str, str]) -> list[str]:
+    """Return what a row of the table says, as short sentences without full stops."""
+    if "grade_name" in row:
+        sure = [f"{name} {float(row[f'probability_{index}']):.0%}" for index, name in enumerate(kept.card.classes)]
+        told = [f"Predicted: {row['grade_name']}", ", ".join(sure), f"Uncertainty {float(row['uncertainty']):.2f}"]
+        return [*told, *([row["advice"].capitalize()] if row["advice"] else [])]
+    shares = [f"{name} {float(row[f'share_{name}']):.1%}" for name in kept.card.classes[1:]]
+    unsure = f"uncertain (u ≥ {kept.card.theta:.2f}) {float(row['share_uncertain']):.1%}"
+    return [f"Of the image: {', '.join([*shares, unsure])}", f"Mean uncertainty {float(row['uncertainty']):.2f}"]
+
+
+def _are_pictures(samples: Sequence[Sample]) -> bool:
+    """Return that images can be shown.
+
+    Raises:
+        DataError: they are stretches of recordings.
+    """
+    if isinstance(samples[0], Window):
+        raise DataError(["a page shows images, and these are time series: leave --page out"])
+    return True
+
+
+def _plainly(sample: Sample) -> dict[str, NDArray[Any]]:
+    """Return the picture of a graded image, on the range 0 to 1."""
+    return {"image": sample.image / 255}
+
+
+def _title(kept: KeptModel) -> str:
+    return f"Predictions of the model of {kept.card.run}"
+
+
+def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """(K, h, w) -> (K, H, W), interpolated linearly."""
+    if values.shape[1:] == shape:
+        return values
+    scaled = functional.interpolate(torch.from_numpy(values)[None], size=shape, mode="bilinear", align_corners=False)
+    result: NDArray[np.float64] = scaled[0].numpy()
+    return result
+
+
+def _overlay(grey: NDArray[np.float32], classes: NDArray[np.intp], number: int) -> NDArray[np.float64]:
+    """(H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 stays grey."""
+    hues = [colorsys.hsv_to_rgb((index - 1) / (number - 1), 1, 1) for index in range(1, number)]
+    coloured = np.array([(0, 0, 0), *hues])[classes]  # (H, W, 3)
+    share = _COLOUR * (classes > 0)[..., None]
+    result: NDArray[np.float64] = grey[..., None] * (1 - share) + coloured * share
+    return result
+
+
+def _write_picture(path: Path, levels: NDArray[np.float64]) -> None:
+    """Write (H, W) or (H, W, 3) values in [0, 1] as an 8-bit PNG."""
+    with writing(path) as file:
+        picture_of(levels).save(file, format="PNG")
+
+
+def _table(rows: Sequence[dict[str, str]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()

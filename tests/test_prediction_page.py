@@ -1,0 +1,126 @@
+"""The page of predictions: what it shows and in which order, that it asks for nothing, and how a person uses it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from base64 import b64decode
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from shared.learning.prediction_page import LONGEST_SIDE, MOST_SHOWN, Page
+from site_client.cli import main
+from tests.browser import chromium
+from tests.learning.exports import DISEASES, VESSELS, write_export
+from tests.learning.small_sites import LABELS, SIGNALS, write_small
+
+RIGHT, LEFT, HOME, END = "\ue014", "\ue012", "\ue011", "\ue010"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of vessels and a model of them, with what the two commands write."""
+    home = tmp_path_factory.mktemp("page")
+    write_export(home / "model", **VESSELS)
+    write_small("octa_segmentation", home / "data", images=4, size=64)
+    Image.effect_noise((700, 300), 60).save(home / "data" / "images" / "a <b>wide< one.png")
+    Image.new("L", (700, 300)).save(home / "data" / "masks" / "a <b>wide< one.png")
+    for asked in (
+        ["predict", str(home / "data" / "images"), "--output", str(home / "out"), "--page"],
+        ["evaluate", str(home / "data"), "--page", str(home / "compared.html")],
+    ):
+        result = CliRunner().invoke(main, [*asked, "--model", str(home / "model")])
+        assert result.exit_code == 0, result.output
+    return home
+
+
+def names_in(page: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_the_most_uncertain_come_first(folder: Path) -> None:
+    rows = list(csv.DictReader((folder / "out" / "predictions.csv").open(encoding="utf-8", newline="")))
+    expected = [row["image"] for row in sorted(rows, key=lambda row: -float(row["uncertainty"]))]
+    page = (folder / "out" / "predictions.html").read_text(encoding="utf-8")
+    assert [name.replace("&lt;", "<").replace("&gt;", ">") for name in names_in(page)] == expected
+    for row in rows:
+        assert f"Mean uncertainty {float(row['uncertainty']):.2f}." in page
+        assert f"vessel {float(row['share_vessel']):.1%}" in page
+    assert "An aid for research, not a diagnosis." in page
+
+
+def test_the_lowest_dice_comes_first(folder: Path) -> None:
+    page = (folder / "compared.html").read_text(encoding="utf-8")
+    found = [float(value) for value in re.findall(r"Dice (\d\.\d{3}) against the mask", page)]
+    assert len(found) == 5 and found == sorted(found)
+    assert found[0] == 0, "the mask of noise is empty"
+    assert names_in(page)[0] == "a &lt;b&gt;wide&lt; one"
+    assert page.count("<figcaption>mask (in colour)</figcaption>") == 5
+
+
+def test_pictures_are_in_the_page_and_bounded(folder: Path) -> None:
+    page = (folder / "out" / "predictions.html").read_text(encoding="utf-8")
+    sources = re.findall(r'<img src="(.*?)"', page)
+    assert len(sources) == 3 * 5
+    assert re.findall(r"https?:|url|@import|//[a-z]", re.sub(r'"data:.*?"', "", page)) == []
+    sizes = set()
+    for source in sources:
+        head, _, content = source.partition(",")
+        assert head == "data:image/jpeg;base64"
+        sizes.add(Image.open(io.BytesIO(b64decode(content))).size)
+    assert sizes == {(64, 64), (LONGEST_SIDE, 219)}
+    assert Image.open(folder / "out" / "masks" / "a <b>wide< one.png").size == (700, 300)
+
+
+def test_of_many_images_the_page_shows_some_and_says_how_many_not() -> None:
+    page = Page("Predictions", "The most uncertain come first")
+    ranks = np.random.default_rng(1).permutation(MOST_SHOWN + 3)
+    for rank in ranks:
+        page.add(float(rank), f"image-{rank}", ["seen"], {"image": np.zeros((2, 2))})
+    html = page.html("predictions.csv tells of all").decode()
+    assert names_in(html) == [f"image-{rank}" for rank in range(MOST_SHOWN + 2, 2, -1)]
+    assert "3 more images are not on this page; predictions.csv tells of all." in html
+
+
+def test_of_graded_images_the_least_probable_truth_comes_first(tmp_path: Path) -> None:
+    write_export(tmp_path / "model", **DISEASES)
+    write_small("fundus_disease", tmp_path / "data", images=8, size=64)
+    asked = ["evaluate", str(tmp_path / "data"), "--page", str(tmp_path / "page.html")]
+    result = CliRunner().invoke(main, [*asked, "--model", str(tmp_path / "model")])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    truths = re.findall(r"Graded as (.*?) by people", page)
+    probabilities = re.findall(r"normal (\d+)%, glaucoma (\d+)%, cataract (\d+)%", page)
+    shares = [int(of[LABELS.index(truth)]) for truth, of in zip(truths, probabilities, strict=True)]
+    assert len(shares) == 8 and shares == sorted(shares)
+
+
+def test_time_series_have_no_page(tmp_path: Path) -> None:
+    write_export(tmp_path / "model", task="time_series", method="fedavg", task_options=SIGNALS["time_series"])
+    write_small("time_series", tmp_path / "data", images=3, size=64)
+    asked = ["predict", str(tmp_path / "data" / "recordings"), "--model", str(tmp_path / "model"), "--page"]
+    result = CliRunner().invoke(main, [*asked, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert result.output.endswith("a page shows images, and these are time series: leave --page out\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_person_leafs_through_by_the_arrow_keys(folder: Path, tmp_path: Path) -> None:
+    path = folder / "out" / "predictions.html"
+    with chromium(tmp_path) as browser:
+        browser.open(path.as_uri())
+        shown = []
+        for keys in ("", RIGHT, RIGHT, LEFT, END, RIGHT, HOME):
+            browser.press(keys)
+            shown.append(browser.text("#place"))
+            assert browser.run("return document.querySelectorAll('section.image:not([hidden])').length") == 1
+        assert shown == ["1 of 5", "2 of 5", "3 of 5", "2 of 5", "5 of 5", "5 of 5", "1 of 5"]
+        browser.run("document.getElementById('on').click()")
+        assert browser.text("#place") == "2 of 5"
+        assert [address for address in browser.requested() if not address.startswith("data:")] == [path.as_uri()]
+        assert browser.complaints() == []
