@@ -138,6 +138,9 @@ class Setting:
     def folder(self, name: str) -> Path:
         return self.root / "folders" / name
 
+    def data_of(self, name: str) -> Path:
+        return (self.data or self.root / "data") / name
+
     def set_up(self, logins: Logins, *, poll_seconds: float = 0.3, policy: Policy | None = None) -> None:
         """Set up the aggregator and join every site."""
         data = self.data or self.root / "data"

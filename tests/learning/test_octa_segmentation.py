@@ -1,6 +1,5 @@
 """The task: options, data, batches, training, evaluation, and that nothing but the seed decides."""
 
-import os
 import random
 import subprocess
 import sys
@@ -365,29 +364,3 @@ def test_global_random_state_neither_matters_nor_changes():
 def test_another_seed_is_another_model():
     assert same_weights(TASK.build_model(SMALL, 2, 1), TASK.build_model(SMALL, 2, 1))
     assert not same_weights(TASK.build_model(SMALL, 2, 1), TASK.build_model(SMALL, 2, 2))
-
-
-PROGRAM = """
-import hashlib, torch
-torch.set_num_threads(1)
-from tests.learning.test_octa_segmentation import trained
-digest = hashlib.sha256()
-for name, value in trained(rounds=2, copies=2).state_dict().items():
-    digest.update(name.encode() + value.numpy().tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_two_processes_end_at_the_same_bytes():
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "4711")
-    ]
-    assert len(digests[0]) == 65
-    assert digests[0] == digests[1]
