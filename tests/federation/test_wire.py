@@ -126,7 +126,7 @@ def test_answers_in_another_form_are_omitted_with_the_reason(tmp_path: Path) -> 
     """One says that it sends what the run does not want; two say what the run wants and send something else."""
     names_of_sites = ["good", "other-form", "plain-inside", "bomb", "diverged"]
     run = run_configuration(sites=names_of_sites, quorum=1, wire=SMALLEST)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         sites = {name: ScriptedSite(federation, name) for name in run.sites}
         for site in sites.values():
