@@ -18,7 +18,6 @@ import studies.alone
 from aggregator.new_run import Answers, filled_in
 from deploy.local.demo import SiteData, main, run_configuration
 from deploy.local.scenarios import SCENARIOS
-from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
 from shared.exchange.reading import parse_yaml
@@ -30,6 +29,7 @@ from shared.learning.run_checks import check_together
 from site_client.overview import overview, overview_text
 from tests.federation.forked import Forked
 from tests.federation.running import Process
+from tests.learning.small_sites import write_small
 
 TASK = "octa_segmentation"
 SMALL = ("--rounds", "1", "--image-size", "32")
@@ -101,7 +101,7 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
     tmp_path: Path, demo_here: Callable[..., Result]
 ) -> None:
     for number, site in enumerate(("clinic-a", "clinic-b")):
-        write_site(tmp_path / "data" / site, style=STYLES[number], images=8, size=40, seed=number)
+        write_small(TASK, tmp_path / "data" / site, images=8, size=40, seed=number, site=number)
     result = demo_here("--data", "data")
     assert result.exit_code == 0, result.output
     summary = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())

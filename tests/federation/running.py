@@ -206,7 +206,7 @@ class Federation(Setting):
 
     Args:
         runner: a module of ours, with its arguments, that runs the daemons' modules in some way of its own.
-        fresh: each daemon has an interpreter of its own from the start, with its own random order of sets.
+        fresh: whoever is started has an interpreter of its own from the start, with its own random order of sets.
     """
 
     logins: Logins | None = None

@@ -79,9 +79,9 @@ class Clinic(Hospital):
         monkeypatch.setattr("site_client.round_work.seconds_until", lambda *_: 0.0 if self.may_train else 1.0)
         monkeypatch.setattr("site_client.round_work.REST_S", 0.1)
 
-    def ask(self, privacy: dict[str, float] | None = None, **settings: object) -> None:
+    def ask(self, privacy: dict[str, float] | None = None, batch_size: int = 4, **settings: object) -> None:
         """Have the site agree to a run, ask it for a round, and change its settings."""
-        wanted: dict[str, object] = {"epochs": 2, "task_options": NO_DROPOUT}
+        wanted: dict[str, object] = {"epochs": 2, "batch_size": batch_size, "task_options": NO_DROPOUT}
         if privacy is not None:
             wanted |= {"method": "fedavg", "privacy": privacy, "augmentation": {"copies": 1, "originals": False}}
         run = run_configuration(sites=["north"], quorum=1, rounds=9, **wanted)
@@ -252,8 +252,8 @@ def test_a_private_run_is_trained_by_the_daemon_alone(clinic: Clinic) -> None:
 
 
 def test_what_stands_in_the_way_of_a_process_is_told_as_it_is(clinic: Clinic) -> None:
-    clinic.ask(launcher="torchrun", processes=5)
-    with pytest.raises(ActionRequiredError, match=r"processes: a batch of [34] images cannot be shared by 5"):
+    clinic.ask(batch_size=2, launcher="torchrun", processes=3)
+    with pytest.raises(ActionRequiredError, match=r"processes: a batch of [12] images cannot be shared by 3"):
         clinic.live()
     assert torchrun_of(psutil.Process()) == []
 

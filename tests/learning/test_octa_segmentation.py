@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from deploy.local.synthetic_octa import WIDE, write_site
 from shared.errors import ConfigurationError, DataError, Stopped
 from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
@@ -32,6 +31,7 @@ from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with
 from studies.simulation import run_rounds
 from tests.federation.running import run_configuration, staging_run, write_data
+from tests.learning.small_sites import write_small
 
 TASK = OctaSegmentation()
 PLAIN = CrossEntropy()
@@ -114,7 +114,7 @@ def test_every_wrong_option_is_named_at_once():
 
 
 def test_a_site_is_read_and_divided(tmp_path):
-    write_site(tmp_path, style=WIDE, images=10, size=48, seed=1)
+    write_small("octa_segmentation", tmp_path, images=10, size=48)
     options = TASK.options({"image_size": 40})
     dataset = open_anew(TASK, tmp_path, options, SplitPlan(), 1, secret=b"")
     assert [len(part) for part in (dataset.train, dataset.validation, dataset.test)] == [6, 2, 2]
