@@ -123,7 +123,7 @@ def test_a_verdict_that_is_gone_for_a_while_keeps_no_site_from_what_follows(run:
             site.step()
         verdict.write_bytes(content)
         site.step()
-    assert run.site.ledger.message(ref) is not None
+    assert site._channel.ledger.message(ref) is not None
     assert not (run.drop / MessageRef("update", RUN, 1).manifest).exists()
 
 
