@@ -164,7 +164,7 @@ class FolderSync:
         self._polling.restart()
         try:
             while not self._stop.is_set():
-                if self._work():
+                if self.work():
                     self._polling.restart()
                     self._on_news()
                 elif self._wake.wait(self._polling.interval_s(self._awaited.kind if self._awaited else None)):
@@ -173,7 +173,7 @@ class FolderSync:
         except Stopped:
             pass
 
-    def _work(self) -> bool:
+    def work(self) -> bool:
         """Do what can be done now; return whether anything happened. One site's trouble is told and waited out."""
         try:
             happened = self._step()

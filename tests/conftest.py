@@ -14,7 +14,7 @@ from hypothesis import settings
 from aggregator.store import RunStore
 from shared.exchange.records.tensors import Sharing
 from tests.canary import without_secrets
-from tests.federation.running import drawn_data, run_configuration
+from tests.federation.running import run_configuration
 from tests.folder.faulty import FaultyServer
 from tests.played import RUN, TENSORS, Played
 
@@ -33,7 +33,6 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure() -> None:
     """Let Ctrl-C end what tests start: a shell's background job is told to ignore it, and so is all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    drawn_data()  # which this process removes when all workers have ended
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

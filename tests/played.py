@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -58,6 +62,17 @@ def scored_verdict(run: str, round_no: int, weight: str | None) -> Verdict:
     )
 
 
+_HOURS = count(1)
+
+
+def work_later(folder_sync: FolderSync) -> bool:
+    """Have a folder-sync worker do what can be done an hour later: it listens to the site's heartbeat anew."""
+    hours = next(_HOURS)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * hours)
+    with patch("aggregator.folder_sync.time", clock):
+        return folder_sync.work()
+
+
 class Played:
     """Both ends of one folder below ``home``; the folder itself is ``drop``.
 
@@ -88,9 +103,10 @@ class Played:
             longest_interval_s=0.01,
             on_news=lambda: None,
         )
-        assert site._work()
+        assert site.work()
         assert site.channel is not None
         self.folder_sync = site
+        self.trouble = work / "sites" / "north" / "trouble.txt"
         self.card_digest = site.card_digest
         self.aggregator_key = key.public
         self.aggregator = site.channel

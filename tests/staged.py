@@ -38,7 +38,7 @@ from site_client.heartbeat import Heartbeat
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import run_configuration
-from tests.played import RUN, TENSORS
+from tests.played import RUN, TENSORS, work_later
 
 SITES = ("north", "south")
 ENDS = (MessageRef("final", RUN), MessageRef("abort", RUN))
@@ -125,9 +125,8 @@ class Staged:
         """One look into a site's folder."""
         folder_sync = self.folder_syncs[site]
         if folder_sync.channel is not None:
-            folder_sync._awaited = awaited(folder_sync.channel.ledger, RUN, self.store.round_no)
-        folder_sync._heard_at = float("-inf")
-        folder_sync._work()
+            folder_sync.attend(awaited(folder_sync.channel.ledger, RUN, self.store.round_no))
+        work_later(folder_sync)
 
     @property
     def is_over(self) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +31,7 @@ from studies.results import CONFIGURATION, RESULT
 from studies.simulation import run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.federation.forked import Forked
+from tests.federation.in_turns import as_before
 from tests.federation.running import RUN, make_data, run_configuration, staging_run
 from tests.learning.small_sites import write_small
 
@@ -54,12 +53,8 @@ RUNS = {
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """A cell has a process of its own, with a log and a number of threads of its own."""
-    handlers, hook, threads = logging.getLogger().handlers[:], sys.excepthook, torch.get_num_threads()
-    yield
-    logging.getLogger().handlers = handlers
-    logging.captureWarnings(False)
-    sys.excepthook = hook
-    torch.set_num_threads(threads)
+    with as_before():
+        yield
 
 
 def data_of(run: RunConfiguration, root: Path) -> dict[str, Path]:

@@ -100,12 +100,12 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
         longest_interval_s=0.01,
         on_news=lambda: None,
     )
-    assert end._work(), "enrols"
+    assert end.work(), "enrols"
     assert end.channel is not None
     offer = end.channel.outbox.sign(
         MessageRef("offer", "r"), {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=end.card_digest
     )
-    assert end._work(), "publishes"
+    assert end.work(), "publishes"
     own_key = SigningKey.at(home / "signing.key")
     hospital = Channel(home, own, me="north", key=own_key, peer=Peer("retina", "north", AGGREGATOR, key.public))
     manifest = hospital.inbox.notice(MessageRef("offer", "r"))

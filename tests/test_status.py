@@ -123,7 +123,7 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     assert launched.final_model is None  # so `launch` says that it was interrupted
     in_the_way.unlink()
     run.stop.clear()
-    assert run.folder_sync._work()
+    assert run.folder_sync.work()
     assert launched.final_model == store.final_model
     said = aggregator_says(run)
     assert "run octa-1: ended" in said and "  north: finished" in said and "reason: as the test says" in said

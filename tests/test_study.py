@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from click.testing import CliRunner
 from rich.console import Console
 
 from deploy.local import synthetic_fundus
@@ -27,6 +28,7 @@ from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
 from studies import running
 from studies.cell import main as play_cell
 from studies.cell import with_as_many_images
+from studies.cli import main
 from studies.configuration import read_study
 from studies.matrix import expand
 from studies.play import _Told, play_study
@@ -81,11 +83,19 @@ def command(path, *options):
     return [sys.executable, "-m", "studies.cli", "run", str(path), "--at-a-time", "2", *options]
 
 
+@pytest.fixture
+def play():
+    """The same command in this process, whose libraries are loaded: what it plays are processes all the same."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield lambda path, *options: CliRunner().invoke(main, command(path, *options)[3:])
+    signal.signal(signal.SIGTERM, before)
+
+
 def cells_of(path):
     return expand(read_study(path), path.parent)
 
 
-def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
+def test_a_study_is_played_resumed_after_a_kill_and_tabled(data, play):
     path, home = written(data), data / "small"
     process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 240
@@ -100,7 +110,8 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data):
     assert early
     assert f"{len(early)} of 3 cells are finished." in (home / "report.html").read_text()
 
-    again = subprocess.run(command(path), capture_output=True, text=True, check=True)
+    again = play(path)
+    assert again.exit_code == 0, again.output
     assert f"3 cells, {len(early)} of them finished before" in again.stdout
     for result, written_at in early.items():
         assert result.stat().st_mtime_ns == written_at
@@ -198,12 +209,12 @@ TOO_PRIVATE = {"method": "fedavg", "privacy": {"max_grad_norm": 1.0, "delta": 1e
 DECLINED = r"too private, seed 0 failed: (north|south) does not take part: privacy: target_epsilon"
 
 
-def test_a_cell_that_fails_is_told_and_the_others_go_on(data):
+def test_a_cell_that_fails_is_told_and_the_others_go_on(data, play):
     path = written(data, "failing", arms={"too private": TOO_PRIVATE, "internal": {"method": "single_site"}}, noise=[])
-    found = subprocess.run(command(path), capture_output=True, text=True, check=False)
-    assert found.returncode == 1
+    found = play(path)
+    assert found.exit_code == 1
     assert re.search(DECLINED, found.stdout)
-    assert "Traceback" not in found.stdout + found.stderr
+    assert "Traceback" not in found.output
     assert [result_of(data / "failing", cell) is not None for cell in cells_of(path)] == [False, True]
 
 
@@ -307,7 +318,7 @@ def test_a_run_begins_with_published_weights(data, tmp_path, monkeypatch):
     assert all(torch.equal(network.encoder.state_dict()[key], tensor) for key, tensor in encoder.state_dict().items())
 
 
-def test_ray_plays_the_same_cells(data):
+def test_ray_plays_the_same_cells(data, play):
     arms = {"too private": TOO_PRIVATE, "federated": {"method": "fedavg"}}
     path = written(data, "by-ray", arms=arms, noise=[])
     # Ray's workers are the last that a machine lets work, which other tests fill.
@@ -319,33 +330,26 @@ def test_ray_plays_the_same_cells(data):
     by_ray = [result_of(data / "by-ray", cell) for cell in cells_of(path)]
     assert by_ray[0] is None
     # The same cell, played by processes, comes to the same figures.
-    again = subprocess.run([*command(path), "--output", str(data / "by-processes")], capture_output=True, check=False)
-    assert again.returncode == 1
+    assert play(path, "--output", str(data / "by-processes")).exit_code == 1
     assert result_of(data / "by-processes", cells_of(path)[1])["rows"] == by_ray[1]["rows"]
 
 
-def test_an_address_that_is_no_clusters_is_told(data):
+def test_an_address_that_is_no_clusters_is_told(data, play, monkeypatch):
     path = written(data, "no-cluster", arms={"internal": {"method": "single_site"}}, noise=[])
-    found = subprocess.run(
-        command(path, "--engine", "ray"),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"RAY_ADDRESS": "nonsense"},
-    )
-    assert found.returncode == 2
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    found = play(path, "--engine", "ray")
+    assert found.exit_code == 2
     assert "--engine ray: RAY_ADDRESS is nonsense, where no cluster answers" in found.stderr
-    assert "Traceback" not in found.stdout + found.stderr
+    assert "Traceback" not in found.output
 
 
-def test_without_ray_its_engine_says_what_to_do(data):
+def test_without_ray_its_engine_says_what_to_do(data, play, monkeypatch):
     path = written(data, "no-ray", arms={"internal": {"method": "single_site"}}, noise=[])
-    hidden = "import sys; sys.modules['ray'] = None; from studies.cli import main; main()"
-    arguments = [*command(path)[3:], "--engine", "ray"]
-    found = subprocess.run([sys.executable, "-c", hidden, *arguments], capture_output=True, text=True, check=False)
-    assert found.returncode != 0
+    monkeypatch.setitem(sys.modules, "ray", None)
+    found = play(path, "--engine", "ray")
+    assert found.exit_code != 0
     assert "pip install 'dropfed[ray]'" in found.stderr
-    assert "Traceback" not in found.stderr
+    assert "Traceback" not in found.output
 
 
 def test_folds_and_seeds_multiply_and_every_cell_has_a_name_of_its_own(data):
@@ -473,14 +477,9 @@ def test_every_problem_of_a_study_is_told_at_once_with_its_file(data):
     assert not path.with_suffix("").exists()
 
 
-def test_results_get_a_place_of_their_own(data):
-    among_images = subprocess.run(
-        [*command(written(data)), "--output", str(data / "data" / "north" / "out")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert among_images.returncode == 2
+def test_results_get_a_place_of_their_own(data, play):
+    among_images = play(written(data), "--output", str(data / "data" / "north" / "out"))
+    assert among_images.exit_code == 2
     said = f"{written(data)}: data: results would lie in data/north; say another place with --output"
     assert among_images.stderr.strip() == said
     assert not (data / "data" / "north" / "out").exists()

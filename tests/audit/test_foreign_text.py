@@ -19,7 +19,7 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.signing import canonical
 from site_client.cli import main as site_command
-from tests.played import RUN, Played
+from tests.played import RUN, Played, work_later
 
 ROOT = Path(__file__).parent.parent.parent
 HOSTILE = {
@@ -45,8 +45,8 @@ def test_a_withdrawals_reason_reaches_no_terminal_raw(run: Played, store: RunSto
     run.round(1, trains=True)
     content = canonical({"run": RUN, "reason": hostile})
     run.sign_and_publish("withdrawal", 0, {names.WITHDRAWAL: content})
-    run.folder_sync._awaited, run.folder_sync._heard_at = MessageRef("withdrawal", RUN), float("-inf")
-    assert run.folder_sync._work()
+    run.folder_sync.attend(MessageRef("withdrawal", RUN))
+    assert work_later(run.folder_sync)
     home = run.drop.parent
     for command, arguments in (
         (aggregator_command, ["status", "--work", str(home / "aggregator")]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.runs import run_in
+from tests.faults.runs import run_in, tiny_run
 from tests.faults.storm import KINDS, OF_TLS, Outage, Weather, aggregator_at, undisturbed
 from tests.federation.running import Setting
 
@@ -29,10 +29,10 @@ SAID: dict[str, tuple[str | None, str | None]] = {
     "truncated, no length": (None, "ended after|sent a listing that is not whole"),
     "duplicated": (None, None),
     "401": (
-        "refuses user 'north' or the password: correct user or url in site.yaml",
+        "refuses user '{site}' or the password: correct user or url in site.yaml",
         "refuses user 'aggregator' or the password",
     ),
-    "403": ("forbids PUT to user 'north': have the folder's owner permit it", "forbids GET to user 'aggregator'"),
+    "403": ("forbids PUT to user '{site}': have the folder's owner permit it", "forbids GET to user 'aggregator'"),
     "404": ("is not there", "is not there: check the address, and that the folder is still shared"),
     "409": (BUSY + "409", BUSY + "409"),
     "412": (BUSY + "412", BUSY + "412"),
@@ -58,22 +58,36 @@ def test_every_kind_is_tested() -> None:
     assert SAID.keys() == KINDS.keys()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_log_says_what_was_wrong_and_when_it_was_over(kind: str, tmp_path: Path) -> None:
-    requests = LENGTHS.get(kind, 5)
-    outages = {
-        "north": Outage(kind, "PUT", "metrics.csv", requests),
-        aggregator_at("north"): Outage(kind, "GET", "metrics.csv", requests),
-    }
-    outcome = run_in(Weather(lambda client: outages.get(client, undisturbed), tls=kind in OF_TLS), tmp_path)
+def in_pairs(kinds: list[str]) -> list[tuple[str, ...]]:
+    """A federation has two sites, and each can have a fault of its own."""
+    return [tuple(kinds[at : at + 2]) for at in range(0, len(kinds), 2)]
+
+
+PAIRS = [
+    *in_pairs([kind for kind in KINDS if kind not in OF_TLS]),
+    *in_pairs([kind for kind in KINDS if kind in OF_TLS]),
+]
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids=" and ".join)
+def test_the_log_says_what_was_wrong_and_when_it_was_over(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    of_site, outages = dict(zip(tiny_run().sites, kinds, strict=False)), {}
+    for site, kind in of_site.items():
+        outages[site] = Outage(kind, "PUT", "metrics.csv", LENGTHS.get(kind, 5))
+        outages[aggregator_at(site)] = Outage(kind, "GET", "metrics.csv", LENGTHS.get(kind, 5))
+    weather = Weather(lambda client: outages.get(client, undisturbed), tls=kinds[0] in OF_TLS)
+    outcome = run_in(weather, tmp_path)
     assert not outcome.problems, "\n".join([*outcome.problems, outcome.journal])
-    assert outcome.faults[kind] == 2 * requests, outcome.journal
     setting = Setting(tmp_path)
-    logs = ((setting.site("north"), "PUT"), (setting.aggregator, "GET"))
-    for (work, method), said in zip(logs, SAID[kind], strict=True):
-        log = (work / "log.txt").read_text()
-        if said is None:
-            assert "Trying again until it works" not in log
-        else:
-            assert re.search(said.format(method=method), log), log
-            assert "the folder can be used again" in log
+    of_aggregator = (setting.aggregator / "log.txt").read_text().splitlines()
+    for site, kind in of_site.items():
+        assert outcome.faults[kind] == 2 * LENGTHS.get(kind, 5), outcome.journal
+        of_folder = "\n".join(line for line in of_aggregator if f" {site}: " in line)
+        logs = (((setting.site(site) / "log.txt").read_text(), "PUT"), (of_folder, "GET"))
+        for (log, method), said in zip(logs, SAID[kind], strict=True):
+            if said is None:
+                assert "Trying again until it works" not in log
+            else:
+                told = said.format(method=method, site=site)
+                assert re.search(told, log), log
+                assert "the folder can be used again" in log

@@ -41,6 +41,7 @@ from site_client.division import place
 from site_client.setup import join
 from site_client.setup import read_invite as read_invite_file
 from tests.federation.running import POLICY, TASK, TINY, WAIT_S, run_configuration
+from tests.played import work_later
 
 
 class Watched(LocalFolder):
@@ -127,7 +128,7 @@ class Hospital:
             longest_interval_s=0.01,
             on_news=lambda: None,
         )
-        assert self.site._work()  # enrols it
+        assert self.site.work()  # enrols it
 
     @property
     def channel(self) -> Channel:
@@ -189,8 +190,7 @@ class Hospital:
     def receive(self, ref: MessageRef) -> bool:
         """Take what the site sent, as the folder-sync worker does that waits for ``ref``; whether it has come."""
         self.site.attend(ref)
-        self.site._heard_at = float("-inf")  # as if time had passed since the last heartbeat
-        self.site._work()
+        work_later(self.site)
         return self.channel.ledger.message(ref) is not None
 
     def send_round(

@@ -5,19 +5,14 @@ The net is tiny and the images are few, but nothing is stubbed: the daemons are 
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import yaml
@@ -32,6 +27,7 @@ from site_client.configuration import Policy
 from site_client.division import place
 from site_client.setup import join, read_invite
 from tests.canary import password_of, told_below
+from tests.drawn import draw_once
 from tests.federation.forked import Forked
 from tests.folder.logins import AGGREGATOR, Login, Logins
 from tests.ports import free_port
@@ -79,25 +75,8 @@ def staging_run(**changes: object) -> RunConfiguration:
 
 
 def write_data(task: str, root: Path, number: int, images: int, seed: int) -> None:
-    """A site's data folder: synthetic, of a style of its own. What was drawn once in these tests is copied."""
-    drawn = drawn_data() / f"{task}-{number}-{images}-{seed}"
-    if not drawn.exists():
-        drawn.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=drawn.parent) as folder:
-            _draw(task, Path(folder) / "drawn", number, images, seed)
-            with suppress(OSError):  # another worker was quicker
-                (Path(folder) / "drawn").rename(drawn)
-    shutil.copytree(drawn, root, dirs_exist_ok=True)
-
-
-@cache
-def drawn_data() -> Path:
-    """Where these tests keep what they have drawn, all workers of one run the same; removed when the run ends."""
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    root = Path(tempfile.gettempdir()) / f"dropfed-data-{os.getppid() if is_worker else os.getpid()}"
-    if not is_worker:
-        atexit.register(shutil.rmtree, root, ignore_errors=True)
-    return root
+    """Write a site's data folder: synthetic, of a style of its own."""
+    draw_once(f"{task}-{number}-{images}-{seed}", lambda folder: _draw(task, folder, number, images, seed), root)
 
 
 def _draw(task: str, root: Path, number: int, images: int, seed: int) -> None:
@@ -137,6 +116,9 @@ class Setting:
 
     def folder(self, name: str) -> Path:
         return self.root / "folders" / name
+
+    def data_of(self, name: str) -> Path:
+        return (self.data or self.root / "data") / name
 
     def set_up(self, logins: Logins, *, poll_seconds: float = 0.3, policy: Policy | None = None) -> None:
         """Set up the aggregator and join every site."""
@@ -224,7 +206,7 @@ class Federation(Setting):
 
     Args:
         runner: a module of ours, with its arguments, that runs the daemons' modules in some way of its own.
-        fresh: each daemon has an interpreter of its own from the start, with its own random order of sets.
+        fresh: whoever is started has an interpreter of its own from the start, with its own random order of sets.
     """
 
     logins: Logins | None = None

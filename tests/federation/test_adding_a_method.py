@@ -14,8 +14,8 @@ from shared.learning import methods
 from shared.learning.methods import method_names, open_method
 from site_client.configuration import Policy
 from studies.simulation import run_rounds
-from tests.federation.in_process import FederationInProcess
-from tests.federation.running import POLICY, RUN, make_data, own_logins, run_configuration
+from tests.federation.in_turns import in_turns
+from tests.federation.running import POLICY, RUN, make_data, run_configuration
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 
@@ -61,16 +61,12 @@ def test_the_velocity_is_the_papers_and_without_it_this_is_fedavg(added, tmp_pat
 
 
 def test_it_runs_through_the_daemons(added, tmp_path):
-    with FederationInProcess(tmp_path, run(), images=8) as federation:
-        users = own_logins(federation.run.sites, f"http://127.0.0.1:{federation.server.port}")
-        federation.set_up(
-            users, policy=Policy(**POLICY.model_dump(exclude={"methods"}))
-        )  # as joined now that the file is there
-        federation.run_to_the_end()
-        rounds = federation.aggregator / "runs" / RUN / "rounds"
-        assert all((rounds / f"{number:04d}" / "state-velocity.safetensors").exists() for number in range(4))
-        for site in federation.run.sites:
-            folder = federation.folder(site)
-            assert not verify(LocalFolder(folder)).findings
-            sent = {path.name for path in (folder / MessageRef("round", RUN, 2).path).iterdir()}
-            assert sent == {"config.yaml", "global.safetensors", "manifest.json"}
+    policy = Policy(**POLICY.model_dump(exclude={"methods"}))  # as joined now that the file is there
+    federation = in_turns(tmp_path, run(), images=8, policy=policy)
+    rounds = federation.aggregator / "runs" / RUN / "rounds"
+    assert all((rounds / f"{number:04d}" / "state-velocity.safetensors").exists() for number in range(4))
+    for site in federation.run.sites:
+        folder = federation.folder(site)
+        assert not verify(LocalFolder(folder)).findings
+        sent = {path.name for path in (folder / MessageRef("round", RUN, 2).path).iterdir()}
+        assert sent == {"config.yaml", "global.safetensors", "manifest.json"}

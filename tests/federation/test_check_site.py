@@ -17,19 +17,17 @@ from PIL.PngImagePlugin import PngInfo
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
-from deploy.local import synthetic_octa
 from shared.check import Finding
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.folder.lock import LOCK
 from shared.folder.round_trip import large_text
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name
-from shared.learning.tasks.terms import RdrOptions
 from site_client.cli import main
 from site_client.machine import unit_of
 from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
-from tests.learning.synthetic_scans import write_scans
+from tests.learning.small_sites import write_small
 from tests.played import RUN, Played
 
 
@@ -200,14 +198,7 @@ def test_of_a_segmentation_pixels_are_counted(north: Path) -> None:
 
 
 def test_scans_of_several_pictures_are_counted_as_scans(federation: Federation, north: Path, tmp_path: Path) -> None:
-    write_scans(
-        tmp_path / "scans",
-        style=synthetic_octa.STYLES[0],
-        scans=6,
-        size=32,
-        seed=1,
-        severities=RdrOptions().severities,
-    )
+    write_small("rdr_classification", tmp_path / "scans", images=6, size=32)
     federation.change(north / "site.yaml", data={"rdr_classification": str(tmp_path / "scans")})
     found = [finding for finding in lines(north) if finding.text.startswith("rdr_classification: ")]
     assert "problem" not in {finding.grade for finding in found}, found

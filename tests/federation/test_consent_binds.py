@@ -34,7 +34,7 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
             longest_interval_s=0.05,
             on_news=lambda: None,
         )
-        federation.wait_until(lambda: aggregator._work() and aggregator.channel is not None, "the site's card")
+        federation.wait_until(lambda: aggregator.work() and aggregator.channel is not None, "the site's card")
         channel = aggregator.channel
         assert channel is not None
         task = task_named(TASK)
@@ -47,7 +47,7 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
         channel.outbox.sign(MessageRef("offer", RUN), offer_files, in_reply_to=aggregator.card_digest)
         ref = MessageRef("consent", RUN)
         aggregator.attend(ref)
-        federation.wait_until(lambda: not aggregator._work() and channel.ledger.message(ref) is not None, "the consent")
+        federation.wait_until(lambda: not aggregator.work() and channel.ledger.message(ref) is not None, "the consent")
         consent = channel.ledger.message(ref)
         assert consent is not None
 

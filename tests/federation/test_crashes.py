@@ -12,6 +12,7 @@ import pytest
 
 from shared.audit.verify import lines, verify
 from shared.folder.local import LocalFolder
+from tests.federation.in_turns import in_turns
 from tests.federation.running import WAIT_S, Federation, Process, run_configuration
 
 DIED = -signal.SIGKILL
@@ -22,9 +23,7 @@ RELATIVE = run_configuration(tolerance={"below_last": 0.5})
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """SHA-256 of the final model of a run that nothing disturbs."""
-    with Federation(tmp_path_factory.mktemp("undisturbed"), RELATIVE) as federation:
-        federation.run_to_the_end()
-        return federation.final_sha256()
+    return in_turns(tmp_path_factory.mktemp("undisturbed"), RELATIVE).final_sha256()
 
 
 def assert_folders_verify(federation: Federation) -> None:
@@ -33,17 +32,20 @@ def assert_folders_verify(federation: Federation) -> None:
 
 
 def test_two_runs_with_the_same_seed_give_the_same_bytes(undisturbed: str, tmp_path: Path) -> None:
-    with Federation(tmp_path, RELATIVE, fresh=True) as federation:
-        federation.run_to_the_end()
+    """Each daemon has its own random order of sets: two of them have an interpreter of their own from the start."""
+    with Federation(tmp_path, RELATIVE) as federation:
+        federation.start_site("south")
+        federation.fresh = True
+        federation.start_site("north")
+        assert federation.start_aggregator().wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        federation.wait_for_finals()
         federation.stop_all()
         assert federation.final_sha256() == undisturbed
         assert_folders_verify(federation)
 
 
 def test_another_seed_gives_other_bytes(undisturbed: str, tmp_path: Path) -> None:
-    with Federation(tmp_path, run_configuration(seed=8)) as federation:
-        federation.run_to_the_end()
-        assert federation.final_sha256() != undisturbed
+    assert in_turns(tmp_path, RELATIVE.model_copy(update={"seed": 8})).final_sha256() != undisturbed
 
 
 def run_killed_at_every_seam(federation: Federation, mortals: Sequence[str]) -> dict[str, str]:
@@ -78,8 +80,9 @@ def run_killed_at_every_seam(federation: Federation, mortals: Sequence[str]) -> 
 
 @pytest.mark.timeout(900)
 def test_killed_at_every_seam(undisturbed: str, tmp_path: Path) -> None:
+    """One of the sites is enough: both run the same code."""
     with Federation(tmp_path, RELATIVE) as federation:
-        died_at = run_killed_at_every_seam(federation, ["aggregator", *federation.run.sites])
+        died_at = run_killed_at_every_seam(federation, ["aggregator", "south"])
         assert federation.final_sha256() == undisturbed
         assert_folders_verify(federation)
     for seam in (
@@ -104,17 +107,16 @@ def test_killed_at_every_seam(undisturbed: str, tmp_path: Path) -> None:
         "before mirror/runs/test-run/rounds/0001/to_site/manifest.json",
         "before mirror/runs/test-run/consent/manifest.json",
     ):
-        assert all(seam in died_at[site] for site in ("north", "south")), seam
+        assert seam in died_at["south"]
 
 
 @pytest.mark.timeout(600)
 def test_server_killed_in_mid_transfer(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The WebDAV server dies while an upload or a download is on its way, several times, and comes back."""
-    run = run_configuration(task_options={"image_size": 32})  # the full-size net: transfers that can be caught
-    with Federation(tmp_path_factory.mktemp("calm"), run, images=20) as federation:
-        federation.run_to_the_end()
-        expected = federation.final_sha256()
-    with Federation(tmp_path_factory.mktemp("stormy"), run, images=20) as federation:
+    large = {"image_size": 32, "widths": [32, 64, 128, 256]}  # a model of 8 MB: transfers that can be caught
+    run = run_configuration(task_options=large)
+    expected = in_turns(tmp_path_factory.mktemp("calm"), run, images=8).final_sha256()
+    with Federation(tmp_path_factory.mktemp("stormy"), run, images=8) as federation:
         kills = {"upload": 0, "download": 0}
         over = threading.Event()
 

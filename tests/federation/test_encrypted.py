@@ -22,27 +22,21 @@ from shared.folder.local import LocalFolder
 from site_client.offer import describe
 from tests.audit.replaying import not_same, replayed
 from tests.federation.hospital import Hospital
-from tests.federation.in_process import FederationInProcess
-from tests.federation.running import POLICY, RUN, TASK, Federation, own_logins, run_configuration, write_data
+from tests.federation.in_turns import in_turns
+from tests.federation.running import POLICY, RUN, TASK, Federation, Setting, own_logins, run_configuration, write_data
 from tests.federation.test_crashes import run_killed_at_every_seam
 
 WIRE = Wire(difference=True, compression="zstd")
 
 
-def in_process(home: Path, encrypt: Encrypt) -> FederationInProcess:
-    federation = FederationInProcess(
-        home, run_configuration(encrypt=encrypt, wire=WIRE if encrypt == "all" else Wire())
-    )
-    with federation:
-        federation.set_up(own_logins(federation.run.sites, f"http://127.0.0.1:{federation.server.port}"))
-        federation.run_to_the_end()
-    return federation
+def ended(home: Path, encrypt: Encrypt) -> Setting:
+    return in_turns(home, run_configuration(encrypt=encrypt, wire=WIRE if encrypt == "all" else Wire()))
 
 
 @pytest.fixture(scope="module")
 def plain_sha256(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of the final model of the run in plain text."""
-    federation = in_process(tmp_path_factory.mktemp("plain"), "none")
+    federation = ended(tmp_path_factory.mktemp("plain"), "none")
     assert readable_weights(federation.folder("north"))
     return federation.final_sha256()
 
@@ -69,7 +63,7 @@ def assert_all_opens(root: Path, run_sites: list[str], aggregator: Path) -> None
 
 @pytest.mark.parametrize("encrypt", ["weights", "all"])
 def test_the_model_is_the_same_byte_for_byte(plain_sha256: str, tmp_path: Path, encrypt: Encrypt) -> None:
-    federation = in_process(tmp_path, encrypt)
+    federation = ended(tmp_path, encrypt)
     assert federation.final_sha256() == plain_sha256
     assert_all_opens(tmp_path / "folders", federation.run.sites, federation.aggregator)
     for home in (federation.aggregator, *map(federation.site, federation.run.sites)):
@@ -103,28 +97,27 @@ def test_who_dies_with_ciphertext_on_its_way_goes_on(
 
 def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
     """Its card shows none; the run is refused before anything is offered."""
-    federation = FederationInProcess(tmp_path, run_configuration(encrypt="weights"))
-    with federation:
-        federation.set_up(own_logins(federation.run.sites, f"http://127.0.0.1:{federation.server.port}"))
-        key = SigningKey.at(federation.aggregator / "signing.key")
-        for site in federation.run.sites:
-            own = SigningKey.at(federation.site(site) / "signing.key")
-            mirror = federation.aggregator / "sites" / site / "mirror"
-            card = json.loads((federation.site(site) / "mirror" / names.SITE_CARD).read_bytes())["body"]
-            write_file(mirror / names.SITE_CARD, own.sign(card | {"encryption_key": None}))
-            body = {"federation": "retina", "site": site, "aggregator_key": key.public, "site_key": own.public}
-            files = {names.README: {"size": 1, "sha256": "aa" * 32}}
-            more = {"protocol": 2, "kind": "federation", "created": card["created"], "files": files}
-            more["aggregator_encryption_key"] = None
-            write_file(mirror / names.FEDERATION, key.sign(body | more))
-        with pytest.raises(ConfigurationError) as refusal:
-            prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
+    federation = Setting(tmp_path, run_configuration(encrypt="weights"))
+    federation.set_up(own_logins(federation.run.sites, "http://127.0.0.1:1"))
+    key = SigningKey.at(federation.aggregator / "signing.key")
+    for site in federation.run.sites:
+        own = SigningKey.at(federation.site(site) / "signing.key")
+        mirror = federation.aggregator / "sites" / site / "mirror"
+        card = json.loads((federation.site(site) / "mirror" / names.SITE_CARD).read_bytes())["body"]
+        write_file(mirror / names.SITE_CARD, own.sign(card | {"encryption_key": None}))
+        body = {"federation": "retina", "site": site, "aggregator_key": key.public, "site_key": own.public}
+        files = {names.README: {"size": 1, "sha256": "aa" * 32}}
+        more = {"protocol": 2, "kind": "federation", "created": card["created"], "files": files}
+        more["aggregator_encryption_key"] = None
+        write_file(mirror / names.FEDERATION, key.sign(body | more))
+    with pytest.raises(ConfigurationError) as refusal:
+        prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
     assert [problem.split(", but ")[1].split(" and ")[0] for problem in refusal.value.problems] == ["north", "south"]
     assert not (federation.aggregator / "runs").exists()
 
 
 def test_a_lost_key_is_not_made_anew(tmp_path: Path) -> None:
-    federation = in_process(tmp_path, "weights")
+    federation = ended(tmp_path, "weights")
     (federation.aggregator / "encryption.key").unlink()
     with pytest.raises(ConfigurationError, match=r"put the very encryption\.key back"):
         prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())

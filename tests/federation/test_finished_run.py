@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from safetensors.numpy import load_file
 
+from aggregator.cli import main as aggregator_command
 from shared.audit.verify import lines, verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
@@ -21,7 +23,7 @@ from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
 from site_client.division import BUDGET, DIVISION
 from tests.canary import told_below
-from tests.federation.running import RUN, WAIT_S, Federation
+from tests.federation.running import RUN, WAIT_S, Federation, Setting
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +36,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         yield federation
 
 
-def reported(federation: Federation) -> dict[str, Any]:
+def reported(federation: Setting) -> dict[str, Any]:
     """The document of `dropfed-aggregator report --json`."""
     path = federation.root / "report.json"
-    options = ("report", RUN, "--json", "--output", str(path))
-    assert federation.start("aggregator.cli", *options, work=federation.aggregator).wait(WAIT_S) == 0
+    options = ["report", RUN, "--json", "--output", str(path), "--work", str(federation.aggregator)]
+    assert CliRunner().invoke(aggregator_command, options).exit_code == 0
     document: dict[str, Any] = json.loads(path.read_bytes())
     return document
 
 
-def assert_scores_are_those_of_the_tables(federation: Federation, said: dict[str, Any]) -> None:
+def assert_scores_are_those_of_the_tables(federation: Setting, said: dict[str, Any]) -> None:
     """Each cell of each table in the folders: a number where there is one, null where the cell is empty."""
     for of_round in said["rounds"]:
         for site, found in of_round["sites"].items():

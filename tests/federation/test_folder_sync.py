@@ -34,16 +34,16 @@ from site_client.setup import read_invite as read_invite_file
 from tests.faults.hurried import hurried
 from tests.federation.running import run_configuration
 from tests.federation.test_last_resort import wait_until
-from tests.played import RUN, TENSORS, Played, daemon_of
+from tests.played import RUN, TENSORS, Played, daemon_of, work_later
 
 
-def folder_sync(work: Path, folder: Folder) -> FolderSync:
+def folder_sync(work: Path, folder: Folder, stop: threading.Event | None = None) -> FolderSync:
     return FolderSync(
         work / "sites" / "north",
         folder,
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
-        stop=threading.Event(),
+        stop=stop or threading.Event(),
         longest_interval_s=0.01,
         on_news=lambda: None,
     )
@@ -57,13 +57,13 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
     LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
     site = folder_sync(work, LocalFolder(drop))
-    assert site._work()  # enrols
+    assert site.work()  # enrols
     assert site.channel is not None
     offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
     offer = site.channel.outbox.sign(
         MessageRef("offer", "r"), {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=site.card_digest
     )
-    assert site._work()  # publishes
+    assert site.work()  # publishes
 
     peer = Peer("retina", "north", AGGREGATOR, SigningKey.at(work / "signing.key").public)
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
@@ -75,11 +75,11 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     hospital.outbox.publish()
 
     site.attend(ref)
-    assert site._work()  # receives
+    assert site.work()  # receives
     accepted = site.channel.ledger.message(ref)
     assert accepted is not None
     for _ in range(5):
-        assert not site._work()  # nothing has changed, whatever the daemon is busy with
+        assert not site.work()  # nothing has changed, whatever the daemon is busy with
     assert site.channel.ledger.message(ref) == accepted
     assert site.channel.ledger.refusal(ref) is None
     assert site.channel.ledger.path(ref, names.CONSENT).exists()
@@ -95,7 +95,7 @@ def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) 
     assert site.channel is not None
     ref = MessageRef("offer", "another-run")
     site.channel.outbox.sign(ref, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
-    assert not site._work()
+    assert not site.work()
     assert "is an old copy, from which nothing is sent" in (old / "sites" / "north" / "trouble.txt").read_text()
     assert not (run.drop / ref.path).exists()
 
@@ -116,14 +116,14 @@ def test_a_run_is_over_once_its_rule_has_been_followed_in_each_folder_that_can_b
     run.offer_and_consent(keep="last 1")
     for round_no in (1, 2):
         run.round(round_no, trains=True)
-    folder = Unwilling(run.drop)
+    folder, stop = Unwilling(run.drop), threading.Event()
     with hurried():
         site, removed = (
-            folder_sync(tmp_path / "aggregator", folder),
+            folder_sync(tmp_path / "aggregator", folder, stop),
             f"{MessageRef('round', RUN, 1).path}/{names.GLOBAL_MODEL}",
         )
     assert site.channel is not None
-    site._work()
+    site.work()
     assert not site.channel.outbox.has_unpublished
     assert site.has_to_prune
     folder.refuses = True
@@ -133,7 +133,7 @@ def test_a_run_is_over_once_its_rule_has_been_followed_in_each_folder_that_can_b
     assert (run.drop / removed).exists()
     folder.refuses = False
     wait_until(lambda: not (site.is_in_trouble or site.has_to_prune))
-    site._stop.set()
+    stop.set()
     site.join()
     assert not (run.drop / removed).exists()
 
@@ -152,11 +152,11 @@ def test_trouble_is_told_while_it_lasts_and_no_longer(tmp_path: Path, caplog: py
     shutil.copyfile(tmp_path / "impostor" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
     caplog.set_level(logging.INFO, "aggregator.folder_sync")
     for _ in range(3):
-        assert not site._work()
+        assert not site.work()
     assert "does not prove knowledge of the invite's secret" in trouble.read_text()
     assert site.channel is None
     shutil.copyfile(tmp_path / "north" / "mirror" / names.SITE_CARD, drop / names.SITE_CARD)
-    assert site._work()
+    assert site.work()
     assert site.channel is not None
     assert not trouble.exists()
     said = [record.getMessage() for record in caplog.records]
@@ -198,8 +198,7 @@ def say_again(run: Played) -> None:
 
 
 def work_after_a_while(run: Played) -> bool:
-    run.folder_sync._heard_at = float("-inf")  # the time between two heartbeats has passed
-    return run.folder_sync._work()
+    return work_later(run.folder_sync)
 
 
 def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
@@ -214,7 +213,7 @@ def test_the_heartbeat_tells_where_else_to_look(run: Played) -> None:
     say_again(run)
     assert not work_after_a_while(run)  # the site has said something new, but not that
     run.beat()
-    assert not folder_sync._work()  # it is not listened to so soon again
+    assert not folder_sync.work()  # it is not listened to so soon again
     assert work_after_a_while(run)
     assert run.aggregator.ledger.message(withdrawal) is not None
     assert withdrawal_of(run.aggregator.ledger, RUN) == "a change of plans"
@@ -290,7 +289,7 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
     assert not daemon._has_looked_since_stop()
     for _ in range(2):
         work_after_a_while(run)
-    assert "nor held against anybody" in (run.folder_sync._home / "trouble.txt").read_text()
+    assert "nor held against anybody" in run.trouble.read_text()
     assert daemon._has_looked_since_stop()
     run.folder_sync.channel.inbox._folder = LocalFolder(run.drop)
     assert work_after_a_while(run)
@@ -312,7 +311,7 @@ def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_
     work_after_a_while(run)  # sees it, and cannot read it
     (run.drop / withdrawal.manifest).unlink()
     work_after_a_while(run)
-    assert "is not any more" in (run.folder_sync._home / "trouble.txt").read_text()
+    assert "is not any more" in run.trouble.read_text()
     assert daemon._has_looked_since_stop()
     content.write_bytes(reason)
     (run.drop / withdrawal.manifest).write_bytes(manifest)
@@ -382,5 +381,5 @@ def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> 
     run.site.outbox.sign(consent, {names.CONSENT: b"{}"}, in_reply_to=answered.digest)
     run.site.outbox.publish()
     run.folder_sync.attend(consent)
-    assert run.folder_sync._work()
+    assert run.folder_sync.work()
     assert run.aggregator.ledger.message(late) is not None and run.aggregator.ledger.message(consent) is not None

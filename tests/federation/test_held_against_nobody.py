@@ -19,7 +19,7 @@ from shared.folder.local import LocalFolder
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon, Turn
 from tests.model_check.replay.stubs import Clock, without_training
-from tests.played import RUN, Played
+from tests.played import RUN, Played, work_later
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,15 @@ def test_an_unsigned_manifest_of_two_looks_expels_nobody(run: Played, content: b
     run.offer_and_consent()
     run.send("round", 1, run.to_site(1), "consent")
     ref = MessageRef("update", RUN, 1)
-    run.folder_sync._awaited = ref
+    run.folder_sync.attend(ref)
     LocalFolder(run.drop).create(ref.manifest, content)
     for _ in range(3):
-        run.folder_sync._heard_at = float("-inf")
-        run.folder_sync._work()
+        work_later(run.folder_sync)
         assert not run.aggregator.ledger.is_settled(ref)
-    assert "nor held against anybody" in (run.folder_sync._home / "trouble.txt").read_text()
+    assert "nor held against anybody" in run.trouble.read_text()
     (run.drop / ref.manifest).unlink()
     run.sign_and_publish("update", 1, run.from_site(1, trains=True))
-    assert run.folder_sync._work()
+    assert run.folder_sync.work()
     assert run.aggregator.ledger.message(ref) is not None
 
 
@@ -68,10 +67,9 @@ def test_nothing_but_what_the_site_signed_for_a_place_settles_it(
         )
     )
     LocalFolder(run.drop).create(ref.manifest, content)
-    run.folder_sync._awaited = MessageRef("update", RUN, 1)
+    run.folder_sync.attend(MessageRef("update", RUN, 1))
     for _ in range(3):
-        run.folder_sync._heard_at = float("-inf")
-        run.folder_sync._work()
+        work_later(run.folder_sync)
     assert not run.aggregator.ledger.is_settled(ref)
 
 
@@ -84,10 +82,9 @@ def test_a_forged_message_hides_no_other(run: Played) -> None:
         folder.create(ref.manifest, b"{}")
     withdrawal = {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason="enough").model_dump())}
     run.sign_and_publish("withdrawal", 0, withdrawal)
-    run.folder_sync._awaited = MessageRef("update", RUN, 1)
+    run.folder_sync.attend(MessageRef("update", RUN, 1))
     for _ in range(2):
-        run.folder_sync._heard_at = float("-inf")
-        run.folder_sync._work()
+        work_later(run.folder_sync)
     assert run.aggregator.ledger.message(MessageRef("withdrawal", RUN)) is not None
 
 
@@ -135,13 +132,13 @@ def test_what_a_site_has_signed_to_its_own_harm_is_refused_for_good_and_so_is_wh
     run.send("round", 1, run.to_site(1), "consent")
     large = {names.SITE_MODEL: bytes(64 << 20), names.METRICS: b""}
     run.sign_and_publish("update", 1, dict(large))
-    run.folder_sync._awaited = MessageRef("update", RUN, 1)
-    assert run.folder_sync._work()
+    run.folder_sync.attend(MessageRef("update", RUN, 1))
+    assert run.folder_sync.work()
     assert "at most" in (run.aggregator.ledger.refusal(MessageRef("update", RUN, 1)) or "")
     run.send("round", 2, run.to_site(2), "consent")
     run.sign_and_publish("update", 2, run.from_site(2, trains=True))
-    run.folder_sync._awaited = MessageRef("update", RUN, 2)
-    assert run.folder_sync._work()
+    run.folder_sync.attend(MessageRef("update", RUN, 2))
+    assert run.folder_sync.work()
     assert "breaks the chain: number 2 before it was refused" in (
         run.aggregator.ledger.refusal(MessageRef("update", RUN, 2)) or ""
     )

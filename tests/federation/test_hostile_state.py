@@ -93,7 +93,7 @@ def test_an_answer_with_wrong_state_is_omitted_with_the_reason(tmp_path: Path) -
     """Each site but one sends another kind of poison beside a sound model; w and c are of that one alone."""
     hostile = HOSTILE | MADE_UP
     run = run_configuration(method="scaffold", sites=["good", *hostile], quorum=1)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         sites = {name: ScriptedSite(federation, name) for name in run.sites}
         for site in sites.values():

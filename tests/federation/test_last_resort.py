@@ -96,13 +96,13 @@ def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, capl
         on_news=lambda: None,
     )
     for _ in range(3):
-        assert not site._work()
+        assert not site.work()
     told = (work / "sites" / "north" / "trouble.txt").read_text()
     assert "an error that nobody expected, ZeroDivisionError (nobody expected it)" in told
     assert site.is_in_trouble
     assert caplog.text.count("Traceback") == 1
     folder.at = "nowhere"
-    assert site._work()
+    assert site.work()
     assert not site.is_in_trouble and site.channel is not None
 
 

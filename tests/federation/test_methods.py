@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 from safetensors.numpy import load_file
-from threadpoolctl import threadpool_limits
 
 from shared.audit.verify import lines, verify
 from shared.exchange import names
@@ -27,12 +26,10 @@ from shared.learning.methods import method_class, method_names, open_method
 from shared.learning.predictions import predict
 from studies.simulation import EVERYONE, run_rounds
 from tests.audit.replaying import not_same, replayed
-from tests.faults.hurried import POLL_S, hurried
-from tests.federation.in_process import FederationInProcess
-from tests.federation.running import RUN, Federation, Setting, make_data, own_logins, run_configuration, staging_run
+from tests.federation.in_turns import in_turns
+from tests.federation.running import RUN, Federation, Setting, make_data, run_configuration, staging_run
 from tests.federation.test_crashes import run_killed_at_every_seam
 
-ROUNDS = 3
 IMAGES = {"octa_segmentation": 12, "dr_staging": 24}
 STAGING = {"encoder": "small", "weights": "random", "image_size": 32}
 ON_STAGING = ("fedap", "fedbn", "fedee", "fedrep", "feduaa", "moon")
@@ -47,13 +44,18 @@ FURTHER: dict[str, dict[str, object]] = {
 METHODS = [name for name in method_names() if not method_class(name).reference]
 CASES = [*METHODS, *FURTHER]
 POLICY = EVERYONE.model_copy(update={"consent": "auto"})
+KILLED = ("scaffold", "fedee over fedap")
+"""Between them, all kinds of state there are."""
 WITH_STATE = ("scaffold", "feddyn", "feddc", "moon", "fedap", "fedee over fedap")
 """What does not begin anew in each round: groups that travel or stay, and what an optimizer remembers."""
 
 
 def run_of(case: str) -> RunConfiguration:
-    """Three rounds of two sites, every setting but the method's own as small as it can be."""
-    settings: dict[str, object] = {"method": case, "rounds": ROUNDS, "tolerance": 0.0}
+    """Rounds of two sites, every setting but the method's own as small as it can be.
+
+    The second goes on from what the first has left. Those that are killed have a third.
+    """
+    settings: dict[str, object] = {"method": case, "rounds": 3 if case in KILLED else 2, "tolerance": 0.0}
     if method_class(case.partition(" ")[0]).in_turn:
         settings["quorum"] = 1
     if case.partition(" ")[0] not in ON_STAGING:
@@ -89,14 +91,8 @@ def undisturbed(
 
     def of(case: str) -> Setting:
         if case not in ended:
-            run = run_of(case)
-            root = tmp_path_factory.mktemp(re.sub(r"\W", "-", case))
-            # What else computes has a thread too: a probe's linear algebra would take all there are.
-            with threadpool_limits(1), hurried(), FederationInProcess(root, run, data=data(run)) as federation:
-                logins = own_logins(run.sites, federation.server.url.rstrip("/"))
-                federation.set_up(logins, poll_seconds=POLL_S, policy=POLICY)
-                federation.run_to_the_end()
-            ended[case] = federation
+            run, root = run_of(case), tmp_path_factory.mktemp(re.sub(r"\W", "-", case))
+            ended[case] = in_turns(root, run, data=data(run), policy=POLICY)
         return ended[case]
 
     return of
@@ -135,7 +131,7 @@ def test_what_tensors_yaml_lists_is_what_travels(case: str, undisturbed: Callabl
         for path in sorted(folder.glob(f"runs/{RUN}/**/{names.MANIFEST}")):
             ref = ref_at(path.parent.relative_to(folder).as_posix())
             assert ref is not None
-            trains = ref.round_no <= ROUNDS
+            trains = ref.round_no <= federation.run.rounds
             states = {names.state_file(group) for group in listed.groups(ref.kind, trains=trains)}
             expected: dict[Kind, set[str]] = {
                 "offer": {names.START} if listed.start else set(),
@@ -236,7 +232,7 @@ def test_an_auditor_computes_the_same_from_the_folders_alone(case: str, undistur
     steps = replayed(federation.root / "folders", RUN, heldout=federation.data / "heldout")
     assert not_same(steps) == []
     what = {step.what for step in steps}
-    assert {f"aggregate {number}" for number in range(1, ROUNDS + 1)} <= what
+    assert {f"aggregate {number}" for number in range(1, federation.run.rounds + 1)} <= what
     assert {f"final model of {site}" for site in federation.run.sites} <= what
 
 
@@ -246,16 +242,13 @@ def test_an_auditor_computes_the_same_from_the_folders_alone(case: str, undistur
 def test_what_travels_beside_a_model_is_removed_with_it(undisturbed: Callable[[str], Setting], tmp_path: Path) -> None:
     calm = undisturbed("scaffold")
     run = calm.run.model_copy(update={"keep": "last 1"})
-    with hurried(), FederationInProcess(tmp_path, run, data=calm.data) as federation:
-        logins = own_logins(run.sites, federation.server.url.rstrip("/"))
-        federation.set_up(logins, poll_seconds=POLL_S, policy=POLICY)
-        federation.run_to_the_end()
+    federation = in_turns(tmp_path, run, data=calm.data, policy=POLICY)
     assert federation.final_sha256() == calm.final_sha256()
     control = names.state_file("control")
-    closing = {f"{MessageRef('round', RUN, ROUNDS + 1).path}/{name}" for name in (names.GLOBAL_MODEL, control)}
+    closing = {f"{MessageRef('round', RUN, run.rounds + 1).path}/{name}" for name in (names.GLOBAL_MODEL, control)}
     gone = {
         f"{ref.path}/{name}"
-        for round_no in range(1, ROUNDS + 1)
+        for round_no in range(1, run.rounds + 1)
         for ref, model in (
             (MessageRef("round", RUN, round_no), names.GLOBAL_MODEL),
             (MessageRef("update", RUN, round_no), names.SITE_MODEL),
@@ -273,19 +266,19 @@ def test_what_travels_beside_a_model_is_removed_with_it(undisturbed: Callable[[s
         audit = verify(LocalFolder(federation.folder(site)))
         assert (audit.findings, set(audit.removed)) == ([], gone)
     assert {step.what for step in not_same(replayed(federation.root / "folders", RUN))} >= {
-        f"aggregate {number}" for number in range(1, ROUNDS + 1)
+        f"aggregate {number}" for number in range(1, run.rounds + 1)
     }
     card = yaml.safe_load((federation.site("north") / "final" / RUN / "card.yaml").read_bytes())
     rounds = federation.aggregator / "runs" / RUN / "rounds"
     kept = {int(path.parent.name) for path in rounds.glob("*/state-*.safetensors")}
-    assert kept == {0, card["chosen_round"], ROUNDS}
+    assert kept == {0, card["chosen_round"], run.rounds}
 
 
 # --- killed ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", ["scaffold", "fedee over fedap"])  # between them, all kinds of state there are
+@pytest.mark.parametrize("case", KILLED)
 def test_killed_anywhere_it_ends_at_the_same_bytes(
     case: str, undisturbed: Callable[[str], Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

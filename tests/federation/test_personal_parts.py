@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.folder.durable import hash_file
 from site_client.cli import main
-from tests.federation.running import POLICY, RUN, Federation, staging_run
+from tests.federation.in_turns import in_turns
+from tests.federation.running import POLICY, RUN, Federation, Setting, staging_run
 from tests.federation.test_crashes import assert_folders_verify, run_killed_at_every_seam
 from tests.federation.test_finished_run import assert_scores_are_those_of_the_tables, reported
 
@@ -25,15 +25,12 @@ AS_USUAL = POLICY.model_copy(update={"minimum_count": 5})
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """A run of staging by FedUAA that nothing disturbed, its daemons stopped."""
-    with Federation(tmp_path_factory.mktemp("staging"), staging_run(), images=40, policy=AS_USUAL) as federation:
-        federation.run_to_the_end()
-        federation.stop_all()
-        yield federation
+    return in_turns(tmp_path_factory.mktemp("staging"), staging_run(), images=40, policy=AS_USUAL)
 
 
-def hashes(federation: Federation) -> dict[str, str]:
+def hashes(federation: Setting) -> dict[str, str]:
     """SHA-256 of the global model and of everything that stays at a site."""
     found = {"global": federation.final_sha256()}
     for site in federation.run.sites:
@@ -49,7 +46,7 @@ def site_command(*arguments: object) -> Result:
     return result
 
 
-def test_heads_and_batchnorm_never_leave_and_differ_from_site_to_site(ended: Federation) -> None:
+def test_heads_and_batchnorm_never_leave_and_differ_from_site_to_site(ended: Setting) -> None:
     heads = {}
     for site, grades in (("north", 4), ("south", 6)):
         kept = load_file(ended.site(site) / "personal" / RUN / "0002.safetensors")
@@ -63,7 +60,7 @@ def test_heads_and_batchnorm_never_leave_and_differ_from_site_to_site(ended: Fed
     ).all()
 
 
-def test_all_sites_begin_with_the_aggregators_batchnorm(ended: Federation) -> None:
+def test_all_sites_begin_with_the_aggregators_batchnorm(ended: Setting) -> None:
     starts = {hash_file(ended.folder(site) / MessageRef("offer", RUN).path / names.START) for site in ended.run.sites}
     assert len(starts) == 1
     listed = yaml.safe_load((ended.folder("north") / MessageRef("offer", RUN).path / names.TENSORS).read_bytes())
@@ -71,7 +68,7 @@ def test_all_sites_begin_with_the_aggregators_batchnorm(ended: Federation) -> No
     assert set(listed["start"]) == set(load_file(ended.folder("north") / MessageRef("offer", RUN).path / names.START))
 
 
-def test_the_weights_are_the_softmax_of_what_the_sites_sent(ended: Federation) -> None:
+def test_the_weights_are_the_softmax_of_what_the_sites_sent(ended: Setting) -> None:
     for round_no in (1, 2):
         verdicts, thetas = {}, {}
         for site in ended.run.sites:
@@ -88,7 +85,7 @@ def test_the_weights_are_the_softmax_of_what_the_sites_sent(ended: Federation) -
             assert float(verdicts[site]["weight"]) == pytest.approx(math.exp(theta) / total, rel=1e-12)
 
 
-def test_the_report_tells_thetas_and_leaves_out_what_sites_withheld(ended: Federation) -> None:
+def test_the_report_tells_thetas_and_leaves_out_what_sites_withheld(ended: Setting) -> None:
     said = reported(ended)
     assert_scores_are_those_of_the_tables(ended, said)
     first, second, _ = said["rounds"]
@@ -106,7 +103,7 @@ def test_the_report_tells_thetas_and_leaves_out_what_sites_withheld(ended: Feder
     assert model["flops"] > 0
 
 
-def test_the_kept_model_is_the_chosen_aggregate_with_the_parts_of_its_round(ended: Federation) -> None:
+def test_the_kept_model_is_the_chosen_aggregate_with_the_parts_of_its_round(ended: Setting) -> None:
     card = json.loads((ended.folder("south") / MessageRef("final", RUN).path / names.CARD).read_bytes())
     home = ended.site("south") / "final" / RUN
     kept, own = load_file(home / "model.safetensors"), yaml.safe_load((home / "card.yaml").read_bytes())
@@ -119,7 +116,7 @@ def test_the_kept_model_is_the_chosen_aggregate_with_the_parts_of_its_round(ende
         assert all((kept[name] == tensor).all() for name, tensor in personal.items())
 
 
-def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path) -> None:
+def test_it_predicts_with_advice_and_evaluates(ended: Setting, tmp_path: Path) -> None:
     model = ended.site("south") / "final" / RUN
     theta = yaml.safe_load((model / "card.yaml").read_bytes())["theta"]
     images = ended.root / "data" / "south" / "images"
@@ -152,7 +149,7 @@ def test_it_predicts_with_advice_and_evaluates(ended: Federation, tmp_path: Path
     assert {line.split()[0] for line in every.splitlines()} == set(found)
 
 
-def test_one_broken_file_spoils_no_folder(ended: Federation, tmp_path: Path) -> None:
+def test_one_broken_file_spoils_no_folder(ended: Setting, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     for path in sorted((ended.root / "data" / "south" / "images").iterdir())[:3]:
@@ -167,7 +164,7 @@ def test_one_broken_file_spoils_no_folder(ended: Federation, tmp_path: Path) -> 
         assert len(list(csv.DictReader(file))) == 3
 
 
-def test_nobody_agrees_to_what_was_not_offered(ended: Federation) -> None:
+def test_nobody_agrees_to_what_was_not_offered(ended: Setting) -> None:
     """Neither now nor, by a slip of the pen, to a later run of that name."""
     for command in ("approve", "decline"):
         result = site_command(command, "later-run", "--work", ended.site("north"))
@@ -175,7 +172,7 @@ def test_nobody_agrees_to_what_was_not_offered(ended: Federation) -> None:
     assert not (ended.site("north") / "decisions" / "later-run").exists()
 
 
-def test_the_offer_says_every_setting(ended: Federation) -> None:
+def test_the_offer_says_every_setting(ended: Setting) -> None:
     offered = yaml.safe_load(
         (ended.folder("north") / MessageRef("offer", RUN).path / names.RUN_CONFIGURATION).read_bytes()
     )
@@ -185,7 +182,7 @@ def test_the_offer_says_every_setting(ended: Federation) -> None:
     assert offered["split"]["train"] == 0.5
 
 
-def test_wrong_use_is_one_sentence(ended: Federation, tmp_path: Path) -> None:
+def test_wrong_use_is_one_sentence(ended: Setting, tmp_path: Path) -> None:
     model = ended.site("south") / "final" / RUN
     for arguments, words in (
         (("predict", ended.root / "data" / "south" / "labels.csv", "--model", model), "neither a PNG"),
@@ -198,14 +195,14 @@ def test_wrong_use_is_one_sentence(ended: Federation, tmp_path: Path) -> None:
         assert words in result.stderr
 
 
-def test_it_shows_what_leaves_and_what_stays(ended: Federation) -> None:
+def test_it_shows_what_leaves_and_what_stays(ended: Setting) -> None:
     text = site_command("show", RUN, "--work", ended.site("north")).stdout
     for words in ("dr_staging by feduaa", "reliability.yaml", "start.safetensors", "head.classify.weight"):
         assert words in text
 
 
 @pytest.mark.timeout(900)
-def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(ended: Federation, tmp_path: Path) -> None:
+def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(ended: Setting, tmp_path: Path) -> None:
     """Heads, BatchNorm, the global model and the kept models end at the same bytes, wherever a process died."""
     with Federation(tmp_path, staging_run(), images=40, policy=AS_USUAL) as federation:
         died_at = run_killed_at_every_seam(federation, ["south"])

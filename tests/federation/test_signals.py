@@ -1,4 +1,4 @@
-"""Early exits on time series and on sounds, through the real daemons and a real server, up to predictions."""
+"""Early exits on time series and on sounds, through the real daemons, up to predictions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 from pathlib import Path
 
 import pytest
-from threadpoolctl import threadpool_limits
 
 from shared.audit.verify import lines, verify
 from shared.errors import ConfigurationError
@@ -18,9 +17,8 @@ from shared.learning.predictions import evaluate_labelled, predict
 from site_client.configuration import read_configuration
 from site_client.own_images import look_at_own_images
 from studies.simulation import EVERYONE
-from tests.faults.hurried import POLL_S, hurried
-from tests.federation.in_process import FederationInProcess
-from tests.federation.running import RUN, own_logins, run_configuration
+from tests.federation.in_turns import in_turns
+from tests.federation.running import RUN, run_configuration
 from tests.learning.small_sites import SIGNALS, write_small
 
 POLICY = EVERYONE.model_copy(update={"consent": "auto"})
@@ -43,9 +41,7 @@ def test_signals_from_the_first_round_to_predictions(task: str, tmp_path: Path) 
     data = tmp_path / "data"
     for number, name in enumerate(("heldout", *run.sites)):
         write_small(task, data / name, images=24, size=size, seed=number, site=number)
-    with threadpool_limits(1), hurried(), FederationInProcess(tmp_path, run, data=data) as federation:
-        federation.set_up(own_logins(run.sites, federation.server.url.rstrip("/")), poll_seconds=POLL_S, policy=POLICY)
-        federation.run_to_the_end()
+    federation = in_turns(tmp_path, run, data=data, policy=POLICY)
     for site in run.sites:
         folder = federation.folder(site)
         assert list(lines(verify(LocalFolder(folder)))) == []

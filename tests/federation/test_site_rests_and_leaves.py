@@ -30,6 +30,7 @@ from site_client.facts import ending_of as ending_at_site
 from site_client.heartbeat import PUBLIC_TROUBLE
 from tests.federation.hospital import Hospital
 from tests.federation.running import POLICY, RUN, TASK, run_configuration, write_data
+from tests.played import work_later
 
 
 def site(hospital: Hospital, *arguments: str, answer: str | None = None) -> Result:
@@ -293,8 +294,7 @@ def test_a_withdrawal_that_the_final_model_has_not_read_comes_too_late_for_every
     assert ending_at_site(hospital.daemon._ledger, RUN) == "finished"
     assert (hospital.work / "final" / RUN).exists()  # its model is the site's
     assert "was over before the aggregator read that this site withdraws" in site(hospital, "status").output
-    hospital.site._heard_at = float("-inf")
-    hospital.site._work()
+    work_later(hospital.site)
     assert hospital.channel.ledger.message(MessageRef("withdrawal", RUN)) is not None
     assert ending_at_aggregator(hospital.channel.ledger, RUN) == "finished"
     assert Reading(LocalFolder(hospital.drop)).ending(RUN) == "finished"
@@ -355,8 +355,7 @@ def test_what_was_signed_before_comes_before_the_withdrawal(hospital: Hospital) 
     blocked.unlink()
     hospital.live()
     assert hospital.receive(MessageRef("update", RUN, 1))
-    hospital.site._heard_at = float("-inf")
-    hospital.site._work()
+    work_later(hospital.site)
     assert withdrawal_of(hospital.channel.ledger, RUN) == "it gave no reason"
     assert verify(LocalFolder(hospital.drop)).findings == []
 

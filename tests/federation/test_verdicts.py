@@ -74,7 +74,7 @@ BAD: dict[str, tuple[Callable[[Path], Files], str]] = {
 def test_bad_answers_are_omitted_with_the_reason_and_never_reach_the_mean(tmp_path: Path) -> None:
     """Nine sites each send another kind of poison; the tenth alone makes the aggregate."""
     run = run_configuration(sites=["good", *BAD], quorum=1)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         sites = {name: ScriptedSite(federation, name) for name in run.sites}
         for site in sites.values():
@@ -126,7 +126,7 @@ BAD_DOUBT: dict[str, tuple[Files, str]] = {
 def test_a_theta_that_is_missing_or_out_of_range_is_poison_and_never_one_half(tmp_path: Path) -> None:
     """Nine sites send a wrong θ; the two others share the aggregate by softmax(θ)."""
     run = run_configuration(method="feduaa", sites=["calm", "wary", *BAD_DOUBT], quorum=1)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         sites = {name: ScriptedSite(federation, name) for name in run.sites}
         for site in sites.values():
@@ -155,7 +155,7 @@ def test_a_theta_that_is_missing_or_out_of_range_is_poison_and_never_one_half(tm
 
 def test_what_was_not_asked_for_is_refused(tmp_path: Path) -> None:
     run = run_configuration(sites=["north"], quorum=1)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         federation.start_aggregator()
         site = ScriptedSite(federation, "north")
         site.consent()
@@ -167,7 +167,7 @@ def test_what_was_not_asked_for_is_refused(tmp_path: Path) -> None:
 
 def test_all_omitted_sends_the_previous_model_again_and_says_so(tmp_path: Path) -> None:
     run = run_configuration(sites=["north"], quorum=1, tolerance=0.9999)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         site = ScriptedSite(federation, "north")
         site.consent()
@@ -185,7 +185,7 @@ def test_all_omitted_sends_the_previous_model_again_and_says_so(tmp_path: Path) 
 def test_a_forged_answer_is_held_against_nobody_and_the_sites_own_counts(tmp_path: Path) -> None:
     """A forger has the folder and not the key: while his manifest lies there, it is trouble and the site is awaited."""
     run = run_configuration(sites=["north", "south"], quorum=2)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         federation.start_aggregator()
         north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
         for site in (north, south):
@@ -206,7 +206,7 @@ def test_a_forged_answer_is_held_against_nobody_and_the_sites_own_counts(tmp_pat
 
 def test_a_late_site_is_told_so_recorded_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
     run = run_configuration(sites=["north", "south"], quorum=1, rounds=2, round_deadline_hours=3 / 3600)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
         for site in (north, south):
@@ -233,7 +233,7 @@ def test_a_late_site_is_told_so_recorded_and_takes_part_in_the_next_round(tmp_pa
 
 def test_the_best_aggregate_is_chosen_not_the_last(tmp_path: Path) -> None:
     run = run_configuration(sites=["north"], quorum=1, rounds=2)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         site = ScriptedSite(federation, "north")
         site.consent()
@@ -256,7 +256,7 @@ def test_the_best_aggregate_is_chosen_not_the_last(tmp_path: Path) -> None:
 def test_consent_is_needed(tmp_path: Path, agrees: bool) -> None:
     """A site that declines gets nothing more; without a quorum of yes the run is aborted, with the reason."""
     run = run_configuration(sites=["north", "south"], quorum=1, rounds=1)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
         south.consent(False)
@@ -276,7 +276,7 @@ def test_consent_is_needed(tmp_path: Path, agrees: bool) -> None:
 
 def test_stop_closes_the_run_with_the_best_so_far(tmp_path: Path) -> None:
     run = run_configuration(sites=["north", "south"], quorum=2, rounds=3)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")
         for site in (north, south):
@@ -291,7 +291,7 @@ def test_stop_closes_the_run_with_the_best_so_far(tmp_path: Path) -> None:
 
 
 def test_a_stop_before_anybody_has_answered_is_no_error(tmp_path: Path) -> None:
-    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=5) as federation:
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=0) as federation:
         aggregator = federation.start_aggregator()
         north = ScriptedSite(federation, "north")
         north.consent()
@@ -303,7 +303,7 @@ def test_a_stop_before_anybody_has_answered_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_until_the_final_model_is_in_every_folder(tmp_path: Path) -> None:
-    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=5) as federation:
+    with Federation(tmp_path, run_configuration(sites=["north"], quorum=1), images=0) as federation:
         in_the_way = federation.folder("north") / MessageRef("final", RUN).path
 
         def says() -> str:

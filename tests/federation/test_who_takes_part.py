@@ -128,7 +128,7 @@ def test_a_site_that_withdraws_is_not_waited_for_nor_asked_again_though_both_sid
 def test_a_run_ends_with_its_best_model_when_too_few_sites_are_left(tmp_path: Path) -> None:
     """And where a quorum does not answer, a site that came late is asked in the open round."""
     run = run_configuration(sites=["east", "north", "south"], rounds=3, quorum=2, consent_deadline_hours=1 / 3600)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         store = RunStore(federation.aggregator, RUN)
         aggregator = federation.start_aggregator()
         north, south = ScriptedSite(federation, "north"), ScriptedSite(federation, "south")

@@ -19,7 +19,8 @@ from shared.exchange.weights import write_tensors
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from tests.audit.replaying import not_same, replayed
-from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
+from tests.federation.in_turns import in_turns
+from tests.federation.running import RUN, WAIT_S, Federation, Setting, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
 from tests.federation.test_crashes import run_killed_at_every_seam
 
@@ -28,13 +29,13 @@ SMALLEST = Wire(numbers="bfloat16", difference=True, compression="zstd")
 ROUNDS = 2
 
 
-def sent(federation: Federation, site: str, kind: Kind, round_no: int) -> Path:
+def sent(federation: Setting, site: str, kind: Kind, round_no: int) -> Path:
     """The weights that a message brought, as they lie in the folder."""
     name = names.GLOBAL_MODEL if kind == "round" else names.SITE_MODEL
     return federation.folder(site) / MessageRef(kind, RUN, round_no).path / name
 
 
-def aggregate(federation: Federation, round_no: int) -> Path:
+def aggregate(federation: Setting, round_no: int) -> Path:
     return federation.aggregator / "runs" / RUN / "rounds" / f"{round_no:04d}" / "aggregate.safetensors"
 
 
@@ -43,7 +44,7 @@ def listed(model: Path) -> TensorList:
     return TensorList(tensors={name: TensorShape(dtype="F32", shape=shape) for name, shape in shapes.items()})
 
 
-def assert_all_holds_and_nothing_is_left(federation: Federation) -> None:
+def assert_all_holds_and_nothing_is_left(federation: Setting) -> None:
     for site in federation.run.sites:
         assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
         assert not (federation.site(site) / "scratch").exists()
@@ -56,13 +57,12 @@ def assert_all_holds_and_nothing_is_left(federation: Federation) -> None:
 @pytest.fixture(scope="module")
 def plain_sha256(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of the final model of the run in the plain form."""
-    with Federation(tmp_path_factory.mktemp("plain"), run_configuration(rounds=ROUNDS)) as federation:
-        federation.run_to_the_end()
-        manifest = json.loads((federation.folder("north") / MessageRef("update", RUN, 1).manifest).read_bytes())
-        assert set(manifest["body"]["files"]["model.safetensors"]) == {"size", "sha256"}
-        assert hash_file(sent(federation, "north", "round", 2)) == hash_file(aggregate(federation, 1))
-        assert_all_holds_and_nothing_is_left(federation)
-        return federation.final_sha256()
+    federation = in_turns(tmp_path_factory.mktemp("plain"), run_configuration(rounds=ROUNDS))
+    manifest = json.loads((federation.folder("north") / MessageRef("update", RUN, 1).manifest).read_bytes())
+    assert set(manifest["body"]["files"]["model.safetensors"]) == {"size", "sha256"}
+    assert hash_file(sent(federation, "north", "round", 2)) == hash_file(aggregate(federation, 1))
+    assert_all_holds_and_nothing_is_left(federation)
+    return federation.final_sha256()
 
 
 @pytest.mark.timeout(900)
@@ -126,7 +126,7 @@ def test_answers_in_another_form_are_omitted_with_the_reason(tmp_path: Path) -> 
     """One says that it sends what the run does not want; two say what the run wants and send something else."""
     names_of_sites = ["good", "other-form", "plain-inside", "bomb", "diverged"]
     run = run_configuration(sites=names_of_sites, quorum=1, wire=SMALLEST)
-    with Federation(tmp_path, run, images=5) as federation:
+    with Federation(tmp_path, run, images=0) as federation:
         aggregator = federation.start_aggregator()
         sites = {name: ScriptedSite(federation, name) for name in run.sites}
         for site in sites.values():

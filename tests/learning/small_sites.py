@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
+from tests.drawn import draw_once
 from tests.learning.synthetic_scans import write_scans
 
 SEVERITIES = ("normal", "mild", "moderate", "severe", "proliferative")
@@ -32,6 +33,13 @@ def write_small(
         site: decides its device or camera.
         grades: of ``dr_staging``.
     """
+    name = f"small-{task}-{images}-{size}-{seed}-{site}-{grades}"
+    draw_once(
+        name, lambda drawn: _write(task, drawn, images=images, size=size, seed=seed, site=site, grades=grades), folder
+    )
+
+
+def _write(task: str, folder: Path, *, images: int, size: int, seed: int, site: int, grades: int) -> None:
     octa = synthetic_octa.STYLES[site % len(synthetic_octa.STYLES)]
     camera = synthetic_fundus.STYLES[site % len(synthetic_fundus.STYLES)]
     match task:

@@ -1,6 +1,5 @@
 """The task: options, data, batches, training, evaluation, and that nothing but the seed decides."""
 
-import os
 import random
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from deploy.local.synthetic_octa import WIDE, write_site
 from shared.errors import ConfigurationError, DataError, Stopped
 from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
@@ -34,6 +32,7 @@ from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with
 from studies.simulation import run_rounds
 from tests.federation.running import run_configuration, staging_run, write_data
+from tests.learning.small_sites import write_small
 
 TASK = OctaSegmentation()
 PLAIN = CrossEntropy()
@@ -116,7 +115,7 @@ def test_every_wrong_option_is_named_at_once():
 
 
 def test_a_site_is_read_and_divided(tmp_path):
-    write_site(tmp_path, style=WIDE, images=10, size=48, seed=1)
+    write_small("octa_segmentation", tmp_path, images=10, size=48)
     options = TASK.options({"image_size": 40})
     dataset = open_anew(TASK, tmp_path, options, SplitPlan(), 1, secret=b"")
     assert [len(part) for part in (dataset.train, dataset.validation, dataset.test)] == [6, 2, 2]
@@ -366,29 +365,3 @@ def test_global_random_state_neither_matters_nor_changes():
 def test_another_seed_is_another_model():
     assert same_weights(TASK.build_model(SMALL, 2, 1), TASK.build_model(SMALL, 2, 1))
     assert not same_weights(TASK.build_model(SMALL, 2, 1), TASK.build_model(SMALL, 2, 2))
-
-
-PROGRAM = """
-import hashlib, torch
-torch.set_num_threads(1)
-from tests.learning.test_octa_segmentation import trained
-digest = hashlib.sha256()
-for name, value in trained(rounds=2, copies=2).state_dict().items():
-    digest.update(name.encode() + value.numpy().tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_two_processes_end_at_the_same_bytes():
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "4711")
-    ]
-    assert len(digests[0]) == 65
-    assert digests[0] == digests[1]

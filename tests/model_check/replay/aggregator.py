@@ -105,18 +105,18 @@ class AggregatorOnDisk:
 
     def enrols(self, site: str) -> None:
         """Look for a site's card."""
-        self.folder_syncs[site]._work()
+        self.folder_syncs[site].work()
 
     def publishes(self, site: str, manifests: int) -> None:
         """Bring the next message's payloads into a folder, and its manifest, if one gets through."""
         with self.lines[site].lets_through(manifests):
-            self.folder_syncs[site]._work()
+            self.folder_syncs[site].work()
 
     def settles(self, site: str) -> None:
         """See how far a folder has what was signed, as a folder-sync worker does first that was begun anew."""
         channel = self.folder_syncs[site].channel
         if channel is not None and channel.outbox.has_unpublished:
-            self.folder_syncs[site]._work()
+            self.folder_syncs[site].work()
 
     def looks(self, site: str, *, newest: int, more: bool, searches: bool) -> None:
         """Look into a site's folder.
@@ -133,7 +133,7 @@ class AggregatorOnDisk:
         asked = folder_sync._asked_looks
         assert asked > folder_sync.looked or not searches
         folder_sync._asked_looks = asked if searches else folder_sync.looked
-        folder_sync._work()
+        folder_sync.work()
         folder_sync._asked_looks = asked
 
     def forgets_failures(self, site: str) -> None:
@@ -148,5 +148,5 @@ class AggregatorOnDisk:
         folder_sync._heard_at = float("-inf")
         stop.set()
         with self.lines[site].down(), suppress(Stopped):
-            folder_sync._work()
+            folder_sync.work()
         stop.clear()
