@@ -20,8 +20,9 @@ import scipy
 from numpy.typing import NDArray
 from PIL import Image
 
-from deploy.local import synthetic_octa, synthetic_scans
+from deploy.local import synthetic_octa
 from deploy.local.synthetic_octa import OctaStyle
+from tests.learning import synthetic_scans
 
 ROOT = Path(__file__).parents[1]
 CODE = (
@@ -29,6 +30,7 @@ CODE = (
     "shared/learning/seeds.py",
     "tests/federation/running.py",
     "tests/learning/small_*.py",
+    "tests/learning/synthetic_*.py",
 )
 _render = synthetic_octa.render
 
