@@ -10,13 +10,19 @@ from threading import Event
 
 import pytest
 
+from aggregator.rounds import Score
+from aggregator.store import RunStore
 from shared.exchange import mirror, names
 from shared.exchange.channel import Channel
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import sync_file
 from shared.folder.local import LocalFolder
+from shared.learning.run_files import Scored
 from tests.exchange.test_channel import CONSENT, FILES, OFFER, channel, receive
+from tests.federation.running import run_configuration
+from tests.played import RUN, TENSORS, Played, daemon_of
 
 ROUND, UPDATE = MessageRef("round", "r", 1), MessageRef("update", "r", 1)
 MODEL = bytes(range(100))
@@ -111,3 +117,31 @@ def test_what_the_disk_does_not_take_counts_no_more_and_nothing_that_follows_is_
     disk.is_full = False
     assert receive_round(north) == accepted
     north.outbox.sign(UPDATE, ANSWER, in_reply_to=None)
+
+
+def test_no_score_is_kept_of_an_answer_that_the_disk_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash another answer might lie where that one lay."""
+    run, store = Played(tmp_path), RunStore(tmp_path / "aggregator", RUN)
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    run.offer_and_consent()
+    store.ask(1, ("north",), ("north",))
+    run.send("round", 1, run.to_site(1), "consent")
+    update = run.sign_and_publish("update", 1, run.from_site(1, trains=True))
+    disk, daemon = Disk(monkeypatch), daemon_of(run, store)
+    disk.is_full = True
+    run.folder_sync.attend(update)
+    assert run.folder_sync._work()
+    monkeypatch.setattr(daemon, "_check", lambda *_: Scored(score="0.9", theta=None, epsilon=None, reason=""))
+    assert run.aggregator.ledger.message(update) is not None
+    disk.may_write.set()
+    with pytest.raises(OSError, match="No space left"):
+        daemon._act(Score("north", 1))
+    assert store.score(1, "north") is run.aggregator.ledger.message(update) is None
+    disk.is_full = False
+    assert run.folder_sync._work()
+    daemon._act(Score("north", 1))
+    assert store.score(1, "north") is not None

@@ -13,11 +13,13 @@ from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
+from site_client.arrivals import Arrivals
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
+from site_client.rounds import Look
 from site_client.setup import join, read_invite
 from tests.federation.waited import Waited
-from tests.played import Played
+from tests.played import RUN, Played
 
 WAITED_S = 1000.0
 
@@ -84,3 +86,33 @@ def test_a_site_whose_run_has_ended_looks_ever_more_rarely(played: Played, clock
     assert (played.drop / MessageRef("final", "octa-1").manifest).exists()
     assert SigningKey.at(work / "signing.key").public
     assert (work / names.STATUS).exists()
+
+
+def test_while_a_rounds_folder_is_filled_most_looks_go_there_alone_and_no_other_message_is_overlooked(
+    tmp_path: Path,
+) -> None:
+    run = Played(tmp_path)
+    asked: list[str] = []
+
+    class Noted(LocalFolder):
+        def list(self, path: str) -> list[Entry]:
+            asked.append(path)
+            return super().list(path)
+
+        def read(self, path: str, *, max_bytes: int) -> bytes:
+            asked.append(path)
+            return super().read(path, max_bytes=max_bytes)
+
+    run.offer_and_consent()
+    folder, filled, final = Noted(run.drop), MessageRef("round", RUN, 1), MessageRef("final", RUN)
+    (run.drop / filled.path).mkdir(parents=True)
+    run.site.inbox._folder = folder
+    arrivals = Arrivals(folder, run.site, lambda _: None)
+    look = Look((final,), later_than=MessageRef("offer", RUN))
+    whole = [f"runs/{RUN}/rounds", filled.manifest, final.manifest]
+    for expected in (whole, *[[filled.manifest]] * 3, whole, [filled.manifest]):
+        asked.clear()
+        assert arrivals.look(look) is None
+        assert asked == expected
+    run.sign_and_publish("round", 1, run.to_site(1))
+    assert arrivals.look(look) == filled
