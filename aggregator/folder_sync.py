@@ -167,11 +167,17 @@ class FolderSync:
                 if self.work():
                     self._polling.restart()
                     self._on_news()
-                elif self._wake.wait(self._polling.interval_s(self._awaited.kind if self._awaited else None)):
+                elif self._wake.wait(self._polling.interval_s(self._still_awaited())):
                     self._polling.restart()
                 self._wake.clear()  # whatever it was set for, the next turn sees; so it does whether to stop
         except Stopped:
             pass
+
+    def _still_awaited(self) -> str | None:
+        """Return the kind of what is awaited; None once it has come, though the daemon may not have looked yet."""
+        awaited, channel = self._awaited, self.channel
+        has_come = awaited is not None and channel is not None and channel.ledger.is_settled(awaited)
+        return None if awaited is None or has_come else awaited.kind
 
     def work(self) -> bool:
         """Do what can be done now; return whether anything happened. One site's trouble is told and waited out."""

@@ -134,7 +134,7 @@ def test_no_score_is_kept_of_an_answer_that_the_disk_did_not_take(
     disk, daemon = Disk(monkeypatch), daemon_of(run, store)
     disk.is_full = True
     run.folder_sync.attend(update)
-    assert run.folder_sync._work()
+    assert run.folder_sync.work()
     monkeypatch.setattr(daemon, "_check", lambda *_: Scored(score="0.9", theta=None, epsilon=None, reason=""))
     assert run.aggregator.ledger.message(update) is not None
     disk.may_write.set()
@@ -142,6 +142,6 @@ def test_no_score_is_kept_of_an_answer_that_the_disk_did_not_take(
         daemon._act(Score("north", 1))
     assert store.score(1, "north") is run.aggregator.ledger.message(update) is None
     disk.is_full = False
-    assert run.folder_sync._work()
+    assert run.folder_sync.work()
     daemon._act(Score("north", 1))
     assert store.score(1, "north") is not None
