@@ -37,7 +37,7 @@ def built(encoder: str, train: object) -> tuple[torch.nn.Module, Sharing]:
     """A network, and what of it travels by FedAvg."""
     options = TASK.options({"encoder": encoder, "weights": "random", "hidden": [], "train": train})
     method = open_method("fedavg", {})
-    network = build_network(TASK, method, options, options.classes, run_seed=1)
+    network = build_network(TASK, method, options, len(options.class_names), run_seed=1)
     return network, sharing(TASK, method, network)
 
 

@@ -520,7 +520,9 @@ def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing
 
     Raises:
         ConfigurationError: as for ``requirements_of`` and ``as_offered``.
+        ActionRequiredError: the site has no images for the run's task.
     """
+    _folder_of(site, run.task)
     return as_offered(requirements_of(site, run), site.policy, offered)
 
 
@@ -582,18 +584,23 @@ def trainer_at(work: Path, site: SiteConfiguration, run: RunConfiguration, liste
     Raises:
         ActionRequiredError: the site has no images for the run's task.
     """
-    data, ood = site.data.get(run.task), site.out_of_distribution.get(run.task)
-    if data is None:
-        raise ActionRequiredError(f"{FILE}: data: names no folder for {run.task}; add `data: {{{run.task}: DIR}}`")
+    ood = site.out_of_distribution.get(run.task)
     return Trainer(
         run,
         listed,
-        work / data,
+        work / _folder_of(site, run.task),
         site.policy,
         computing_of(site),
         store.noise_path(work, run.run),
         work / ood if ood else None,
     )
+
+
+def _folder_of(site: SiteConfiguration, task: str) -> str:
+    folder = site.data.get(task)
+    if folder is None:
+        raise ActionRequiredError(f"{FILE}: data: names no folder for {task}; add `data: {{{task}: DIR}}`")
+    return folder
 
 
 def _let_move(network: nn.Module, moving: Sequence[nn.Parameter]) -> None:

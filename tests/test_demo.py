@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
-import deploy.local.demo
-import studies.alone
 from aggregator.new_run import Answers, filled_in
 from deploy.local.demo import main, run_configuration
 from deploy.local.scenarios import SCENARIOS
+from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
 from shared.exchange.reading import parse_yaml
@@ -27,34 +23,14 @@ from shared.folder.local import LocalFolder
 from shared.learning.methods import method_names, open_method
 from shared.learning.run_checks import check_together
 from site_client.overview import overview, overview_text
-from tests.federation.forked import Forked
-from tests.federation.running import Process
-from tests.learning.small_sites import write_small
 
 TASK = "octa_segmentation"
-SMALL = ("--rounds", "1", "--image-size", "32")
 SITES = ("north", "south", "east")
 
 
 def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.local.demo", *SMALL, *options]
+    command = [sys.executable, "-m", "deploy.local.demo", "--rounds", "1", "--image-size", "32", *options]
     return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture
-def demo_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The demo in this process, and all that it starts forked: there is a demo below that starts as a user's does."""
-
-    def forked(command: Sequence[str], *, stdout: Any, **options: Any) -> Process:
-        if stdout == subprocess.PIPE:  # the server, which says its address
-            return subprocess.Popen(command, stdout=stdout, **options)
-        return Forked(command[2:], Path(stdout.name).absolute())
-
-    for module in (deploy.local.demo, studies.alone):
-        starting = SimpleNamespace(Popen=forked, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT)
-        monkeypatch.setattr(module, "subprocess", starting)
-    monkeypatch.chdir(tmp_path)
-    return lambda *options: CliRunner().invoke(main, [*SMALL, *options])
 
 
 def chosen_in(report: str) -> str:
@@ -97,13 +73,11 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
         assert shown in result.stdout
 
 
-def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_set(
-    tmp_path: Path, demo_here: Callable[..., Result]
-) -> None:
+def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_set(tmp_path: Path) -> None:
     for number, site in enumerate(("clinic-a", "clinic-b")):
-        write_small(TASK, tmp_path / "data" / site, images=8, size=40, seed=number, site=number)
-    result = demo_here("--data", "data")
-    assert result.exit_code == 0, result.output
+        write_site(tmp_path / "data" / site, style=STYLES[number], images=8, size=40, seed=number)
+    result = demo(tmp_path, "--data", "data")
+    assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())
     assert sorted(summary["sites"]) == ["clinic-a", "clinic-b"]
     for scores in summary["sites"].values():  # the demo's policy is that of public images: scores over two may leave
@@ -112,11 +86,9 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
     assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
 
 
-def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(
-    tmp_path: Path, demo_here: Callable[..., Result]
-) -> None:
-    result = demo_here("--task", "dr_staging", "--sites", "2")
-    assert result.exit_code == 0, result.output
+def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(tmp_path: Path) -> None:
+    result = demo(tmp_path, "--task", "dr_staging", "--sites", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
     sites = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())["sites"]
     assert [scores["classes"] for scores in sites.values()] == [4, 5]
     # A head for 4 grades says nothing of 5.

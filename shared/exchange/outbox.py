@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -159,7 +160,7 @@ class Outbox:
         if self._known_room > ROOM_UNASKED * size:
             return
         room = self._folder.room()
-        self._known_room = float("inf") if room is None else room - size
+        self._known_room = math.inf if room is None else room - size
         if room is None:
             return
         where = f"{self._mirror.own.site}: the folder has room for {size_text(room)}"

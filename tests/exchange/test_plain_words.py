@@ -29,14 +29,22 @@ FOREIGN = re.compile(
 TEXTS = ("", "x", "1", "x" * 2000, "two\nlines", b"bytes")
 NUMBERS = (-1, 0, 1, 2, 10**30, -0.5, 1.5, math.nan, math.inf)
 HOLDING = ([], [1], ["x", "x"], [[]], [0] * 30, {}, {"x": 1}, {1: 2}, {"x": {"y": 1}}, {"shape": "x"}, {"rule": "x"})
+BETWEEN_PROCESSES = (
+    "site_client.apart",
+    "site_client.final",
+    "site_client.folders",
+    "site_client.torchrun",
+    "site_client.train",
+)
+"""What one process of a daemon writes for another."""
 WRONG = (None, True, *TEXTS, *NUMBERS, *HOLDING)
 
 
 def kinds(of: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
     """All that is loaded, but for what one process of a daemon writes for another."""
     for kind in of.__subclasses__():
-        product, _, rest = kind.__module__.partition(".")
-        if product in ("aggregator", "shared", "site_client", "studies") and rest != "torchrun":
+        product = kind.__module__.partition(".")[0]
+        if product in ("aggregator", "shared", "site_client", "studies") and kind.__module__ not in BETWEEN_PROCESSES:
             yield kind
         yield from kinds(kind)
 

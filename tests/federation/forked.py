@@ -54,13 +54,6 @@ class Forked:
             time.sleep(0.01)
         return self.poll()
 
-    @property
-    def returncode(self) -> int | None:
-        return self.poll()
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 

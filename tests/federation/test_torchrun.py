@@ -12,21 +12,19 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from shared.audit.verify import lines, verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import hash_file, write_file
-from shared.folder.local import LocalFolder
 from site_client.apart import PERCENT
 from site_client.cli import main
 from site_client.configuration import read_configuration
 from site_client.torchrun import job_folder
 from tests.federation.forked import Forked
 from tests.federation.hospital import Hospital
-from tests.federation.running import RUN, TASK, WAIT_S, Federation, run_configuration, write_data
+from tests.federation.running import RUN, TASK, WAIT_S, run_configuration, write_data
 from tests.ports import free_port
 
 UPDATE = MessageRef("update", RUN, 1)
@@ -257,35 +255,6 @@ def test_what_stands_in_the_way_of_a_process_is_told_as_it_is(clinic: Clinic) ->
     with pytest.raises(ActionRequiredError, match=r"processes: a batch of [12] images cannot be shared by 3"):
         clinic.live()
     assert torchrun_of(psutil.Process()) == []
-
-
-@pytest.mark.timeout(900)
-def test_a_federation_one_of_whose_sites_trains_by_torchrun(tmp_path: Path) -> None:
-    """Its daemon is killed while they train."""
-    with Federation(tmp_path, run_configuration(method="scaffold")) as federation:
-        settle(federation.site("south"), **TWO)
-        daemon = federation.start_site("south")
-        federation.start_site("north")
-        aggregator = federation.start_aggregator()
-
-        def running() -> list[psutil.Process]:
-            return torchrun_of(psutil.Process(daemon.pid))
-
-        def both_train() -> bool:
-            return {rank for process in running() for rank in (0, 1) if trains(process, rank)} == {0, 1}
-
-        federation.wait_until(both_train, "two processes that train")
-        orphans = running()
-        daemon.kill()
-        daemon.wait()
-        assert_all_end(orphans)
-        federation.start_site("south")
-        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
-        federation.wait_for_finals()
-        federation.stop_all()
-        for site in federation.run.sites:
-            assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
-            assert (federation.folder(site) / MessageRef("update", RUN, 1).manifest).exists()
 
 
 @pytest.mark.parametrize(

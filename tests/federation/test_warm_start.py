@@ -96,7 +96,7 @@ def test_folders_verify_and_the_second_run_replays_from_the_model_that_it_names(
 ) -> None:
     folders = federation.root / "folders"
     assert not any(verify(LocalFolder(folders / site)).findings for site in federation.run.sites)
-    steps = {step.what: step for step in replayed(folders, "second") if step.round_no == 0}
+    steps = {step.what: step for step in replayed(folders, "second") if step.round == 0}
     step = steps["first global model"]
     assert (step.outcome, "the model of first that the run names" in step.detail) == ("same", True)
 
@@ -112,7 +112,7 @@ def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess,
     export(federation.aggregator, RunStore(federation.aggregator, "second"), tmp_path / "model")
     card = (tmp_path / "model" / "model-card.md").read_text()
     assert f"the model of first, SHA-256 {start.sha256}" in card
-    assert f"from {SOURCE}, licence: {LICENCE}" in card
+    assert f"base.safetensors from {SOURCE}" in card and f"licence: {LICENCE}" in card
     document = json.loads((tmp_path / "model" / "model-card.json").read_text())
     assert document["run"]["configuration"]["start"]["name"] == "first"
 

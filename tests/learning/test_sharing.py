@@ -11,14 +11,23 @@ from shared.learning.tasks import TASK_NAMES, task_named
 
 OPTIONS = {
     "dr_staging": {"encoder": "small"},
+    "image_classification": {"encoder": "small"},
     "octa_segmentation": {"widths": (4, 8)},
+    "segmentation": {"widths": (4, 8)},
     "rdr_classification": {"encoder": "plain", "hidden": (8,)},
     "fundus_disease": {"encoder": "plain", "hidden": (8, 8)},
     "spectrograms": {"encoder": "small"},
     "time_series": {"channels": ("x", "y")},
 }
-WITH_BATCH_NORM = ("dr_staging", "octa_segmentation", "spectrograms", "time_series")
-WHOLE = ("octa_segmentation", "spectrograms", "time_series")
+WITH_BATCH_NORM = (
+    "dr_staging",
+    "image_classification",
+    "octa_segmentation",
+    "segmentation",
+    "spectrograms",
+    "time_series",
+)
+WHOLE = ("image_classification", "octa_segmentation", "segmentation", "spectrograms", "time_series")
 FROZEN_BASE = ("fundus_disease", "rdr_classification")
 METHODS = ("fedavg", "fedbn", "feduaa", "mean")
 COUNTER = "num_batches_tracked"

@@ -396,7 +396,7 @@ def test_recordings_without_a_group_are_each_their_own(tmp_path):
         ("time_series", {"mean": [0.0, float("nan")]}),
         ("time_series", {"labels": ["one"]}),
         ("time_series", {"optimizer": "lion"}),
-        ("spectrograms", {"encoder": "plain"}),
+        ("spectrograms", {"encoder": "no such encoder"}),
         ("spectrograms", {"labels": ["a", "a"]}),
         ("spectrograms", {"segment_seconds": 0.1}),
         ("spectrograms", {"highest_hz": 20}),
