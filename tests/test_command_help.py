@@ -54,7 +54,9 @@ def test_a_command_or_an_option_that_is_not_there_is_noticed() -> None:
 
 
 def test_the_guides_tell_of_every_command() -> None:
-    guides = "".join((PAGE.parent / name).read_text() for name in (*GUIDES, "several-gpus.md", "studies.md"))
+    guides = "".join(
+        (PAGE.parent / name).read_text() for name in (*GUIDES, "several-gpus.md", "studies.md", "adding-a-task.md")
+    )
     assert not set(OPTIONS) - {typed for typed, _ in told(guides)}
 
 

@@ -333,7 +333,7 @@ def test_an_export_answers_as_the_site_does(home: Path) -> None:
 
 
 def test_what_is_no_model_is_said(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(dropfed.ConfigurationError, match="holds no card.yaml and no run.yaml; name WORK/final/RUN"):
+    with pytest.raises(dropfed.ConfigurationError, match=r"holds no card\.yaml and no run\.yaml; name WORK/final/RUN"):
         dropfed.load(tmp_path)
     with pytest.raises(dropfed.DataError, match=r"nothing\.png"):
         dropfed.load(home / "exported").predict(tmp_path / "nothing.png")

@@ -27,7 +27,7 @@ from shared.learning.schedules import order_of_asking
 from shared.learning.seeds import seed_for
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.training import evaluate
-from tests.learning.small_sites import SIGNALS, write_small
+from tests.learning.small_sites import LABELS, SIGNALS, write_small
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 KEY = SigningKey(b"\x01" * 32)
@@ -121,6 +121,9 @@ def test_every_column_of_a_table_is_described(name: str, objective: Objective, t
     elif name in SIGNALS:
         options = task.options(SIGNALS[name])
         write_small(name, tmp_path, images=12, size=32)
+    elif name == "image_classification":
+        options = task.options({"encoder": "small", "weights": "random", "image_size": 32, "labels": [*LABELS]})
+        write_small(name, tmp_path, images=10, size=32)
     elif name in {"rdr_classification", "fundus_disease"}:
         options = task.options({"encoder": "plain", "weights": "random", "image_size": 32, "hidden": [4]})
         write_small(name, tmp_path, images=10, size=32)

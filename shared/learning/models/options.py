@@ -27,12 +27,12 @@ EncoderName = Annotated[
 
 
 def _is_told(text: str) -> str:
-    if text != text.strip() or not text.isprintable():
+    if not text or text != text.strip() or not text.isprintable():
         raise ValueError("must be one line of characters that can be printed")
     return text
 
 
-_Told = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_is_told)]
+_Told = Annotated[str, Field(max_length=300), AfterValidator(_is_told)]
 
 
 class _Choice(BaseModel):

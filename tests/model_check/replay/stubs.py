@@ -51,7 +51,7 @@ class _Trainer:
 
     def open_dataset(self, members: object) -> Any:
         """No images are read."""
-        return SimpleNamespace(train=range(12), validation=range(10), test=range(10))
+        return SimpleNamespace(train=range(12), validation=range(10), test=range(10), repeats={})
 
     def work(
         self, dataset: object, configuration: RoundConfiguration, files: Files, on_progress: object, **_: object
