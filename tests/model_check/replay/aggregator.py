@@ -49,7 +49,10 @@ class AggregatorOnDisk:
         self._aggregation().begin(Network())
 
     def open(self) -> None:
-        """Begin anew with what the files say, as a process does that is started."""
+        """Begin anew with what the files say, as a process does that is started; see ``SiteOnDisk.open``."""
+        for before in getattr(self, "folder_syncs", {}).values():
+            if before.channel is not None:
+                before.channel.ledger.flush()
         self.store = RunStore(self._work, RUN)
         self.lines = {site: Line(drop, never_seen=frozenset({names.STATUS})) for site, drop in self.drops.items()}
         self._stops = {site: threading.Event() for site in SITES}

@@ -30,7 +30,12 @@ class SiteOnDisk:
         self.open()
 
     def open(self) -> None:
-        """Begin anew with what the files say, as a process does that is started."""
+        """Begin anew with what the files say, as a process does that is started.
+
+        What was read before is on the disk by then: of a site that dies earlier the model says that it has not read it.
+        """
+        if (before := getattr(self, "daemon", None)) is not None:
+            before._channel.ledger.flush()
         self.line = Line(self._drop)
         configuration = read_configuration(self._work)
         self.daemon = Daemon(self._work, configuration, self.line, stop=threading.Event(), give_up_after_s=0)
