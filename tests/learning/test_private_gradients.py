@@ -114,6 +114,7 @@ def test_the_variance_keeps_its_constant_and_a_frozen_norm_stays_frozen():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_sum_is_that_of_each_images_own_clipped_gradient(name):
     model, images = network(name)
+    model, images = model.double(), images.double()  # in floats a rounding that passes a ReLU's kink grows with depth
     replace_batch_norm(model)
     singles = []
     for image in images:
