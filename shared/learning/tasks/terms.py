@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypeVar
 
 from shared.errors import ConfigurationError
@@ -51,6 +51,25 @@ _ACTIVITIES = (
     *("lying", "sitting", "standing", "walking", "running", "cycling", "nordic walking", "ascending stairs"),
     *("descending stairs", "vacuum cleaning", "ironing", "rope jumping"),
 )
+
+
+def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of an option's classes, for a validator.
+
+    Raises:
+        ValueError: one is there twice, or cannot be a name.
+    """
+    if len(set(labels)) < len(labels):
+        raise ValueError("one is named twice; name each once")
+    if not all(name == name.strip() and name.isprintable() and 0 < len(name) <= 40 for name in labels):
+        raise ValueError("each must be 1 to 40 characters that can be printed")
+    if any(set(name) & set("/\\,") or name.startswith(".") for name in labels):
+        raise ValueError("each must do as a folder's name: no slash, no comma, no dot at its beginning")
+    return labels
+
+
+Labels = Annotated[tuple[str, ...], AfterValidator(_names_of_classes)]
+"""What a run calls the classes, the same at every site."""
 
 
 class Options(BaseModel):
@@ -200,17 +219,12 @@ class ImageOptions(FrozenOptions):
     encoder: EncoderName = "resnet18"
     train: Train = "all"
     hidden: tuple[int, ...] = Field(default=(), max_length=4)
-    labels: tuple[str, ...] = Field(default=("negative", "positive"), min_length=2, max_length=100)
+    labels: Labels = Field(default=("negative", "positive"), min_length=2, max_length=100)
     """What the classes are called, the same at every site."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.labels
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        return _names_of_classes(labels)
 
 
 class ImageClassification(Terms[ImageOptions]):
@@ -228,7 +242,7 @@ class FundusOptions(ImageOptions):
     train: Train = "head"
     hidden: tuple[int, ...] = Field(default=(4096, 4096), max_length=4)
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    labels: tuple[str, ...] = Field(default=("normal", "glaucoma", "cataract"), min_length=2, max_length=20)
+    labels: Labels = Field(default=("normal", "glaucoma", "cataract"), min_length=2, max_length=20)
 
 
 class FundusDisease(Terms[FundusOptions]):
@@ -274,17 +288,12 @@ class OctaOptions(PixelOptions):
 class SegmentationOptions(PixelOptions):
     """What a run may choose about this task."""
 
-    labels: tuple[str, ...] = Field(default=("background", "foreground"), min_length=2, max_length=20)
+    labels: Labels = Field(default=("background", "foreground"), min_length=2, max_length=20)
     """What the classes of pixels are called; the first is the background."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.labels
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        return _names_of_classes(labels)
 
 
 class Segmentation(Terms[SegmentationOptions]):
@@ -339,18 +348,13 @@ class RdrClassification(Terms[RdrOptions]):
 class SignalOptions(Options):
     """What a run may choose about such a task."""
 
-    labels: tuple[str, ...] = Field(min_length=2, max_length=20)
+    labels: Labels = Field(min_length=2, max_length=20)
     """What the classes are called, the same at every site."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.labels
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_are_names(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        return _names_of_classes(labels)
 
 
 SignalOptionsT = TypeVar("SignalOptionsT", bound=SignalOptions)
@@ -372,7 +376,7 @@ class SignalTerms(Terms[SignalOptionsT]):
 class SpectrogramOptions(SignalOptions):
     """What a run may choose about this task."""
 
-    labels: tuple[str, ...] = Field(default=("normal", "abnormal"), min_length=2, max_length=20)
+    labels: Labels = Field(default=("normal", "abnormal"), min_length=2, max_length=20)
     encoder: EncoderName = "resnet18"
     """As of ``DrOptions``."""
     weights: Weights = "random"
@@ -409,7 +413,7 @@ class Spectrograms(SignalTerms[SpectrogramOptions]):
 class TimeSeriesOptions(SignalOptions):
     """What a run may choose about this task."""
 
-    labels: tuple[str, ...] = Field(default=_ACTIVITIES, min_length=2, max_length=20)
+    labels: Labels = Field(default=_ACTIVITIES, min_length=2, max_length=20)
     channels: tuple[str, ...] = Field(default=_CHANNELS, min_length=1, max_length=256)
     """The columns that are read of each file, the same at every site."""
     rate_hz: float = Field(default=100.0, gt=0, le=100_000)
@@ -469,18 +473,3 @@ TERMS: Mapping[str, type[Terms[Any]]] = {
     )
 }
 """The terms of each task by its name."""
-
-
-def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of an option's classes, for a validator.
-
-    Raises:
-        ValueError: one is there twice, or cannot be a name.
-    """
-    if len(set(labels)) < len(labels):
-        raise ValueError("one is named twice; name each once")
-    if not all(name == name.strip() and name.isprintable() and 0 < len(name) <= 40 for name in labels):
-        raise ValueError("each must be 1 to 40 characters that can be printed")
-    if any(set(name) & set("/\\,") or name.startswith(".") for name in labels):
-        raise ValueError("each must do as a folder's name: no slash, no comma, no dot at its beginning")
-    return labels
