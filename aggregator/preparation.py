@@ -50,7 +50,6 @@ from shared.learning.model_files import load_tensors, round_tensors
 from shared.learning.plugins import required_by
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
-from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import task_named, task_names
@@ -136,16 +135,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
             raise ConfigurationError([f"{problem}; take bfloat16 or float32"]) from None
     elif division.start:
         load_tensors(model, division.beginning, store.start)
-    objective = method.objective(run.rounds, run.rounds)
-    heldout = HeldOutSet(
-        task,
-        model,
-        images,
-        division,
-        score=score_name(task, run),
-        objective=objective,
-        seed=seed_for(run.seed, "held-out set"),
-    )
+    heldout = HeldOutSet.of_run(run, task, method, model, images=images, sharing=division)
     try:
         with buffers_kept(model):  # scoring measures BatchNorm's statistics: those of our images are not the run's
             untrained = heldout.score_as_it_is()

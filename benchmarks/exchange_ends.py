@@ -190,7 +190,8 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     record(home, names.AGGREGATOR)
     sites = len(list(home.sites.iterdir()))
     vars(aggregator.preparation).update(
-        task_named=lambda _name: AnyTask(), HeldOutSet=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)
+        task_named=lambda _name: AnyTask(),
+        HeldOutSet=SimpleNamespace(of_run=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)),
     )
     vars(shared.learning.run_checks).update(task_named=lambda _name: AnyTask())
     vars(shared.learning.aggregation).update(Combined=half_of)

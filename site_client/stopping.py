@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import signal
 import threading
 
 from shared.errors import ConfigurationError
+from shared.stopping import set_by_signals
 
 
 def stop_event(duration: str | None) -> threading.Event:
@@ -18,10 +18,8 @@ def stop_event(duration: str | None) -> threading.Event:
     Raises:
         ConfigurationError: it is written otherwise.
     """
-    stop = threading.Event()
     seconds = _seconds(duration) if duration else None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = set_by_signals(threading.Event())
     if seconds is not None:
         timer = threading.Timer(seconds, stop.set)
         timer.daemon = True

@@ -45,11 +45,11 @@ from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_checks import check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
-from shared.learning.seeds import no_secret, seed_for, split_seed
+from shared.learning.seeds import no_secret, split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_anew
-from shared.learning.tolerance import HeldOutSet, score_name
+from shared.learning.tolerance import HeldOutSet
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.final import write_final
@@ -334,15 +334,9 @@ class _Check:
     def __init__(self, run: RunConfiguration, network: torch.nn.Module, listed: Sharing, heldout: Path | None) -> None:
         task, method = task_named(run.task), open_method(run.method, run.method_options)
         self._run = run
-        self._images = HeldOutSet(
-            task,
-            deepcopy(network),  # others may begin with it
-            task.open_images(heldout, task.options(run.task_options)) if heldout else None,
-            listed,
-            score=score_name(task, run),
-            objective=method.objective(run.rounds, run.rounds),
-            seed=seed_for(run.seed, "held-out set"),
-        )
+        images = task.open_images(heldout, task.options(run.task_options)) if heldout else None
+        # Others may begin with the network, and scoring measures its BatchNorm.
+        self._images = HeldOutSet.of_run(run, task, method, deepcopy(network), images=images, sharing=listed)
 
     def limit(self, store: RunStore, round_no: int) -> float | None:
         """Return what a score must exceed in a round."""

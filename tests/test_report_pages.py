@@ -43,8 +43,8 @@ from shared.learning.aggregation import Aggregation
 from shared.learning.metrics import grading_scores, left_by_referral, ranking
 from shared.learning.model_files import load_tensors
 from shared.learning.probe import probe_score
-from shared.learning.seeds import seed_for
 from shared.learning.sharing import sharing
+from shared.learning.tolerance import probe_seed
 from shared.learning.training import evaluate
 from tests import views
 from tests.federation.running import run_configuration, staging_run, write_data
@@ -327,7 +327,7 @@ def test_a_head_at_the_sites_leaves_the_probe(grading: tuple[Path, RunStore]) ->
     model = heldout.untrained()
     load_tensors(model, store.sharing().beginning, store.start)
     load_tensors(model, store.sharing().shared, store.aggregate_path(0))
-    seed = seed_for(store.configuration().seed, "held-out set")
+    seed = probe_seed(store.configuration())
     assert measured.scores["balanced_accuracy"] == pytest.approx(probe_score(heldout.task, model, heldout.images, seed))
     assert (measured.by_probe, measured.about_pixels, measured.examples) == (True, False, ())
     assert np.array_equal(measured.truth, [sample.grade for sample in heldout.images.samples])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 from aggregator.commands import WORK
 from aggregator.dashboard.server import TOKEN_FILE, is_loopback, serving
 from shared.commands import say
+from shared.stopping import set_by_signals
 
 
 @click.command(help=__doc__)
@@ -18,9 +18,7 @@ from shared.commands import say
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; not loopback: by a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
 def command(work: Path, host: str, port: int) -> None:
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = set_by_signals(threading.Event())
     with serving(work, host, port) as address:
         say(f"the dashboard is at {address} (Ctrl-C ends it)")
         if not is_loopback(host):

@@ -7,7 +7,6 @@ Ctrl-C or TERM ends it cleanly before that, with 0: the same command goes on.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -21,6 +20,7 @@ from aggregator.launch import prepare_daemon
 from aggregator.store import if_another_launch
 from shared.commands import FILE_HERE, say
 from shared.folder.lock import require_private, work_lock
+from shared.stopping import set_by_signals
 
 NOT_IMPROVED = 3
 
@@ -35,8 +35,7 @@ def command(run_yaml: Path, work: Path, accept_any: bool) -> None:
         require_private(work)
         os.umask(0o077)
         daemon = prepare_daemon(work, run_yaml, stop)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        set_by_signals(stop)
         _run(daemon, work, accept_any=accept_any)
 
 

@@ -35,6 +35,7 @@ from shared.learning.sharing import build_network
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.tasks.terms import Options
+from shared.learning.tolerance import probe_seed
 from shared.learning.training import answers, tame
 
 PIXELS_PER_IMAGE = 4096
@@ -197,7 +198,7 @@ def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:
 def _of_probe(heldout: HeldOut, model: nn.Module) -> Measured:
     task, images = heldout.task, heldout.images
     try:
-        answered = probe_probabilities(task, model, images, seed_for(heldout.run.seed, "held-out set"))
+        answered = probe_probabilities(task, model, images, probe_seed(heldout.run))
     except ValueError as error:
         raise DataError([str(error)]) from None
     if answered is None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 import socket
 import sys
 import threading
@@ -40,6 +39,7 @@ from shared.errors import ConfigurationError, DropfedError
 from shared.exchange.reading import parse_json
 from shared.exchange.records.values import Record
 from shared.folder.durable import read_private
+from shared.stopping import set_by_signals
 
 BLOCK_BYTES = 1 << 20  # read or sent at a time: with smaller ones wsgidav's threads keep each other waiting
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
@@ -221,9 +221,7 @@ def main(arguments: list[str]) -> int:
     except (DropfedError, OSError) as error:
         print(f"The WebDAV server cannot start: {error}", file=sys.stderr)
         return 2
-    asked_to_stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked_to_stop.set())
+    asked_to_stop = set_by_signals(threading.Event())
     print(server.url, flush=True)
     asked_to_stop.wait()
     server.stop()

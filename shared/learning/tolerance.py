@@ -19,10 +19,12 @@ from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.weights import check_tensors
 from shared.learning.answers import limit_below
 from shared.learning.batch_norm import batch_norms
+from shared.learning.methods.contract import Method
 from shared.learning.metrics import ACCURACY, accuracy, macro_dice
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.probe import probe_score
+from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.training import answers, evaluate, tame
 
@@ -30,6 +32,11 @@ from shared.learning.training import answers, evaluate, tame
 def score_name(task: Task, run: RunConfiguration) -> str:
     """By what a run scores whole models."""
     return run.tolerance_score or task.tolerance_scores[-1]
+
+
+def probe_seed(run: RunConfiguration) -> int:
+    """Return what decides the probe's folds."""
+    return seed_for(run.seed, "held-out set")
 
 
 class HeldOutSet:
@@ -60,6 +67,28 @@ class HeldOutSet:
         self._score = score
         self._objective = objective
         self._seed = seed
+
+    @classmethod
+    def of_run(
+        cls,
+        run: RunConfiguration,
+        task: Task,
+        method: Method,
+        model: nn.Module,
+        *,
+        images: Collection | None,
+        sharing: Sharing,
+    ) -> HeldOutSet:
+        """Return what scores a run's models as the run says, the training's last objective reading their answers."""
+        return cls(
+            task,
+            model,
+            images,
+            sharing,
+            score=score_name(task, run),
+            objective=method.objective(run.rounds, run.rounds),
+            seed=probe_seed(run),
+        )
 
     def score(self, file: Path, shown_as: str) -> float | None:
         """Return the score in [0, 1] of a model file on the held-out images; None where there are none.

@@ -43,10 +43,9 @@ from shared.learning.choice import choose
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
 from shared.learning.plugins import permit
-from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tolerance import HeldOutSet, score_name
+from shared.learning.tolerance import HeldOutSet
 from shared.plurals import pluralize
 from shared.trouble import UnexpectedError
 
@@ -120,12 +119,9 @@ class _Replay:
         self._groups = self._method.groups(self._network, listed)
         self._heldout: HeldOutSet | None = None
         if images is not None:
-            objective = self._method.objective(run.rounds, run.rounds)
-            seed = seed_for(run.seed, "held-out set")
             self._scored_with = deepcopy(self._network)
-            score = score_name(self._task, run)
-            self._heldout = HeldOutSet(
-                self._task, self._scored_with, images, listed, score=score, objective=objective, seed=seed
+            self._heldout = HeldOutSet.of_run(
+                run, self._task, self._method, self._scored_with, images=images, sharing=listed
             )
 
     def steps(self) -> Iterator[Step]:
