@@ -17,7 +17,7 @@ from pathlib import Path
 from aggregator import rounds
 from aggregator.facts import awaited, run_facts, site_facts
 from aggregator.folder_sync import FolderSync
-from aggregator.results import best_so_far, choose_final, run_outcome, run_standstills
+from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
 from shared.errors import DropfedError
@@ -190,6 +190,7 @@ class Daemon:
             waited_s=self._waiting.seconds(store.round_no, passes=is_waiting),
             has_looked=self._has_looked,
             has_looked_since_stop=store.stop_requested and self._has_looked_since_stop(),
+            gains_nothing=no_gain(store, self._ledgers, self._score_name),
         )
 
     def _site_facts(self, site: str) -> rounds.SiteFacts:

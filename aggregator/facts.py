@@ -57,6 +57,7 @@ def run_facts(
     waited_s: float,
     has_looked: Callable[[str], bool],
     has_looked_since_stop: bool,
+    gains_nothing: str = "",
 ) -> RunFacts:
     """Return the facts of a run.
 
@@ -67,6 +68,7 @@ def run_facts(
         has_looked: whether the folder of a site was looked into since it was asked to take part in the newest round,
             and while nothing was paused.
         has_looked_since_stop: whether each folder was since the PI asked to stop.
+        gains_nothing: why the run ends after the newest round by its ``stop_after``, once that round is settled.
     """
     round_no = store.round_no
     participants = store.participants(round_no)
@@ -88,6 +90,7 @@ def run_facts(
         waited_s=waited_s,
         paused=store.paused or store.stop_requested,  # while a stop waits for a look into the folders
         stop_requested=store.stop_requested and has_looked_since_stop,
+        gains_nothing=gains_nothing,
         final_chosen=store.card() is not None,
         aborted=store.aborted() is not None,
     )

@@ -13,7 +13,7 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow
-from shared.learning.choice import Tables, best_of, choose, received_rows, reported_scores, validation_means
+from shared.learning.choice import Tables, best_of, choose, ends_early, received_rows, reported_scores, validation_means
 from shared.learning.outcome import Outcome, Standstill, outcome_by_tables, standstills
 
 
@@ -48,6 +48,14 @@ def choose_final(
     verdicts = {round_no: store.verdicts(round_no) or {} for round_no in range(1, store.round_no + 1)}
     tables = read_tables(store, ledgers, verdicts)
     return choose(run, tables, verdicts, kept=_kept(store), score_name=score_name, ended=ended, in_turn=in_turn)
+
+
+def no_gain(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> str:
+    """Return why a run's ``stop_after`` ends it after its newest round; empty while that is open, or if it goes on."""
+    run = store.configuration()
+    if run.stop_after is None or store.verdicts(store.round_no) is None:
+        return ""
+    return ends_early(run, read_tables(store, ledgers, range(1, store.round_no + 1)), score_name)
 
 
 def run_outcome(store: RunStore, ledgers: Mapping[str, Mirror]) -> Outcome | None:

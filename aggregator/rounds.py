@@ -7,9 +7,9 @@ A run passes through these stages, each left only forwards:
     round n   open → every participant's folder looked into → sent → answers scored → closed → aggregated →
               verdicts told (closes when all answered, or at its deadline with a quorum of answers)
     end       after the closing round (rounds + 1, which only validates the last aggregate), when the PI stops the
-              run, or when fewer sites than the quorum are left: the best aggregate is chosen and sent to every site
-              that agreed. Where too few agreed to start, the run is aborted. Whoever was offered the run, has not
-              left it and gets no final model is told of the abort
+              run, when it gains nothing more by its ``stop_after``, or when fewer sites than the quorum are left: the
+              best aggregate is chosen and sent to every site that agreed. Where too few agreed to start, the run is
+              aborted. Whoever was offered the run, has not left it and gets no final model is told of the abort
 
 A site is available from its yes until it withdraws; only then is anything asked of it or awaited from it. The run's
 seed puts the available sites in an order, and a round asks the first ``sites_per_round`` of them; the closing round
@@ -76,6 +76,7 @@ class RunFacts:
 
     ``sites_per_round`` None: a round asks every available site. ``in_turn``: it asks one, each in its turn.
     ``stop_requested``: by the PI, and each folder was looked into since; ``paused``: also from the request until then.
+    ``gains_nothing``: why the run's own ``stop_after`` ends it after this round, once it is closed; empty: it does not.
     """
 
     rounds: int
@@ -92,6 +93,7 @@ class RunFacts:
     waited_s: float = 0.0
     paused: bool = False
     stop_requested: bool = False
+    gains_nothing: str = ""
     final_chosen: bool = False
     aborted: bool = False
 
@@ -296,6 +298,8 @@ def _go_on(run: RunFacts) -> list[Action]:
         return [ChooseFinal()]
     if run.stop_requested:
         return [ChooseFinal(f"the PI stopped the run after round {run.round_no}")]
+    if run.gains_nothing:
+        return [ChooseFinal(run.gains_nothing)]
     if run.paused:
         return []
     if (left := len(run.available)) < run.quorum:

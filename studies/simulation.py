@@ -32,7 +32,7 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.choice import choose
+from shared.learning.choice import choose, ends_early
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
@@ -289,6 +289,7 @@ def _play(
     engine, check = RoundEngine(store, method, aggregation), _Check(run, network, listed, heldout)
     tables: dict[int, dict[str, list[MetricsRow]]] = {}
     verdicts: dict[int, dict[str, Verdict]] = {}
+    ended = ""
     for round_no in range(1, run.rounds + 2):
         participants = _participants(run, method.in_turn, round_no)
         store.ask(round_no, participants, tuple(sites))
@@ -308,13 +309,15 @@ def _play(
             for name in given_weights(verdicts[round_no]):
                 if (kept := _files(store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
+            if ended := ends_early(run, tables, task.selection_score):
+                break
     card = choose(
         run,
         tables,
         verdicts,
-        kept=range(run.rounds + 1),
+        kept=range(min(round_no, run.rounds) + 1),
         score_name=task.selection_score,
-        ended="",
+        ended=ended,
         in_turn=method.in_turn,
     )
     aggregation.choose(card.chosen_round)
@@ -385,8 +388,9 @@ def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]
     """Bytes of tensor files from one site, and to it, in the last training round."""
     if open_method(run.method, run.method_options).reference:
         return 0, 0
-    name = store.participants(run.rounds)[0]
-    files = _files(store, sites[name], name, run.rounds)
+    trained = min(store.round_no, run.rounds)
+    name = store.participants(trained)[0]
+    files = _files(store, sites[name], name, trained)
     groups = [files.sent[group] for group in sites[name].trainer.sharing.groups("update")]
     return _size([_on_the_wire(files.trained, run.wire), *groups]), _size([files.received, *files.state.values()])
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from statistics import fmean
 
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import RunConfiguration, StopAfter
 from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, Split, epsilon_in
 
 Tables = Mapping[int, Mapping[str, list[MetricsRow]]]
 """By round and site: the table of its answer, also of one that came late or was omitted."""
+Scores = Mapping[int, Mapping[str, float]]
+"""By aggregate and site: the validation scores that count."""
 
 
 def received_rows(tables: Tables, split: Split) -> dict[int, dict[str, MetricsRow]]:
@@ -58,6 +60,41 @@ def reported_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: st
         for aggregate, by_site in rows.items()
     }
     return {aggregate: scores for aggregate, scores in told.items() if scores}
+
+
+def comparable_means(scores: Scores) -> dict[int, float]:
+    """By aggregate: its mean validation score, of those that the sites of the newest one scored, and no others."""
+    newest = max(scores, default=0)
+    return {
+        aggregate: fmean(of_sites.values())
+        for aggregate, of_sites in scores.items()
+        if of_sites.keys() == scores[newest].keys()
+    }
+
+
+def gains_nothing(rule: StopAfter, scores: Scores) -> str:
+    """Return why a run ends here by its ``stop_after``: a sentence's part; empty where it goes on.
+
+    The best of the newest ``rounds`` aggregates is held against the best before them, over the same sites. An aggregate
+    is scored in the round after it, so the one that the last round made is none of them.
+    """
+    means, newest = comparable_means(scores), max(scores, default=0)
+    before = [mean for aggregate, mean in means.items() if aggregate <= newest - rule.rounds]
+    recent = [mean for aggregate, mean in means.items() if aggregate > newest - rule.rounds]
+    if not before or max(recent) - max(before) > rule.gain:
+        return ""
+    which = f"aggregate {newest}"
+    if rule.rounds > 1:
+        which = f"the best of the aggregates {newest - rule.rounds + 1} to {newest}"
+    gained = f"{max(recent) - max(before):+.4f}"
+    return f"ended by stop_after: {which} gained {gained} on the best one before, not more than {rule.gain:g}"
+
+
+def ends_early(run: RunConfiguration, tables: Tables, score_name: str) -> str:
+    """Return why a run's ``stop_after`` ends it after the newest round of these tables; empty where it goes on."""
+    if run.stop_after is None:
+        return ""
+    return gains_nothing(run.stop_after, reported_scores(received_rows(tables, "validation"), score_name))
 
 
 def best_of(kept: Collection[int], means: Mapping[int, float]) -> int:

@@ -6,7 +6,8 @@ An outcome is one of
     no better than untrained  it does not, or it still is that model
     nothing was accepted      no answer of any site entered the model in any round
     cannot be told            answers did, but no site reported a score of both models
-    stopped                   the run ended before its last round; the sentence says what it came to by then
+    stopped                   the run ended before its last round, and not by its own ``stop_after``; the sentence says
+                              what it came to by then
     aborted                   the run never started
 
 Two models are compared over the sites that reported a score of both: a mean over other sites is another number. A rise
@@ -23,15 +24,20 @@ from typing import Literal
 
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.learning.choice import Tables, holds_answers, received_rows, reported_scores
+from shared.learning.choice import (
+    Scores,
+    Tables,
+    comparable_means,
+    gains_nothing,
+    holds_answers,
+    received_rows,
+    reported_scores,
+)
 from shared.plurals import pluralize
 
 OutcomeName = Literal[
     "improved", "no better than untrained", "nothing was accepted", "cannot be told", "stopped", "aborted"
 ]
-Scores = Mapping[int, Mapping[str, float]]
-"""By aggregate and site: the validation scores that count."""
-
 Standstill = Literal["no model accepted", "no progress"]
 
 _PLACES = 3
@@ -64,7 +70,7 @@ def outcome_of(run: RunConfiguration, card: FinalCard | None, aborted: str | Non
     Args:
         card: of the final model, if one was chosen.
         aborted: why the run never started, if so.
-        scores: of the first and of the chosen aggregate at least.
+        scores: of the first and of the chosen aggregate at least; of all, where the run has ``stop_after``.
     """
     if aborted is not None:
         return Outcome("aborted", f"aborted: {aborted}", has_improved=False)
@@ -74,6 +80,8 @@ def outcome_of(run: RunConfiguration, card: FinalCard | None, aborted: str | Non
     opened = max(map(int, card.took_part), default=0)
     if opened > run.rounds:
         return learnt
+    if run.stop_after is not None and (why := gains_nothing(run.stop_after, scores)):
+        return replace(learnt, text=f"{learnt.text}; {why}, after round {opened} of {run.rounds}")
     when = f"after round {opened} of {run.rounds}" if opened else "before its first round"
     return replace(learnt, name="stopped", text=f"stopped {when}; {learnt.text}")
 
@@ -93,7 +101,8 @@ def outcome_by_tables(
     if card is None:
         return outcome_of(run, None, aborted, {})
     # An aggregate's scores stand in the tables of the round after it.
-    rows = received_rows(read_tables((1, card.chosen_round + 1)), "validation")
+    read = (1, card.chosen_round + 1) if run.stop_after is None else sorted(map(int, card.took_part))
+    rows = received_rows(read_tables(read), "validation")
     return outcome_of(run, card, aborted, reported_scores(rows, card.score_name))
 
 
@@ -180,12 +189,7 @@ def _without_model(run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Ve
 
 def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) -> str | None:
     """Return the newest aggregates that validate no better than one before them, at the same sites."""
-    newest = max(scores, default=0)
-    means = {
-        aggregate: fmean(of_sites.values())
-        for aggregate, of_sites in scores.items()
-        if of_sites.keys() == scores[newest].keys()
-    }
+    newest, means = max(scores, default=0), comparable_means(scores)
     best = min(means, key=lambda aggregate: (-means[aggregate], aggregate), default=newest)
     if newest - best < ROUNDS_WITHOUT_PROGRESS:
         return None

@@ -30,6 +30,9 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"quorum: {run.method} asks one site a round, and {run.quorum} never answer; set it to 1")
     if method.in_turn and run.sites_per_round not in (None, 1):
         problems.append(f"sites_per_round: {run.method} asks one site a round, not {run.sites_per_round}; leave it out")
+    if run.stop_after is not None and (method.in_turn or run.sites_per_round is not None):
+        why = "compares aggregates over the same sites, and not all are asked in each round"
+        problems.append(f"stop_after: {why}: leave it out")
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")

@@ -39,7 +39,7 @@ from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import entry_of, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.answers import SOUND
-from shared.learning.choice import choose
+from shared.learning.choice import Tables, choose, ends_early
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
 from shared.learning.plugins import permit
@@ -208,6 +208,8 @@ class _Replay:
         card = next(iter(cards.values()))
         if any(other != card for other in cards.values()):
             yield Step(0, "final card", "differs", "not all folders have the same")
+        if self._run.stop_after is not None:
+            yield self._end(found)
         yield self._choice(card, found)
         for site in cards:
             message = self._readings[site].messages[final]
@@ -225,6 +227,21 @@ class _Replay:
                     entry_of(made).sha256 if made.exists() else None,
                     f"what was measured with aggregate {card.chosen_round} is not here",
                 )
+
+    def _end(self, found: Mapping[int, Round]) -> Step:
+        """Return whether the run went on where its ``stop_after`` has it end; others may end it earlier."""
+        what, last = "end of the run", max(found, default=0)
+        for number in sorted(found)[:-1]:
+            until = {earlier: of_round for earlier, of_round in found.items() if earlier <= number}
+            ends = [
+                ends_early(self._run, self._tables(until, late=late), self._task.selection_score)
+                for late in (False, True)
+            ]
+            if all(ends):
+                return Step(
+                    0, what, "differs", f"round {last} was opened; the run has, after round {number}, {ends[0]}"
+                )
+        return Step(0, what, "same", f"after round {last} of {self._run.rounds}")
 
     def _choice(self, card: FinalCard, found: Mapping[int, Round]) -> Step:
         """Return which aggregate was chosen, by the sites' own tables."""
@@ -267,11 +284,7 @@ class _Replay:
 
     def _choose(self, found: Mapping[int, Round], *, late: bool) -> FinalCard:
         """Return the card as it would be; an answer that came late may have been there by then, or not."""
-        run = self._run
-        tables = {
-            number: {site: rows for site, rows in of_sites.items() if late or site in found[number].answers}
-            for number, of_sites in readable_tables(self._readings, run.run, found).items()
-        }
+        run, tables = self._run, self._tables(found, late=late)
         verdicts = {number: dict(sorted(of_round.verdicts.items())) for number, of_round in found.items()}
         newest = max((number for number in found if number <= run.rounds), default=0)
         return choose(
@@ -283,6 +296,13 @@ class _Replay:
             ended="",
             in_turn=self._method.in_turn,
         )
+
+    def _tables(self, found: Mapping[int, Round], *, late: bool) -> Tables:
+        """Return the tables of rounds; ``late``: also those that came after their round was closed."""
+        return {
+            number: {site: rows for site, rows in of_sites.items() if late or site in found[number].answers}
+            for number, of_sites in readable_tables(self._readings, self._run.run, found).items()
+        }
 
     @staticmethod
     def _compared(what: str, said: str, made: str | None, why_not: str) -> Step:

@@ -160,8 +160,20 @@ class Start(Record):
     start_sha256: Digest | None = None
 
 
-_LATER = frozenset({"tolerance_score", "start", "plugins", "scores"})
+_LATER = frozenset({"tolerance_score", "start", "plugins", "scores", "stop_after"})
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
+
+
+class StopAfter(Record):
+    """Ends a run before its last round: once so many rounds in a row gained too little.
+
+    Args:
+        rounds: how many.
+        gain: what the mean validation score has to rise by within them.
+    """
+
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND)]
+    gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class Plugin(Record):
@@ -228,6 +240,10 @@ class RunConfiguration(Payload):
     privacy: Privacy | None = None
     start: Annotated[
         Start | None, Field(description="the model that training begins with; left out of a run that has none")
+    ] = None
+    stop_after: Annotated[
+        StopAfter | None,
+        Field(description="ends the run once nothing is gained; left out of one that has all its rounds"),
     ] = None
     plugins: Annotated[list[Plugin], Field(max_length=16, description="wheels that it needs at both ends")] = []
     scores: Annotated[
