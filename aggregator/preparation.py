@@ -463,6 +463,6 @@ def in_full(run: RunConfiguration) -> RunConfiguration:
     said = {name: options.model_dump(mode="json") for name, options in checked.items()}
     of_plugins = {
         "plugins": required_by(run.task, run.method, run.task_options.get("encoder")),
-        "scores": dict(task.scores),
+        "scores": {**task.scores, **(run.scores if run.trainer else {})},
     }
     return run.model_copy(update={"tolerance_score": run.tolerance_score or usual, **said, **of_plugins})
