@@ -60,14 +60,14 @@ class Told(Record):
 
     run: str
     task: str
-    task_options: dict[str, Any]
-    classes: list[str]
     round: int
     epochs: int
     learning_rate: float
     batch_size: int
     seed: int
+    classes: list[str]
     options: dict[str, float]
+    task_options: dict[str, Any]
 
 
 def trained_outside(
@@ -135,14 +135,14 @@ def _hand_over(
     told = Told(
         run=run.run,
         task=run.task,
-        task_options=dict(run.task_options),
-        classes=list(dataset.classes),
         round=configuration.round,
         epochs=configuration.epochs,
         learning_rate=configuration.learning_rate,
         batch_size=configuration.batch_size,
         seed=configuration.seed,
+        classes=list(dataset.classes),
         options=run.trainer.options if run.trainer else {},
+        task_options=dict(run.task_options),
     )
     write_file(handed / ROUND, dump_yaml(told), durable=False)
     link_file(files.received, handed / RECEIVED, durable=False)
