@@ -7,25 +7,43 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import yaml
+from safetensors.numpy import save_file
 
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from shared.audit.verify import lines, verify
 from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.records.run import RunConfiguration
+from shared.exchange.tables import MetricsRow, read_metrics
+from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
+from shared.learning.compute import Computing
+from shared.learning.data.splits import SplitPlan
+from shared.learning.methods import open_method
+from shared.learning.model_files import save_tensors
+from shared.learning.run_checks import check_together
+from shared.learning.schedules import round_configuration
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import open_anew
 from site_client import sandbox
-from site_client.configuration import Policy, Program
+from site_client.configuration import Policy, Program, SiteConfiguration
+from site_client.outside import LOG, trained_outside
+from site_client.policy import judge
 from site_client.programs import fingerprint
+from site_client.train import Files, Trainer
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, own_logins, run_configuration
 
 pytestmark = pytest.mark.skipif(sandbox.obstacle() is not None, reason=f"no sandbox: {sandbox.obstacle()}")
 
+KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 EXAMPLE = Path(__file__).parents[2] / "configs" / "external_trainer"
 CLASSES = ("normal", "glaucoma", "cataract")
 SAME = "cp /round/received.safetensors /output/trained.safetensors\n"
@@ -116,7 +134,231 @@ def test_sites_train_an_unknown_network_in_c(softmax: Program, tmp_path: Path) -
             federation.change(federation.site(site) / "site.yaml", policy=policy.model_dump())
         federation.run_to_the_end()
     view = view_run(federation.aggregator, RunStore(federation.aggregator, RUN))
-    print(view)
+    assert view.outcome.text.startswith("improved: mean validation score 0.333 before training, 1.000 after")
     for site in run.sites:
         assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
     assert not_same(replayed(tmp_path / "folders", RUN)) == []
+
+
+# --- what it is handed, and what it sees --------------------------------------------------------------------------
+
+LOOK = """
+find / -xdev -name 'Meier*' -o -name '*.key' -o -name site.yaml -o -name password > /tmp/seen 2>/dev/null || true
+for path in /etc/passwd /etc/shadow /home /root /var /run /work "$1"; do
+    if test -e "$path"; then echo "$path" >> /tmp/seen; fi
+done
+env | grep -i -e dropfed -e secret >> /tmp/seen || true
+ls /proc | grep -c '^[0-9]' > /tmp/processes
+for place in / /usr /program /round /round/images; do
+    if touch "$place/written" 2>/dev/null; then echo "wrote $place" >> /tmp/seen; fi
+done
+grep -v -e lo: -e '|' /proc/net/dev >> /tmp/seen || true
+cat /tmp/seen
+test ! -s /tmp/seen
+test "$(cat /tmp/processes)" -lt 9
+test "$(ls /round)" = "files.csv
+images
+received.safetensors
+round.yaml"
+"""
+
+
+class AtWork:
+    """A site in a round of the task ``external``; ``home`` holds its data and its work directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.work = home, home / "work"
+        example = yaml.safe_load((EXAMPLE / "RUN.yaml").read_bytes())
+        trainer = {"name": "own", "options": {"l2": 0.5}}
+        self.run = RunConfiguration.model_validate(example | {"run": RUN, "trainer": trainer})
+        task, method = task_named("external"), open_method("fedavg", {})
+        options = task.options(self.run.task_options)
+        self.network = build_network(task, method, options, 3, run_seed=0)
+        self.sharing = sharing(task, method, self.network)
+        self.dataset = open_anew(task, home / "data", options, SplitPlan(), 1, secret=b"x" * 32, least=5)
+        self.received = self.work / "received.safetensors"
+        save_tensors(self.network, self.sharing.shared, self.received)
+        (self.work / "signing.key").write_text("secret")
+
+    def trains(self, program: Program, *, minimum_count: int = 5, round_no: int = 1) -> tuple[list[MetricsRow], Path]:
+        """Have it work a round through; return its table, and where its model is."""
+        policy = POLICY.model_copy(update={"external_trainers": [program], "minimum_count": minimum_count})
+        site = SiteConfiguration(
+            federation="retina", site="north", url=self.home.as_uri(), user="north", aggregator_key=KEY, policy=policy
+        )
+        trainer = Trainer(self.run, self.sharing, self.home / "data", policy, Computing(), self.work / "noise")
+        trained = self.work / "trained.safetensors"
+        files = Files(self.received, {}, None, None, None, trained, {}, self.work / "kept")
+        configuration = round_configuration(self.run, round_no, "north")
+        worked = trained_outside(
+            trainer, self.dataset, configuration, files, work=self.work, site=site, is_time=lambda percent: True
+        )
+        assert list((self.work / "scratch").iterdir()) == []
+        return read_metrics(worked.tables[METRICS], METRICS), trained
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> AtWork:
+    draw(tmp_path / "data", 60, 1)
+    return AtWork(tmp_path)
+
+
+def test_a_program_sees_its_round_and_nothing_else(hospital: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROPFED_PASSWORD", "secret")
+    program = installed(hospital.home / "program", LOOK + SAME + TABLE, "/bin/sh", "train.sh", str(hospital.work))
+    try:
+        hospital.trains(program)
+    finally:
+        print((hospital.work / LOG).read_text())
+
+
+def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: AtWork) -> None:
+    program = installed(hospital.home / "program", SAME + TABLE + "cat /round/round.yaml /round/files.csv")
+    hospital.trains(program)
+    told = (hospital.work / LOG).read_text()
+    seed = round_configuration(hospital.run, 1, "north").seed
+    for line in ("round: 1", "epochs: 1", "learning_rate: 0.05", f"seed: {seed}", "  l2: 0.5"):
+        assert f"\n{line}\n" in told
+    assert "classes: [normal, glaucoma, cataract]\n" in told
+    header, *rows = told.partition("split,label,images\n")[1:]
+    listed = [row.split(",") for row in rows[0].splitlines()]
+    assert [row[0] for row in listed] == ["train"] * len(hospital.dataset.train) + ["validation"] * 15
+    given = [*hospital.dataset.train, *hospital.dataset.validation]
+    assert [int(row[1]) for row in listed] == [sample.grade for sample in given]
+    assert [row[2] for row in listed] == [f"images/{number:06d}.pgm" for number in range(1, len(given) + 1)]
+
+
+def test_its_scores_are_told_as_ours_are(hospital: AtWork) -> None:
+    rows = "0,validation,12.5,0.123456,1\n1,train,1,0.5,1\n1,validation,1e-1,,1"
+    script = f"{SAME}printf 'epoch,split,loss,score,names\n{rows}\n' > /output/metrics.csv"
+    program = installed(hospital.home / "program", script)
+    table, trained = hospital.trains(program)
+    assert [(row.epoch, row.split, row.images, row.loss, row.scores) for row in table] == [
+        (0, "validation", "15", 10.0, {"score": 0.1235}),
+        (1, "train", "30", 1.0, {"score": 0.5}),
+        (1, "validation", "15", 0.1, {"score": None}),
+    ]
+    assert trained.read_bytes() == hospital.received.read_bytes()
+    few, _ = hospital.trains(program, minimum_count=16)
+    assert [(row.images, row.loss, row.scores) for row in few[::2]] == [("fewer than 16", None, {"score": None})] * 2
+
+
+def test_any_safetensors_will_do_and_its_free_text_stays(hospital: AtWork) -> None:
+    numbers = {"weight": np.full((3, 64), 0.5, np.float32), "bias": np.arange(3, dtype=np.float32)}
+    save_file(numbers, hospital.home / "theirs", metadata={"patient": "Meier"})
+    home = hospital.home / "program"
+    home.mkdir()
+    shutil.copy(hospital.home / "theirs", home / "theirs")
+    (home / "train.sh").write_text("cp theirs /output/trained.safetensors\n" + TABLE)
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"])
+    _, trained = hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
+    assert b"Meier" not in trained.read_bytes()
+    check_tensors(trained, hospital.sharing.shared, "")
+    assert {name: TensorFile(trained).tensor(name).tolist() for name in numbers} == {
+        name: tensor.tolist() for name, tensor in numbers.items()
+    }
+
+
+# --- programs that do what they must not --------------------------------------------------------------------------
+
+BIG = "head -c 9000000 /dev/zero"
+FAULTS = {
+    "fails": ("echo no such package >&2; exit 3", r"ended with an error \(no such package\); what it said is in"),
+    "dies": ("kill -9 $$", r"ended with an error \(exit status 137\)"),
+    "hangs": ("sleep 600 & sleep 600", r"took more than the 0\.01 minutes that site\.yaml allows it"),
+    "is not there": ("exec ./nothing", r"ended with an error \(.*nothing: not found\)"),
+    "writes no table": (SAME, r"metrics\.csv: is not among what it wrote"),
+    "writes no model": (TABLE, r"trained\.safetensors: is not among what it wrote"),
+    "writes more": (f"{SAME}{TABLE}touch /output/images.zip", r"images\.zip: was not asked for"),
+    "writes a folder": ("mkdir /output/more; sleep 600", r"was ended, for it writes more than"),
+    "writes many": ("for n in $(seq 40); do touch /output/$n; done; sleep 600", r"was ended, for it writes more than"),
+    "writes too much": (f"{TABLE}{BIG} > /output/trained.safetensors", r"ended with an error"),
+    "links to a secret": (f"{TABLE}ln -s /etc/passwd /output/trained.safetensors", r"is no file that can be read"),
+    "links to its table": (f"{TABLE}ln /output/metrics.csv /output/trained.safetensors", r"is no file of its own"),
+    "writes a pipe": (f"{TABLE}mkfifo /output/trained.safetensors", r"trained\.safetensors: is no file of its own"),
+    "writes no tensors": (f"{TABLE}echo x > /output/trained.safetensors", r"is not a safetensors file"),
+    "writes other shapes": (f"{TABLE}cp shapes /output/trained.safetensors", r"weight is F32\[64, 3\], not F32\[3, 64\]"),
+    "writes other tensors": (f"{TABLE}cp names /output/trained.safetensors", r"does not hold the run's tensors"),
+    "writes doubles": (f"{TABLE}cp doubles /output/trained.safetensors", r"bias is F64\[3\], not F32\[3\]"),
+    "lies about lengths": (f"{TABLE}cp short /output/trained.safetensors", r"the bytes of weight are not in it"),
+    "writes a large table": (f"{SAME}{BIG} > /output/metrics.csv", r"metrics\.csv has \d+ bytes, more than|ended with an err"),
+    "writes many lines": (f"{SAME}seq 20000 > /output/metrics.csv", r"more than 10000 lines"),
+    "quotes": (f"""{SAME}echo 'epoch,"split",loss' > /output/metrics.csv""", r"a cell is quoted"),
+    "has other columns": (f"{SAME}echo epoch,loss > /output/metrics.csv", r"does not begin with the columns epoch,split"),
+    "tells of test images": (f"{SAME}printf 'epoch,split,loss\\n0,test,1\\n' > /output/metrics.csv", r"a line for split"),
+    "tells twice": (f"{SAME}{TABLE}echo 1,train,1,1,1 >> /output/metrics.csv", r"or a second, not asked for"),
+    "tells of epoch 2": (f"{SAME}printf 'epoch,split,loss\\n2,train,1\\n' > /output/metrics.csv", r"of epoch 2"),
+    "tells no number": (f"{SAME}printf 'epoch,split,loss\\n1,train,nan\\n' > /output/metrics.csv", r"'nan' is not a fin"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork, fault: str) -> None:
+    script, said = FAULTS[fault]
+    home = hospital.home / "program"
+    home.mkdir()
+    good = {"weight": np.zeros((3, 64), np.float32), "bias": np.zeros(3, np.float32)}
+    save_file(good | {"weight": np.zeros((64, 3), np.float32)}, home / "shapes")
+    save_file(good | {"more": np.zeros(3, np.float32)}, home / "names")
+    save_file(good | {"bias": np.zeros(3, np.float64)}, home / "doubles")
+    save_file(good, home / "short")
+    (home / "short").write_bytes((home / "short").read_bytes()[:-4])
+    (home / "train.sh").write_text(f"set -e\n{script}\n")
+    minutes = 0.01 if fault == "hangs" else 5.0
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"], minutes=minutes)
+    with pytest.raises(ActionRequiredError, match=said) as raised:
+        hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
+    assert str(raised.value).startswith("trainer own at north: ")
+    assert not (hospital.work / "trained.safetensors").exists()
+    assert not children_of_this_process()
+
+
+def children_of_this_process() -> list[str]:
+    return [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True) if "train.sh" in each.cmdline()]
+
+
+# --- what is allowed ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_configuration(trainer={"name": "own"})
+    program = installed(tmp_path / "program", SAME)
+    assert judge(allowing(program), run, decision=True, site="north").answer == "yes"
+
+    def refusal(policy: Policy) -> str:
+        judgement = judge(policy, run, decision=True, site="north")
+        assert judgement.answer == "no"
+        return judgement.reason
+
+    assert "names no such program; if this hospital has it, list it there" in refusal(POLICY)
+    unpinned = program.model_copy(update={"sha256": None})
+    assert f"is not allowed yet; if you trust what is in {tmp_path}" in refusal(allowing(unpinned))
+    (tmp_path / "program" / "more").write_text("")
+    assert "are not those that site.yaml, policy: external_trainers, allows" in refusal(allowing(program))
+    (tmp_path / "program" / "link").symlink_to("/etc/passwd")
+    assert "link is no plain file, and has no hash" in refusal(allowing(program))
+    (tmp_path / "program" / "link").unlink()
+    away = program.model_copy(update={"directory": str(tmp_path / "away")})
+    assert "there is no directory" in refusal(allowing(away))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no bubblewrap here" in refusal(allowing(program))
+    elsewhere = run_configuration(trainer={"name": "own", "sites": ["south"]})
+    assert judge(POLICY, elsewhere, decision=True, site="north").answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 8.0}}, "its noise cannot be reckoned"),
+        ({"method": "fedprox"}, "fedprox does more at a site than train a network"),
+        ({"method_options": {"keep_optimizer": True}}, "set keep_optimizer to false"),
+        ({"task": "time_series", "task_options": {}, "augmentation": {}}, "time_series has no files to hand to a program"),
+        ({"trainer": {"name": "own", "sites": ["west"]}}, "west: not among the run's sites"),
+        ({"task": "external", "task_options": {}}, "dropfed cannot score a network of external"),
+        ({"task": "external", "task_options": {}, "tolerance": None}, "external has no first model"),
+        ({"task": "external", "task_options": {}, "trainer": None}, "is of networks that dropfed cannot train"),
+    ],
+)
+def test_what_does_not_go_with_a_program_is_said(changes: dict[str, object], said: str) -> None:
+    with pytest.raises((ConfigurationError, ValueError), match=said):
+        check_together(run_configuration(**({"trainer": {"name": "own"}} | changes)))
