@@ -227,7 +227,7 @@ def _trainer(work: Path, run: RunConfiguration) -> list[str]:
     if name is None:
         return []
     what = f"{FILE} names none of this name" if program is None else told(program)
-    return [f"trains by:          the program {name}: {what}; nobody can repeat its training"]
+    return [f"trains by:          the program {name}: {what}; it alone knows how often it shows an image"]
 
 
 def _listed(versions: Mapping[str, str]) -> str:

@@ -95,14 +95,16 @@ def trained_outside(
     else:
         table = trainer.measured(dataset, configuration, files)
     (work / store.SCRATCH).mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="program-", dir=work / store.SCRATCH, ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="program-", dir=work / store.SCRATCH, ignore_cleanup_errors=True
+    ) as scratch:
         handed, written, taken = (Path(scratch, name) for name in ("round", "output", "taken"))
         for folder in (handed, written, taken):
             folder.mkdir()
         # 2. It is handed copies or links of what it may read, and works, shut in.
         _hand_over(trainer, dataset, configuration, files, handed)
         largest = _largest(trainer)
-        _work(program, handed, written, work / LOG, whose, largest, is_time)
+        _work(program, handed, written, log=work / LOG, whose=whose, largest=largest, is_time=is_time)
         # 3. Of what it wrote, exactly what was agreed is taken, by its numbers alone.
         due = [names.METRICS, *([TRAINED] if configuration.epochs else [])]
         try:
@@ -176,7 +178,7 @@ def _largest(trainer: Trainer) -> int:
 
 
 def _work(
-    program: Program, handed: Path, written: Path, log: Path, whose: str, largest: int, is_time: IsTime
+    program: Program, handed: Path, written: Path, *, log: Path, whose: str, largest: int, is_time: IsTime
 ) -> None:
     """Have a program work until it ends well. It is not asked to rest: what it began it ends."""
 

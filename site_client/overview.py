@@ -22,7 +22,6 @@ from site_client import limits, store
 from site_client.configuration import (
     FILE,
     MADE_BY,
-    Policy,
     SiteConfiguration,
     configuration_in_force,
     read_configuration,

@@ -1,4 +1,4 @@
-"""The programs that may train here instead of PyTorch: what the policy allows is compared with what lies on the disk."""
+"""Programs that may train here instead of PyTorch: what the policy allows is compared with what lies on the disk."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def _obstacles(program: Program) -> list[str]:
     except ConfigurationError as error:
         return list(error.problems)
     if program.sha256 is None:
-        problems.append(f"{name}: is not allowed yet; if you trust what is in {program.directory}, add `sha256: {found}`")
+        problems.append(
+            f"{name}: is not allowed yet; if you trust what is in {program.directory}, add `sha256: {found}`"
+        )
     elif program.sha256 != found:
         problems.append(
             f"{name}: the files in {program.directory} are not those that {ALLOWED_IN} allows ({found[:16]}… and "

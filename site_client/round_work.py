@@ -245,7 +245,9 @@ class RoundWork:
             return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
         dataset = self.images(run.run)
         if run.program_at(site.site) is not None and (configuration.epochs or run.task == EXTERNAL):
-            worked = trained_outside(trainer, dataset, configuration, files, work=self._work, site=site, is_time=is_time)
+            worked = trained_outside(
+                trainer, dataset, configuration, files, work=self._work, site=site, is_time=is_time
+            )
             return self._as_promised(worked, trainer, configuration, files, called(run, site))
         self._require_agreed_count(trainer, dataset)
         trained_before = store.rounds_trained(self._ledger, run.run, before=configuration.round)

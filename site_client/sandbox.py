@@ -7,7 +7,6 @@ machine, and ends when the daemon does.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -85,4 +84,4 @@ def _walls(room: int) -> list[str]:
 
 def _as_here(path: Path) -> list[str]:
     """Return what shows a directory of the system inside: itself, or the link that it is."""
-    return ["--symlink", os.readlink(path), str(path)] if path.is_symlink() else ["--ro-bind", str(path), str(path)]
+    return ["--symlink", str(path.readlink()), str(path)] if path.is_symlink() else ["--ro-bind", str(path), str(path)]

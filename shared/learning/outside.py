@@ -59,7 +59,9 @@ def _of_unknown_networks(run: RunConfiguration) -> list[str]:
     if run.tolerance is not None:
         problems.append(f"tolerance: dropfed cannot score a network of {EXTERNAL}; set `tolerance: null`")
     if run.start is None:
-        problems.append(f"start: {EXTERNAL} has no first model; name a file of its tensors, {{name: NAME, sha256: HEX}}")
+        problems.append(
+            f"start: {EXTERNAL} has no first model; name a file of its tensors, {{name: NAME, sha256: HEX}}"
+        )
     if run.trainer is not None and run.trainer.sites is not None:
         problems.append(f"trainer: sites: every site of {EXTERNAL} trains by a program; leave it out")
     return problems

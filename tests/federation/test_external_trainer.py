@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from shared.audit.verify import lines, verify
-from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.weights import TensorFile, check_tensors
@@ -47,7 +47,9 @@ KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 EXAMPLE = Path(__file__).parents[2] / "configs" / "external_trainer"
 CLASSES = ("normal", "glaucoma", "cataract")
 SAME = "cp /round/received.safetensors /output/trained.safetensors\n"
-TABLE = "printf 'epoch,split,loss,seconds,secret\\n1,train,0.25,3,7\\n1,validation,0.123456,2,7\\n' > /output/metrics.csv\n"
+TABLE = (
+    "printf 'epoch,split,loss,seconds,secret\\n1,train,0.25,3,7\\n1,validation,0.123456,2,7\\n' > /output/metrics.csv\n"
+)
 
 
 def installed(home: Path, script: str, *command: str, **limits: float) -> Program:
@@ -125,9 +127,7 @@ def test_sites_train_an_unknown_network_in_c(softmax: Program, tmp_path: Path) -
         federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
         zeros.parent.mkdir(parents=True)
         subprocess.run([f"{softmax.directory}/train", "zeros", "64", "3", str(zeros)], check=True)
-        federation.change(
-            federation.aggregator / "RUN.yaml", start={"name": "zeros", "sha256": hash_file(zeros)[1]}
-        )
+        federation.change(federation.aggregator / "RUN.yaml", start={"name": "zeros", "sha256": hash_file(zeros)[1]})
         tasks = [*POLICY.tasks, "external"]
         for site in run.sites:
             policy = allowing(softmax).model_copy(update={"tasks": tasks, "minimum_count": 5})
@@ -220,8 +220,7 @@ def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: At
     for line in ("round: 1", "epochs: 1", "learning_rate: 0.05", f"seed: {seed}", "  l2: 0.5"):
         assert f"\n{line}\n" in told
     assert "classes: [normal, glaucoma, cataract]\n" in told
-    header, *rows = told.partition("split,label,images\n")[1:]
-    listed = [row.split(",") for row in rows[0].splitlines()]
+    listed = [row.split(",") for row in told.partition("split,label,images\n")[2].splitlines()]
     assert [row[0] for row in listed] == ["train"] * len(hospital.dataset.train) + ["validation"] * 15
     given = [*hospital.dataset.train, *hospital.dataset.validation]
     assert [int(row[1]) for row in listed] == [sample.grade for sample in given]
@@ -277,18 +276,33 @@ FAULTS = {
     "links to its table": (f"{TABLE}ln /output/metrics.csv /output/trained.safetensors", r"is no file of its own"),
     "writes a pipe": (f"{TABLE}mkfifo /output/trained.safetensors", r"trained\.safetensors: is no file of its own"),
     "writes no tensors": (f"{TABLE}echo x > /output/trained.safetensors", r"is not a safetensors file"),
-    "writes other shapes": (f"{TABLE}cp shapes /output/trained.safetensors", r"weight is F32\[64, 3\], not F32\[3, 64\]"),
+    "writes other shapes": (
+        f"{TABLE}cp shapes /output/trained.safetensors",
+        r"weight is F32\[64, 3\], not F32\[3, 64\]",
+    ),
     "writes other tensors": (f"{TABLE}cp names /output/trained.safetensors", r"does not hold the run's tensors"),
     "writes doubles": (f"{TABLE}cp doubles /output/trained.safetensors", r"bias is F64\[3\], not F32\[3\]"),
     "lies about lengths": (f"{TABLE}cp short /output/trained.safetensors", r"the bytes of weight are not in it"),
-    "writes a large table": (f"{SAME}{BIG} > /output/metrics.csv", r"metrics\.csv has \d+ bytes, more than|ended with an err"),
+    "writes a large table": (
+        f"{SAME}{BIG} > /output/metrics.csv",
+        r"metrics\.csv has \d+ bytes, more than|ended with an err",
+    ),
     "writes many lines": (f"{SAME}seq 20000 > /output/metrics.csv", r"more than 10000 lines"),
     "quotes": (f"""{SAME}echo 'epoch,"split",loss' > /output/metrics.csv""", r"a cell is quoted"),
-    "has other columns": (f"{SAME}echo epoch,loss > /output/metrics.csv", r"does not begin with the columns epoch,split"),
-    "tells of test images": (f"{SAME}printf 'epoch,split,loss\\n0,test,1\\n' > /output/metrics.csv", r"a line for split"),
+    "has other columns": (
+        f"{SAME}echo epoch,loss > /output/metrics.csv",
+        r"does not begin with the columns epoch,split",
+    ),
+    "tells of test images": (
+        f"{SAME}printf 'epoch,split,loss\\n0,test,1\\n' > /output/metrics.csv",
+        r"a line for split",
+    ),
     "tells twice": (f"{SAME}{TABLE}echo 1,train,1,1,1 >> /output/metrics.csv", r"or a second, not asked for"),
     "tells of epoch 2": (f"{SAME}printf 'epoch,split,loss\\n2,train,1\\n' > /output/metrics.csv", r"of epoch 2"),
-    "tells no number": (f"{SAME}printf 'epoch,split,loss\\n1,train,nan\\n' > /output/metrics.csv", r"'nan' is not a fin"),
+    "tells no number": (
+        f"{SAME}printf 'epoch,split,loss\\n1,train,nan\\n' > /output/metrics.csv",
+        r"'nan' is not a fin",
+    ),
 }
 
 
@@ -314,7 +328,9 @@ def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork,
 
 
 def children_of_this_process() -> list[str]:
-    return [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True) if "train.sh" in each.cmdline()]
+    return [
+        " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True) if "train.sh" in each.cmdline()
+    ]
 
 
 # --- what is allowed ----------------------------------------------------------------------------------------------
@@ -352,7 +368,10 @@ def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch:
         ({"privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 8.0}}, "its noise cannot be reckoned"),
         ({"method": "fedprox"}, "fedprox does more at a site than train a network"),
         ({"method_options": {"keep_optimizer": True}}, "set keep_optimizer to false"),
-        ({"task": "time_series", "task_options": {}, "augmentation": {}}, "time_series has no files to hand to a program"),
+        (
+            {"task": "time_series", "task_options": {}, "augmentation": {}},
+            "time_series has no files to hand to a program",
+        ),
         ({"trainer": {"name": "own", "sites": ["west"]}}, "west: not among the run's sites"),
         ({"task": "external", "task_options": {}}, "dropfed cannot score a network of external"),
         ({"task": "external", "task_options": {}, "tolerance": None}, "external has no first model"),

@@ -34,14 +34,17 @@ def plain_files(root: Path, classes: Sequence[str] | None) -> list[Listed]:
     first = folders[FIRST]
     for name, files in folders.items():
         problems += [f"{name}: has no file {stem}, which {FIRST} has; add it." for stem in sorted(first.keys() - files)]
-        problems += [f"{short_name(files[stem])}: {FIRST} has no {stem}; add it." for stem in sorted(files.keys() - first)]
+        problems += [
+            f"{short_name(files[stem])}: {FIRST} has no {stem}; add it." for stem in sorted(files.keys() - first)
+        ]
     if not first and not problems:
         problems.append(f"{FIRST}: has no file in it; put some there.")
     label_of = labels_of(root, first, classes, problems) if (root / LABELS_FILE).exists() else {}
     if problems:
         raise DataError(problems)
     return [
-        Listed(stem, {name: files[stem] for name, files in folders.items()}, label_of.get(stem)) for stem in sorted(first)
+        Listed(stem, {name: files[stem] for name, files in folders.items()}, label_of.get(stem))
+        for stem in sorted(first)
     ]
 
 

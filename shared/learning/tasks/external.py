@@ -100,4 +100,6 @@ class External(terms.External):
         return [samples]
 
     def scoring(self, objective: Objective) -> NoReturn:
-        raise ConfigurationError(["task: external has no network that dropfed could ask; use the hospital's own program"])
+        raise ConfigurationError(
+            ["task: external has no network that dropfed could ask; use the hospital's own program"]
+        )
