@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +36,15 @@ from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import open_anew
 from site_client import sandbox
 from site_client.configuration import Policy, Program, SiteConfiguration
+from site_client.heartbeat import PUBLIC_TROUBLE
 from site_client.outside import LOG, trained_outside
 from site_client.policy import judge
 from site_client.programs import fingerprint
 from site_client.train import Files, Trainer
 from tests.audit.replaying import not_same, replayed
+from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
-from tests.federation.running import POLICY, RUN, own_logins, run_configuration
+from tests.federation.running import POLICY, RUN, TASK, WAIT_S, own_logins, run_configuration, write_data
 
 pytestmark = pytest.mark.skipif(sandbox.obstacle() is not None, reason=f"no sandbox: {sandbox.obstacle()}")
 
@@ -244,6 +249,8 @@ def test_its_scores_are_told_as_ours_are(hospital: AtWork) -> None:
 
 def test_any_safetensors_will_do_and_its_free_text_stays(hospital: AtWork) -> None:
     numbers = {"weight": np.full((3, 64), 0.5, np.float32), "bias": np.arange(3, dtype=np.float32)}
+    save_file(numbers, hospital.home / "ours")
+    check_tensors(hospital.home / "ours", hospital.sharing.shared, "")  # so may a run's first model be written
     save_file(numbers, hospital.home / "theirs", metadata={"patient": "Meier"})
     home = hospital.home / "program"
     home.mkdir()
@@ -331,6 +338,61 @@ def children_of_this_process() -> list[str]:
     return [
         " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True) if "train.sh" in each.cmdline()
     ]
+
+
+def test_the_daemon_goes_on_until_the_program_does(tmp_path: Path) -> None:
+    """What the program said stays at the hospital; a program that changed in between does not run."""
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    site = Hospital(tmp_path / "hospital", tmp_path / "data")
+    program = installed(tmp_path / "program", "echo Meier is ill; exit 1")
+    site.set_policy(allowing(program))
+    run = site.offer(run_configuration(sites=["north"], quorum=1, rounds=2, tolerance=None, trainer={"name": "own"}))
+    site.live()
+    assert site.receive(MessageRef("consent", RUN))
+    update = site.send_round(run, 1).path.replace("to_site", "from_site")
+
+    def trouble(status: Path) -> str:
+        return str(json.loads(status.read_bytes())["body"]["trouble"])
+
+    here, there = site.work / "status.json", site.drop / "status.json"
+    with site.living():
+        site.wait_until(lambda: "trainer own at north: ended with an error (Meier is ill)" in trouble(here))
+        site.wait_until(lambda: trouble(there) == PUBLIC_TROUBLE)
+        (tmp_path / "program" / "train.sh").write_text(SAME + TABLE)
+        site.wait_until(lambda: "are not those that site.yaml, policy: external_trainers, allows" in trouble(here))
+    assert not (site.drop / update).exists()
+    site.set_policy(allowing(program.model_copy(update={"sha256": fingerprint(program)})))
+    site.live()
+    assert site.receive(MessageRef("update", RUN, 1))
+    assert not [path for path in site.drop.rglob("*") if path.is_file() and b"Meier" in path.read_bytes()]
+
+
+def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
+    program = installed(tmp_path / "program", "echo begun; sleep 3600.25 & sleep 3600.25")
+    places = [tmp_path / name for name in ("handed", "written", "log")]
+    for folder in places[:2]:
+        folder.mkdir()
+    starts = (
+        "import sys, time; from pathlib import Path; from site_client.configuration import Program; "
+        "from site_client import sandbox; program, *places = sys.argv[1:]; "
+        "sandbox.start(Program.model_validate_json(program), *map(Path, places), largest=1000); time.sleep(600)"
+    )
+    daemon = subprocess.Popen([sys.executable, "-c", starts, program.model_dump_json(), *map(str, places)])
+
+    def sleeping() -> int:
+        return sum(
+            "3600.25" in each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]
+        )
+
+    deadline = time.monotonic() + WAIT_S
+    while sleeping() < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    daemon.kill()
+    daemon.wait()
+    while sleeping():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # --- what is allowed ----------------------------------------------------------------------------------------------
