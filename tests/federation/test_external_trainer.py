@@ -15,9 +15,14 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
+from aggregator.model_card import export
+from aggregator.preparation import prepare, remarks
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
-from shared.audit.verify import lines, verify
+from shared.audit import report
+from shared.audit.archive import open_archive
+from shared.audit.sites import by_site, read_folders
+from shared.audit.verify import lines, verified, verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
 from shared.exchange.records.run import RunConfiguration
@@ -27,6 +32,7 @@ from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.compute import Computing
 from shared.learning.data.splits import SplitPlan
+from shared.learning.kept_model import open_model
 from shared.learning.methods import open_method
 from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
@@ -34,9 +40,10 @@ from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import open_anew
-from site_client import sandbox
+from site_client import programs, sandbox
 from site_client.configuration import Policy, Program, SiteConfiguration
 from site_client.heartbeat import PUBLIC_TROUBLE
+from site_client.offer import describe
 from site_client.outside import LOG, trained_outside
 from site_client.policy import judge
 from site_client.programs import fingerprint
@@ -44,7 +51,7 @@ from site_client.train import Files, Trainer
 from tests.audit.replaying import not_same, replayed
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
-from tests.federation.running import POLICY, RUN, TASK, WAIT_S, own_logins, run_configuration, write_data
+from tests.federation.running import POLICY, RUN, TASK, WAIT_S, Federation, own_logins, run_configuration, write_data
 
 pytestmark = pytest.mark.skipif(sandbox.obstacle() is not None, reason=f"no sandbox: {sandbox.obstacle()}")
 
@@ -71,13 +78,13 @@ def allowing(program: Program) -> Policy:
 
 def test_one_site_trains_by_a_program_and_the_other_by_pytorch(tmp_path: Path) -> None:
     run = run_configuration(
-        trainer={"name": "own", "sites": ["north"]}, scores={"seconds": {"lowest": 0.0}}, tolerance=None
+        trainer={"name": "own", "sites": ["north"]}, scores={"seconds": {"lowest": 0.0}}, tolerance=0.01
     )
-    with FederationInProcess(tmp_path, run) as federation:
-        federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
-        program = installed(tmp_path / "program", SAME + TABLE)
+    program = installed(tmp_path / "program", SAME + TABLE)
+    with Federation(tmp_path, run) as federation:
         federation.change(federation.site("north") / "site.yaml", policy=allowing(program).model_dump())
         federation.run_to_the_end()
+        federation.stop_all()
     update = federation.folder("north") / MessageRef("update", RUN, 1).path
     received = federation.folder("north") / MessageRef("round", RUN, 1).path / "global.safetensors"
     assert (update / SITE_MODEL).read_bytes() == received.read_bytes()
@@ -140,6 +147,22 @@ def test_sites_train_an_unknown_network_in_c(softmax: Program, tmp_path: Path) -
         federation.run_to_the_end()
     view = view_run(federation.aggregator, RunStore(federation.aggregator, RUN))
     assert view.outcome.text.startswith("improved: mean validation score 0.333 before training, 1.000 after")
+    told = [finding.text for finding in remarks(prepare(federation.aggregator, federation.aggregator / "RUN.yaml"))]
+    assert [text for text in told if "trainer: north, south by the program softmax that is installed there" in text]
+    shown = describe(federation.site("north"), RUN)
+    assert f"trains by:          the program softmax: {programs.told(softmax)}" in shown
+    store, made = RunStore(federation.aggregator, RUN), tmp_path / "export"
+    with pytest.raises(ConfigurationError, match="dropfed does not know this run's network"):
+        export(federation.aggregator, store, made, onnx=True)
+    export(federation.aggregator, store, made)
+    assert "north, south, each by its own program called softmax" in (made / "model-card.md").read_text()
+    for kept in (made, federation.site("north") / "final"):
+        with pytest.raises(ConfigurationError, match="dropfed does not know this network"):
+            open_model(kept)
+    folders = by_site(read_folders(open_archive([str(tmp_path / "folders")])))
+    audits = {site: verified(each) for site, each in folders.items()}
+    page = report.page(report.report(folders, audits, is_key_compared=True))
+    assert "north, south, each by a program of its own that its policy calls softmax" in page
     for site in run.sites:
         assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
     assert not_same(replayed(tmp_path / "folders", RUN)) == []
