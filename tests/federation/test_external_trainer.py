@@ -80,7 +80,8 @@ def test_one_site_trains_by_a_program_and_the_other_by_pytorch(tmp_path: Path) -
     run = run_configuration(
         trainer={"name": "own", "sites": ["north"]}, scores={"seconds": {"lowest": 0.0}}, tolerance=0.01
     )
-    program = installed(tmp_path / "program", SAME + TABLE)
+    handed = "test $(ls /round/masks | wc -l) = 15 && grep -x split,label,images,masks /round/files.csv\n"
+    program = installed(tmp_path / "program", handed + SAME + TABLE)
     with Federation(tmp_path, run) as federation:
         federation.change(federation.site("north") / "site.yaml", policy=allowing(program).model_dump())
         federation.run_to_the_end()
