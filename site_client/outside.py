@@ -104,7 +104,7 @@ def trained_outside(
         # 2. It is handed copies or links of what it may read, and works, shut in.
         _hand_over(trainer, dataset, configuration, files, handed)
         largest = _largest(trainer)
-        _work(program, handed, written, log=work / LOG, whose=whose, largest=largest, is_time=is_time)
+        _work(program, handed, written, log=work / LOG, site=site, whose=whose, largest=largest, is_time=is_time)
         # 3. Of what it wrote, exactly what was agreed is taken, by its numbers alone.
         due = [names.METRICS, *([TRAINED] if configuration.epochs else [])]
         try:
@@ -178,7 +178,15 @@ def _largest(trainer: Trainer) -> int:
 
 
 def _work(
-    program: Program, handed: Path, written: Path, *, log: Path, whose: str, largest: int, is_time: IsTime
+    program: Program,
+    handed: Path,
+    written: Path,
+    *,
+    log: Path,
+    site: SiteConfiguration,
+    whose: str,
+    largest: int,
+    is_time: IsTime,
 ) -> None:
     """Have a program work until it ends well. It is not asked to rest: what it began it ends."""
 
@@ -192,7 +200,7 @@ def _work(
         f"see what it does, or allow more; what it said is in {log}"
     )
     try:
-        child = sandbox.start(program, handed, written, log, largest=largest)
+        child = sandbox.start(program, handed, written, log, largest=largest, threads=site.threads)
     except OSError as error:
         raise ActionRequiredError(f"{whose}: cannot be started ({error.strerror}); install bubblewrap again") from None
     if code := attended(child, program.minutes, goes_on, too_long):

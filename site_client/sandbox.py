@@ -42,7 +42,9 @@ def obstacle() -> str | None:
     return f"bubblewrap cannot shut a program in here ({said[-1][:200]}); docs/external-trainer.md says what it needs"
 
 
-def start(program: Program, handed: Path, written: Path, log: Path, *, largest: int) -> subprocess.Popen[bytes]:
+def start(
+    program: Program, handed: Path, written: Path, log: Path, *, largest: int, threads: int
+) -> subprocess.Popen[bytes]:
     """Start a program, shut in.
 
     Args:
@@ -50,12 +52,13 @@ def start(program: Program, handed: Path, written: Path, log: Path, *, largest: 
         written: the directory that it writes into.
         log: takes what it says.
         largest: bytes of a file that it writes, at most.
+        threads: how many of the processor it is told to take.
     """
     room = int(program.memory_gb * 1e9)
     shut_in = [
         *(shutil.which("bwrap") or "bwrap", *_walls(room)),
         *("--ro-bind", program.directory, PROGRAM, "--ro-bind", str(handed), ROUND, "--bind", str(written), OUTPUT),
-        *("--remount-ro", "/", "--chdir", PROGRAM, "--", *program.command),
+        *("--setenv", "OMP_NUM_THREADS", str(threads), "--remount-ro", "/", "--chdir", PROGRAM, "--", *program.command),
     ]
     limits = [str(room // _KIB), str(-(-largest // _BLOCK))]
     with log.open("wb") as output:

@@ -44,7 +44,7 @@ from site_client import programs, sandbox
 from site_client.configuration import Policy, Program, SiteConfiguration
 from site_client.heartbeat import PUBLIC_TROUBLE
 from site_client.offer import describe
-from site_client.outside import LOG, trained_outside
+from site_client.outside import LIST, LOG, RECEIVED, TRAINED, Told, trained_outside
 from site_client.policy import judge
 from site_client.programs import fingerprint
 from site_client.train import Files, Trainer
@@ -213,7 +213,13 @@ class AtWork:
         """Have it work a round through; return its table, and where its model is."""
         policy = POLICY.model_copy(update={"external_trainers": [program], "minimum_count": minimum_count})
         site = SiteConfiguration(
-            federation="retina", site="north", url=self.home.as_uri(), user="north", aggregator_key=KEY, policy=policy
+            federation="retina",
+            site="north",
+            url=self.home.as_uri(),
+            user="north",
+            aggregator_key=KEY,
+            policy=policy,
+            threads=3,
         )
         trainer = Trainer(self.run, self.sharing, self.home / "data", policy, Computing(), self.work / "noise")
         trained = self.work / "trained.safetensors"
@@ -242,12 +248,13 @@ def test_a_program_sees_its_round_and_nothing_else(hospital: AtWork, monkeypatch
 
 
 def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: AtWork) -> None:
-    program = installed(hospital.home / "program", SAME + TABLE + "cat /round/round.yaml /round/files.csv")
+    program = installed(hospital.home / "program", SAME + TABLE + "env; cat /round/round.yaml /round/files.csv")
     hospital.trains(program)
     told = (hospital.work / LOG).read_text()
     seed = round_configuration(hospital.run, 1, "north").seed
     for line in ("round: 1", "epochs: 1", "learning_rate: 0.05", f"seed: {seed}", "  l2: 0.5"):
         assert f"\n{line}\n" in told
+    assert "OMP_NUM_THREADS=3\n" in told
     assert "classes: [normal, glaucoma, cataract]\n" in told
     listed = [row.split(",") for row in told.partition("split,label,images\n")[2].splitlines()]
     assert [row[0] for row in listed] == ["train"] * len(hospital.dataset.train) + ["validation"] * 15
@@ -399,7 +406,8 @@ def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
     starts = (
         "import sys, time; from pathlib import Path; from site_client.configuration import Program; "
         "from site_client import sandbox; program, *places = sys.argv[1:]; "
-        "sandbox.start(Program.model_validate_json(program), *map(Path, places), largest=1000); time.sleep(600)"
+        "sandbox.start(Program.model_validate_json(program), *map(Path, places), largest=1000, threads=1); "
+        "time.sleep(600)"
     )
     daemon = subprocess.Popen([sys.executable, "-c", starts, program.model_dump_json(), *map(str, places)])
 
@@ -467,3 +475,14 @@ def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch:
 def test_what_does_not_go_with_a_program_is_said(changes: dict[str, object], said: str) -> None:
     with pytest.raises((ConfigurationError, ValueError), match=said):
         check_together(run_configuration(**({"trainer": {"name": "own"}} | changes)))
+
+
+def test_what_the_guide_shows_is_read() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "external-trainer.md").read_text()
+    policy = guide[guide.index("    policy:\n") : guide.index("\n`dropfed-site check")]
+    (program,) = Policy.model_validate(yaml.safe_load(policy)["policy"]).external_trainers
+    assert (program.command, program.sha256) == (["./train"], None)
+    (line,) = (line for line in guide.splitlines() if line.startswith("    trainer: "))
+    assert run_configuration(**yaml.safe_load(line)).program_at("south") is None
+    for name in (*Told.model_fields, LIST, RECEIVED, TRAINED, LOG):
+        assert f"`{name}`" in guide or f"/{name}`" in guide, name
