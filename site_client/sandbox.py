@@ -19,9 +19,19 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/R")
 """What the system's programs and libraries are found by; they name nobody."""
 _ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp"}  # noqa: S108
-_WALLS = ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL")
+_WALLS = (
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    "--die-with-parent",
+    "--new-session",
+    "--clearenv",
+    "--cap-drop",
+    "ALL",
+)
 _BOUNDED = 'ulimit -c 0 && ulimit -d "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
 _KIB, _BLOCK = 1024, 512  # bytes, in which a shell counts memory, and files
+_TRIED = 1 << 20  # bytes, where it is only seen whether bubblewrap works
 _PATIENCE_S = 30.0
 
 
@@ -32,7 +42,7 @@ def obstacle() -> str | None:
         return "there is no bubblewrap here, which shuts a program in; have it installed (`apt install bubblewrap`)"
     try:
         tried = subprocess.run(  # noqa: S603  (the system's own program, with nothing of others in its arguments)
-            [bwrap, *_walls(0), "/bin/true"], capture_output=True, timeout=_PATIENCE_S, check=False
+            [bwrap, *_walls(_TRIED), "/bin/true"], capture_output=True, timeout=_PATIENCE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap cannot shut a program in here ({type(error).__name__}); docs/external-trainer.md says more"
@@ -75,13 +85,12 @@ def _walls(room: int) -> list[str]:
     """Return bubblewrap's options but for what differs from program to program.
 
     Args:
-        room: bytes of its ``/tmp``, which is memory; 0: as many as the system gives.
+        room: bytes of its ``/tmp``, which is memory.
     """
     system = [part for path in map(Path, _SYSTEM) if path.exists() for part in _as_here(path)]
     settings = [part for path in _SETTINGS for part in ("--ro-bind-try", path, path)]
     environment = [part for name, value in _ENVIRONMENT.items() for part in ("--setenv", name, value)]
-    size = ["--size", str(room)] if room else []
-    own = ["--proc", "/proc", "--dev", "/dev", *size, "--tmpfs", "/tmp"]  # noqa: S108  (the program's own)
+    own = ["--proc", "/proc", "--dev", "/dev", "--size", str(room), "--tmpfs", "/tmp"]  # noqa: S108  (the program's own)
     return [*_WALLS, *environment, *system, *settings, *own]
 
 

@@ -99,6 +99,7 @@ def test_one_site_trains_by_a_program_and_the_other_by_pytorch(tmp_path: Path) -
     assert all(row[at] == "" and row[6] for row in rows[1:3])  # what came is measured by dropfed, as at the other site
     for site in run.sites:
         assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
+    assert not_same(replayed(tmp_path / "folders", RUN, heldout=tmp_path / "data" / "heldout")) == []
 
 
 # --- a network that dropfed does not know -------------------------------------------------------------------------
@@ -182,6 +183,7 @@ for place in / /usr /program /round /round/images; do
     if touch "$place/written" 2>/dev/null; then echo "wrote $place" >> /tmp/seen; fi
 done
 grep -v -e lo: -e '|' /proc/net/dev >> /tmp/seen || true
+if unshare -U true 2>/dev/null; then echo "made a namespace" >> /tmp/seen; fi
 cat /tmp/seen
 test ! -s /tmp/seen
 test "$(cat /tmp/processes)" -lt 9
@@ -303,6 +305,7 @@ FAULTS = {
     "fails": ("echo no such package >&2; exit 3", r"ended with an error \(no such package\); what it said is in"),
     "dies": ("kill -9 $$", r"ended with an error \(exit status 137\)"),
     "hangs": ("sleep 600 & sleep 600", r"took more than the 0\.01 minutes that site\.yaml allows it"),
+    "takes memory": ("head -c 300M /dev/zero | tail -c 250M", r"ended with an error \(tail: memory exhausted\)"),
     "is not there": ("exec ./nothing", r"ended with an error \(.*nothing: not found\)"),
     "writes no table": (SAME, r"metrics\.csv: is not among what it wrote"),
     "writes no model": (TABLE, r"trained\.safetensors: is not among what it wrote"),
@@ -357,7 +360,7 @@ def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork,
     (home / "short").write_bytes((home / "short").read_bytes()[:-4])
     (home / "train.sh").write_text(f"set -e\n{script}\n")
     minutes = 0.01 if fault == "hangs" else 5.0
-    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"], minutes=minutes)
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"], minutes=minutes, memory_gb=0.1)
     with pytest.raises(ActionRequiredError, match=said) as raised:
         hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
     assert str(raised.value).startswith("trainer own at north: ")
