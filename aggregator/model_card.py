@@ -56,6 +56,7 @@ from shared.learning.kept_model import open_parts
 from shared.learning.models.encoders import base_weights
 from shared.learning.outcome import chosen_text
 from shared.learning.tasks import task_named
+from shared.learning.tasks.terms import EXTERNAL
 
 CARD_JSON = "model-card.json"
 CARD_TEXT = "model-card.md"
@@ -96,6 +97,8 @@ def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, mon
         raise ConfigurationError([f"{store.run} has no final model: {why}"])
     if output.exists():
         raise ConfigurationError([f"{output}: is there already and stays as it is; choose another folder"])
+    if (onnx or monai) and card.task == EXTERNAL:
+        raise ConfigurationError(["--onnx, --monai: dropfed does not know this run's network; leave them out"])
     found = model_card(work, store, card)
     made = output.absolute().with_name(temporary_name(output.name))
     shutil.rmtree(made, ignore_errors=True)  # of an export that was cut off

@@ -135,6 +135,7 @@ def card_text(card: ModelCard) -> str:
         "licence": card.licence or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
         "base weights": _base_weights(card.base_weights),
         **_began_with(run.configuration),
+        **_trained_by(run.configuration),
         **({"ONNX": _onnx(card.onnx)} if card.onnx else {}),
     }
     outcome = [f"Outcome: {escape(run.outcome.text)}.", ""] if run.outcome else []
@@ -160,6 +161,15 @@ def _began_with(run: Mapping[str, Any]) -> dict[str, str]:
     """Return which earlier model training began with, if it did."""
     start = run.get("start")
     return {} if start is None else {"began with": f"the model of {start['name']}, SHA-256 {start['sha256']}"}
+
+
+def _trained_by(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return which sites trained by a program of their own, if some did."""
+    trainer = run.get("trainer")
+    if trainer is None:
+        return {}
+    who = ", ".join(trainer["sites"] or run["sites"])
+    return {"trained outside dropfed": f"{who}, each by its own program called {trainer['name']}"}
 
 
 def _base_weights(base: BaseWeights | None) -> str:

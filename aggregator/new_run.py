@@ -20,6 +20,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.learning.methods import open_method
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.tasks import TASK_NAMES
+from shared.learning.tasks.terms import EXTERNAL
 
 _LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")
 _SGD_FOR_ADAM = 30  # times Adam's learning rate is about what SGD takes
@@ -57,6 +58,8 @@ def template(task: str) -> str:
     Raises:
         ConfigurationError: there is no such task.
     """
+    if task == EXTERNAL:
+        raise ConfigurationError([f"task: a run of {EXTERNAL} is written by hand, as docs/external-trainer.md shows"])
     if task not in TASK_NAMES:
         raise ConfigurationError([f"task: there is no '{task}'; the tasks are: {', '.join(TASK_NAMES)}."])
     return (files("configs") / f"run.{task}.yaml").read_text(encoding="utf-8")

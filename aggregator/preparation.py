@@ -54,7 +54,7 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import task_named, task_names
 from shared.learning.tasks.contract import Collection, Task
-from shared.learning.tasks.terms import Options
+from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
 from shared.sizes import size_text
@@ -234,6 +234,10 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"held-out set: {told}")
     if run.start is not None:
         yield Finding("note", f"start: training begins with the model of {run.start.name}, SHA-256 {run.start.sha256}")
+    if run.trainer is not None:
+        who = ", ".join(run.trainer.sites or run.sites)
+        again = "after a crash its bytes may differ, and `replay` computes all but the training"
+        yield Finding("note", f"trainer: {who} by the program {run.trainer.name} that is installed there; {again}")
     yield _about_tolerance(prepared)
     if prepared.method.about_batch_norm and not batch_norms(prepared.model):
         rest = "all that learns but the head" if prepared.task.head_is_local else "all that learns"
@@ -241,7 +245,8 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
     if prepared.by_default:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(prepared.by_default)}")
-    yield _steps(requirements(run))
+    if run.task != EXTERNAL:
+        yield _steps(requirements(run))
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
@@ -453,6 +458,6 @@ def in_full(run: RunConfiguration) -> RunConfiguration:
     said = {name: options.model_dump(mode="json") for name, options in checked.items()}
     of_plugins = {
         "plugins": required_by(run.task, run.method, run.task_options.get("encoder")),
-        "scores": dict(task.scores),
+        "scores": {**task.scores, **(run.scores if run.trainer else {})},
     }
     return run.model_copy(update={"tolerance_score": run.tolerance_score or usual, **said, **of_plugins})

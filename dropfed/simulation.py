@@ -111,6 +111,8 @@ def simulate(
     permit_installed()
     configuration = _configuration(run, sites)
     check_together(configuration)
+    if configuration.trainer is not None:
+        raise ConfigurationError(["trainer: a simulation trains by PyTorch; leave it out"])
     configuration = in_full(configuration)  # as `launch` offers it to the sites
     scratch = None
     if home is None:

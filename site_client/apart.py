@@ -181,9 +181,34 @@ def rest_or_go_on(folder: Path, is_time: IsTime) -> bool:
     return goes_on
 
 
+def attended(child: subprocess.Popen[bytes], minutes: float, goes_on: Callable[[], bool], too_long: str) -> int:
+    """Wait until a child ends; return its exit status. It is gone when this returns or raises.
+
+    Args:
+        minutes: that it may work.
+        goes_on: asked over and over whether it works or rests; may raise to end it.
+        too_long: what is said of one that works longer.
+
+    Raises:
+        ActionRequiredError: it did.
+    """
+    left_s = minutes * 60
+    try:
+        while child.poll() is None:
+            began = time.monotonic()
+            works = goes_on()
+            time.sleep(LOOK_S)
+            left_s -= (time.monotonic() - began) * works
+            if left_s < 0:
+                raise ActionRequiredError(too_long)
+        return child.returncode
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def _worked(folder: Path, site: SiteConfiguration, is_time: IsTime, names: str) -> int:
     """Have a child work; return its exit status. None is left when this returns or raises."""
-    left_s = site.policy.plugin_minutes * 60
     with (folder / OUTPUT).open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
             [sys.executable, "-m", "site_client.plugged", str(folder)],
@@ -193,21 +218,12 @@ def _worked(folder: Path, site: SiteConfiguration, is_time: IsTime, names: str) 
             env=environment_of(site),
             start_new_session=True,  # Ctrl-C is the daemon's to hear
         )
-    try:
-        while child.poll() is None:
-            began = time.monotonic()
-            goes_on = rest_or_go_on(folder, is_time)
-            time.sleep(LOOK_S)
-            left_s -= (time.monotonic() - began) * goes_on
-            if left_s < 0:
-                raise ActionRequiredError(
-                    f"{names}: took more than the {site.policy.plugin_minutes:g} minutes that {FILE} allows one piece "
-                    "of its work (policy: plugin_minutes): see what it does, or allow more"
-                )
-        return child.returncode
-    finally:
-        child.kill()
-        child.communicate()
+    minutes = site.policy.plugin_minutes
+    too_long = (
+        f"{names}: took more than the {minutes:g} minutes that {FILE} allows one piece of its work (policy: "
+        "plugin_minutes): see what it does, or allow more"
+    )
+    return attended(child, minutes, lambda: rest_or_go_on(folder, is_time), too_long)
 
 
 def _outcome(question: Question[Any], folder: Path, code: int, names: str) -> Any:
@@ -219,7 +235,8 @@ def _outcome(question: Question[Any], folder: Path, code: int, names: str) -> An
             return fill_form(question.form, _bounded(answer), _LARGEST_ANSWER)
     except (OSError, Refusal):
         raise ActionRequiredError(f"{names}: what it came to cannot be read; ask who wrote it") from None
-    raise ActionRequiredError(f"{names}: its process ended ({_last_words(folder, code)}); ask who wrote it")
+    why = last_words(folder / OUTPUT, code)
+    raise ActionRequiredError(f"{names}: its process ended ({why}); ask who wrote it")
 
 
 def _bounded(path: Path) -> bytes:
@@ -228,9 +245,9 @@ def _bounded(path: Path) -> bytes:
         return file.read(_LARGEST_ANSWER + 1)
 
 
-def _last_words(folder: Path, code: int) -> str:
-    """Return why a child ended, as far as it said so."""
-    said = _bounded(folder / OUTPUT)[-2000:].decode(errors="replace").split("\n")
+def last_words(output: Path, code: int) -> str:
+    """Return why a child ended, as far as it said so in the file of its output."""
+    said = _bounded(output)[-2000:].decode(errors="replace").split("\n")
     lines = [line.strip() for line in said if line.strip()]
     return lines[-1][:300] if lines else f"signal {-code}" if code < 0 else f"exit status {code}"
 

@@ -62,6 +62,24 @@ GroupPattern = Annotated[str, StringConstraints(min_length=1), AfterValidator(_i
 """Nobody but this hospital's own people says what its names are matched against."""
 
 
+class Program(Record):
+    """A program that this hospital installed, and may train by instead of PyTorch.
+
+    Args:
+        name: what runs call it by.
+        directory: it is all of it, but for the system's own programs and libraries.
+        sha256: of the directory's files, as `dropfed-site check` prints it; None: it may not run yet.
+        command: the program and its arguments; it is started in the directory.
+    """
+
+    name: Name
+    directory: Annotated[str, text_like(r"/.{1,1000}", "a directory's whole path, from / on")]
+    sha256: Digest | None = None
+    command: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(min_length=1, max_length=100)]
+    minutes: Annotated[float, Field(gt=0, description="that a round may take")] = 720.0
+    memory_gb: Annotated[float, Field(gt=0, description="that each of its processes may take")] = 16.0
+
+
 class Policy(Record):
     """What this hospital agrees to. ``consent: ask`` waits for `dropfed-site approve RUN`."""
 
@@ -72,6 +90,9 @@ class Policy(Record):
         dict[DistributionName, Digest], Field(max_length=100, description="wheels of others that may run here")
     ] = {}
     plugin_minutes: Annotated[float, Field(gt=0, description="that one piece of a plug-in's work may take")] = 720.0
+    external_trainers: Annotated[
+        list[Program], Field(max_length=16, description="programs that may train here instead of PyTorch")
+    ] = []
     max_rounds: Annotated[int, Field(ge=1, description="of a run")] = 1000
     max_epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 5
     max_views: Annotated[int, Field(ge=1, description="how often a run may show the model one image")] = 5000
@@ -91,6 +112,13 @@ class Policy(Record):
     rows_per_set: Annotated[int, Field(ge=1, description="of scores over one set of images, in all runs together")] = (
         5000
     )
+
+    @model_validator(mode="after")
+    def _each_program_has_its_own_name(self) -> Policy:
+        names = [program.name for program in self.external_trainers]
+        if len(set(names)) < len(names):
+            raise ValueError("external_trainers: two have one name; give each its own")
+        return self
 
 
 class SiteConfiguration(Record):

@@ -47,7 +47,8 @@ class Consents:
     def answer(self, run: str) -> bool:
         configuration, sharing = store.offer(self._ledger, run)
         decided = store.decision(self._work, run)
-        judgement = judge(self._configuration.policy, configuration, decided.answer == "yes" if decided else None)
+        site, decision = self._configuration, decided.answer == "yes" if decided else None
+        judgement = judge(site.policy, configuration, decision, site.site)
         images = {}
         if judgement.answer == "ask":
             if not self.waits_for_people:

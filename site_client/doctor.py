@@ -29,6 +29,7 @@ from site_client.apart import ALLOWED_IN
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
+from site_client.programs import look_at_programs
 from site_client.rotation import read_ledger, shown_key, shown_key_by
 from site_client.setup import KEY_FILE
 
@@ -54,6 +55,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
     yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
+    yield from with_problems(partial(look_at_programs, configuration.policy))
     if not configuration.data:
         yield check.names_no_folder(FILE, "data")
     if key is not None:

@@ -29,6 +29,7 @@ from shared.learning.kept_model import CARD, KeptCard, all_tensors
 from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
+from shared.learning.tasks.terms import EXTERNAL
 from shared.learning.uncertainty import youden_threshold
 from site_client import store
 from site_client.apart import Progress
@@ -39,6 +40,7 @@ from site_client.train import OnProgress, Trainer, Trains
 logger = logging.getLogger(__name__)
 
 FINAL = "final"
+_UNSURE_FROM = 0.5  # θ, where none was measured
 
 
 def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str | None:
@@ -140,14 +142,15 @@ def keep_final(
 def write_final(
     home: Path, trainer: Trainer, dataset: Dataset, model: nn.Module, *, chosen_round: int, personal_round: int
 ) -> None:
-    """Measure θ of a model that is ready for use, and write it into a folder; the card goes last.
+    """Measure θ of a model that is ready for use, and write it into a folder; the card goes last. Of a network that is
+    not known here, nothing can be measured.
 
     Args:
         chosen_round: whose aggregate it is.
         personal_round: the round after which the site's own parts were kept, if it has some; 0: never.
     """
-    run, found = trainer.run, trainer.measure_uncertainty(model, dataset)
-    threshold = youden_threshold(found.uncertainty, found.wrong)
+    run = trainer.run
+    theta, status = (_UNSURE_FROM, "not measured") if run.task == EXTERNAL else _theta(trainer, dataset, model)
     save_tensors(model, all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
     card = KeptCard(
         run=run.run,
@@ -160,10 +163,16 @@ def write_final(
         classes=list(dataset.classes),
         chosen_round=chosen_round,
         personal_round=None if trainer.sharing.has_whole_model else personal_round,
-        theta=threshold.theta,
-        theta_status=threshold.status,
+        theta=theta,
+        theta_status=status,
     )
     write_file(home / CARD, dump_yaml(card))
+
+
+def _theta(trainer: Trainer, dataset: Dataset, model: nn.Module) -> tuple[float, str]:
+    found = trainer.measure_uncertainty(model, dataset)
+    threshold = youden_threshold(found.uncertainty, found.wrong)
+    return threshold.theta, threshold.status
 
 
 def _home(work: Path, run: str) -> Path:

@@ -22,10 +22,11 @@ from shared.learning.data.splits import SPLITS
 from shared.learning.methods import method_names, open_terms
 from shared.plurals import pluralize
 from site_client import store
-from site_client.configuration import MADE_BY, SiteConfiguration, configuration_in_force
+from site_client.configuration import FILE, MADE_BY, SiteConfiguration, configuration_in_force
 from site_client.division import DIVISION, budget_here, division_here
 from site_client.facts import ending_of
 from site_client.policy import judge
+from site_client.programs import program_for, told
 from site_client.rotation import read_ledger
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _weighed(
     from site_client.commitment import settle  # noqa: PLC0415  (PyTorch)
     from site_client.train import check_offer  # noqa: PLC0415  (PyTorch)
 
-    judgement = judge(site.policy, run, decision=True)
+    judgement = judge(site.policy, run, decision=True, site=site.site)
     refusals = [judgement.reason] if judgement.answer == "no" else []
     settled: Settled | str = ""
     try:
@@ -187,6 +188,7 @@ def describe(work: Path, run: str) -> str:
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
     lines += _plugins(configuration)
+    lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
     lines += _origins(configuration)
     if sharing.start:
@@ -213,6 +215,19 @@ def _plugins(run: RunConfiguration) -> list[str]:
     if run.scores:
         lines.append(f"its own scores:     {', '.join(run.scores)}")
     return lines
+
+
+def _trainer(work: Path, run: RunConfiguration) -> list[str]:
+    """Return by which program this site trains, if it does so by one."""
+    try:
+        site = configuration_in_force(work)
+    except ConfigurationError:
+        return []
+    name, program = run.program_at(site.site), program_for(site.policy, run, site.site)
+    if name is None:
+        return []
+    what = f"{FILE} names none of this name" if program is None else told(program)
+    return [f"trains by:          the program {name}: {what}; it alone knows how often it shows an image"]
 
 
 def _listed(versions: Mapping[str, str]) -> str:

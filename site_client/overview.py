@@ -22,7 +22,6 @@ from site_client import limits, store
 from site_client.configuration import (
     FILE,
     MADE_BY,
-    Policy,
     SiteConfiguration,
     configuration_in_force,
     read_configuration,
@@ -155,7 +154,7 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirr
         return "the aggregator, to offer a run", looks
     consent = store.consent(ledger, last.run)
     if last.kind == "offer" and consent is None:
-        if not _asks_a_person(work, configuration.policy, ledger, last.run):
+        if not _asks_a_person(work, configuration, ledger, last.run):
             return OWN_TURN, "the answer is sent"
         commands = " or ".join(
             f"`dropfed-site {answer} {last.run} --work {quoted(work)}`" for answer in ("approve", "decline")
@@ -176,11 +175,12 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirr
     )
 
 
-def _asks_a_person(work: Path, policy: Policy, ledger: Mirror, run: str) -> bool:
+def _asks_a_person(work: Path, site: SiteConfiguration, ledger: Mirror, run: str) -> bool:
     """Return whether the policy leaves an offer to a person, who has not decided yet."""
     try:
         configuration, _ = store.offer(ledger, run)
     except RejectedError:
         return False
     decided = store.decision(work, run)
-    return judge(policy, configuration, decided.answer == "yes" if decided else None).answer == "ask"
+    decision = decided.answer == "yes" if decided else None
+    return judge(site.policy, configuration, decision, site.site).answer == "ask"

@@ -151,7 +151,9 @@ def _copies(task_name: str, parts: Parts) -> Finding:
 def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
     """See what the files say beside their pixels, or sounds."""
     if not files:
-        yield Finding("note", f"{task_name}: its files are tables, which are not looked through for what names people")
+        yield Finding(
+            "note", f"{task_name}: its files are no images or sounds, and are not looked through for what names people"
+        )
         return
     found = {path: fields for path in files if (fields := fields_that_may_name(path))}
     naming = {path: [field for field in fields if field != BURNT_IN] for path, fields in found.items()}

@@ -1,4 +1,6 @@
-"""Consent: what the hospital's policy says to an offer. Pure, but that a plug-in's installed files are looked at."""
+"""Consent: what the hospital's policy says to an offer. Pure, but that the files of a plug-in, or of a program that
+trains, are looked at.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.plugins import disagreements
+from site_client import programs
 from site_client.apart import ALLOWED_IN
 from site_client.configuration import Policy
 
@@ -22,10 +25,11 @@ class Judgement:
     reason: str
 
 
-def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judgement:
+def judge(policy: Policy, run: RunConfiguration, decision: bool | None, site: str = "") -> Judgement:
     """Say yes, no or ask to a run, by what its configuration says in so many words; ``excesses`` has what follows.
 
     Args:
+        site: which this is, for a run in which some sites train by a program.
         decision: what a person at the hospital decided, if anyone did. It cannot widen the policy.
     """
     refusals = [
@@ -34,6 +38,7 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None) -> Judge
         if found not in allowed
     ]
     refusals += disagreements(run.plugins, policy.plugins, ALLOWED_IN)
+    refusals += programs.refusals(policy, run, site)
     if run.plugins and run.privacy is not None:
         refusals.append("a private run cannot use a plug-in: the secret of its noise stays with the daemon")
     if run.rounds > policy.max_rounds:

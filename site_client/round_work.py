@@ -33,6 +33,7 @@ from shared.exchange.weights import check_tensors
 from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
+from shared.learning.tasks.terms import EXTERNAL
 from shared.plurals import pluralize
 from site_client import store
 from site_client.apart import IsTime, answered, names_of
@@ -43,6 +44,7 @@ from site_client.facts import may_leave
 from site_client.final import KeepFinal, arrived_final, keep_final, unkept_final
 from site_client.heartbeat import Heartbeat
 from site_client.limits import seconds_until
+from site_client.outside import called, trained_outside
 from site_client.received import received_state
 from site_client.torchrun import work_together
 from site_client.train import CountsOf, Files, OnProgress, Train, Trainer, Worked, trainer_at
@@ -219,7 +221,8 @@ class RoundWork:
     def _work_through(
         self, trainer: Trainer, configuration: RoundConfiguration, files: Files, is_time: IsTime
     ) -> Worked:
-        """Work a round through: by torchrun's processes, in a plug-in's own process, or here. A private run's noise is
+        """Work a round through: by torchrun's processes, in a plug-in's own process, by a program of the
+        hospital's, or here. A private run's noise is
         one process's to draw.
         """
         run, site = trainer.run, self._configuration
@@ -234,37 +237,48 @@ class RoundWork:
                 round=configuration,
                 files=files,
             )
-            return self._as_promised(answered(asked, site, run.plugins, is_time), asked)
-        if site.launcher == "torchrun" and run.privacy is None:
+            worked = answered(asked, site, run.plugins, is_time)
+            return self._as_promised(worked, trainer, configuration, files, names_of(run.plugins))
+        if site.launcher == "torchrun" and run.privacy is None and run.program_at(site.site) is None:
             self._dataset = None  # each process reads the images itself
             members = self._members(trainer)
             return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
         dataset = self.images(run.run)
+        if run.program_at(site.site) is not None and (configuration.epochs or run.task == EXTERNAL):
+            worked = trained_outside(
+                trainer, dataset, configuration, files, work=self._work, site=site, is_time=is_time
+            )
+            return self._as_promised(worked, trainer, configuration, files, called(run, site))
         self._require_agreed_count(trainer, dataset)
         trained_before = store.rounds_trained(self._ledger, run.run, before=configuration.round)
 
         on_progress = self._resting_until(is_time)
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
 
-    def _as_promised(self, worked: Worked, asked: Train) -> Worked:
-        """Return what a plug-in's process came to, if it is what the offer says, column by column and tensor by tensor.
+    def _as_promised(
+        self, worked: Worked, trainer: Trainer, configuration: RoundConfiguration, files: Files, whose: str
+    ) -> Worked:
+        """Return what others' code came to, if it is what the offer says, column by column and tensor by tensor.
+
+        Args:
+            whose: what people call the code.
 
         Raises:
             ActionRequiredError: it is not.
         """
-        run, files, trains = asked.run, asked.files, asked.round.epochs > 0
+        run, sharing, trains = trainer.run, trainer.sharing, configuration.epochs > 0
         try:
             table = read_metrics(worked.tables[names.METRICS], names.METRICS)
-            require_of_round(table, names.METRICS, round_no=asked.round.round, epochs=None, own=run.scores)
+            require_of_round(table, names.METRICS, round_no=configuration.round, epochs=None, own=run.scores)
             if names.RELIABILITY in worked.tables:
                 open_yaml(worked.tables[names.RELIABILITY], Reliability, names.RELIABILITY)
             if trains:
-                check_tensors(files.trained, asked.sharing.shared, names.SITE_MODEL)
-            for group, listed in asked.sharing.groups("update", trains=trains).items():
+                check_tensors(files.trained, sharing.shared, names.SITE_MODEL)
+            for group, listed in sharing.groups("update", trains=trains).items():
                 check_tensors(files.sent[group], TensorList(tensors=listed), names.state_file(group))
         except (RejectedError, KeyError, OSError) as error:
             raise ActionRequiredError(
-                f"{names_of(run.plugins)}: what it made of round {asked.round.round} stays here, for the offer says "
+                f"{whose}: what it made of round {configuration.round} stays here, for the offer says "
                 f"otherwise ({error}); ask who wrote it"
             ) from None
         tables = {name: worked.tables[name] for name in (names.METRICS, names.RELIABILITY) if name in worked.tables}

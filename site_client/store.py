@@ -14,6 +14,8 @@ noise/RUN                                the secret of a private run's noise; go
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
 scratch/torchrun/                        what processes that train together are to do; gone with it
+scratch/program-*/                       what a program that trains reads and writes; gone with it
+external-trainer.log                     what that program said in the last round
 torchrun.log  torchrun-1.log  log-1.txt  what those of the last round said; on node 1; what that node's `assist` said
 status.json                              the last heartbeat, also when it could not be sent
 running.yaml                             the settings that the daemon started with

@@ -276,11 +276,9 @@ class Trainer:
             ConfigurationError: the run is private, and the site has too few images for that.
         """
         # 1. Receive: the model as it came, with what stayed here of the rounds before.
-        network = self._arrived(dataset, files.received, files.start, files.personal)
-        local = self._local(network, dataset, configuration.round, files)
-        objective = self._objective(dataset, configuration.round)
-        table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
-        this = _Round(local, dataset, configuration, objective, table)
+        this = self._receive(dataset, configuration, files)
+        local, table = this.local, this.table
+        network = local.network
         # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0.
         tables = self._measure(this)
         # 3. Train, epoch by epoch. The closing round has none.
@@ -307,6 +305,19 @@ class Trainer:
         sent = self._send(local, files, trains=bool(phases))
         model = save_tensors(network, self.sharing.shared, files.trained) if phases else None
         return Worked(len(dataset.train), tables, model, sent)
+
+    def measured(self, dataset: Dataset, configuration: RoundConfiguration, files: Files) -> ScoreTable:
+        """Return the scores of a received model, for a round that something else than this trains."""
+        this = self._receive(dataset, configuration, files)
+        self._measure(this)
+        return this.table
+
+    def _receive(self, dataset: Dataset, configuration: RoundConfiguration, files: Files) -> _Round:
+        network = self._arrived(dataset, files.received, files.start, files.personal)
+        local = self._local(network, dataset, configuration.round, files)
+        objective = self._objective(dataset, configuration.round)
+        table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
+        return _Round(local, dataset, configuration, objective, table)
 
     def _measure(self, this: _Round) -> dict[str, bytes]:
         """Score the received model, and measure what the method asks for; return the tables beside the metrics."""

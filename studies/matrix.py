@@ -201,6 +201,8 @@ def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
         raise ConfigurationError([f"method: there is no method {escape(run.method)}; use one of {', '.join(known)}"])
     if run.start is not None:
         raise ConfigurationError(["start: a study's runs begin as their task has it; leave it out"])
+    if run.trainer is not None:
+        raise ConfigurationError(["trainer: a study trains by PyTorch; leave it out"])
     method = open_method(run.method, run.method_options)
     if not method.reference:
         check_together(run)

@@ -28,6 +28,7 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.lock import work_lock
 from shared.learning.tasks import SELECTION_SCORES, TASK_NAMES, task_named
+from shared.learning.tasks.terms import EXTERNAL
 from tests.browser import ENTER, TAB, Browser, chromium
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
@@ -172,7 +173,7 @@ def test_estimates_come_from_the_past_alone_and_only_while_time_counts(
 
 
 def test_every_task_has_its_score_said() -> None:
-    assert {name: task_named(name).selection_score for name in TASK_NAMES} == SELECTION_SCORES
+    assert {name: task_named(name).selection_score for name in (*TASK_NAMES, EXTERNAL)} == SELECTION_SCORES
 
 
 def test_what_stands_in_the_way_is_a_sentence(work: Path, run: Played) -> None:

@@ -194,6 +194,7 @@ def test_the_folder_goes_with_the_result_or_stays_where_it_was_wanted(home: Path
     [
         ({"method": "centralised"}, None, "^method: centralised is a reference for comparisons on one machine"),
         ({"rounds": 0}, None, "^run: rounds: must be 1 or more"),
+        ({"trainer": {"name": "own"}}, None, "^trainer: a simulation trains by PyTorch; leave it out"),
         ({"colour": "red"}, None, "^run: colour: is not a known key"),
         ({"task": "teeth"}, None, "^task: there is no 'teeth'"),
         (

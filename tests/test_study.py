@@ -440,6 +440,7 @@ def test_what_decides_a_cell_is_in_its_name(data):
             {"arms": {"a": {"method": "fedavg", "start": {"name": "first", "sha256": "0" * 64}}}},
             "start: a study's runs begin as their task has it",
         ),
+        ({"arms": {"a": {"method": "fedavg", "trainer": {"name": "own"}}}}, "trainer: a study trains by PyTorch"),
         ({"heldout": "nowhere"}, "^heldout: there is no folder .*nowhere; correct it"),
         ({"out_of_distribution": "~/nowhere"}, "^out_of_distribution: there is no folder .*; write it without ~"),
         ({"arms": {"a": {"method": "none"}}}, "use one of .*fedavg.*, centralised, single_site$"),

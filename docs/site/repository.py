@@ -19,6 +19,7 @@ SHOWN = (
     "LICENSE",
     "benchmarks/results/**/*.*",
     "configs/**/*.yaml",
+    "configs/external_trainer/*.c",
     "deploy/*/README.md",
     "docs/*.ipynb",
     "docs/*.md",

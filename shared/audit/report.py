@@ -187,7 +187,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
 def _summary(settings: RunConfiguration | None) -> Document | None:
     if settings is None:
         return None
-    privacy = settings.privacy
+    privacy, trainer = settings.privacy, settings.trainer
     return {
         "task": settings.task,
         "method": settings.method,
@@ -196,6 +196,7 @@ def _summary(settings: RunConfiguration | None) -> Document | None:
         "keep": settings.keep,
         "start": settings.start.model_dump() if settings.start else None,
         "privacy": privacy.model_dump() if privacy else None,
+        "trainer": {"name": trainer.name, "sites": trainer.sites or settings.sites} if trainer else None,
     }
 
 

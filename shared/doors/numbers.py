@@ -8,6 +8,7 @@ import re
 from shared.doors import Refusal
 
 _WHOLE = re.compile(r"0|[1-9][0-9]*")
+_DECIMAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", re.ASCII)
 MOST_DIGITS = 18  # a count of bytes that no disk has
 _LONGEST = 32  # characters of a number's shortest text; none has more than 24
 
@@ -35,4 +36,16 @@ def finite(text: str) -> float:
         number = math.nan
     if not math.isfinite(number) or repr(number) != text:
         raise Refusal(f"{text[:20]!r} is not the shortest text of a finite number")
+    return number
+
+
+def decimal(text: str) -> float:
+    """Return the finite double that is nearest to a decimal number, however it is written.
+
+    Raises:
+        Refusal: the text is none, or longer than any needs to be.
+    """
+    number = float(text) if len(text) <= _LONGEST and _DECIMAL.fullmatch(text) else math.nan
+    if not math.isfinite(number):
+        raise Refusal(f"{text[:20]!r} is not a finite decimal number of at most {_LONGEST} characters")
     return number

@@ -73,12 +73,8 @@ def layout(file: BinaryIO, size: int) -> Layout:
     Raises:
         Refusal: it is no safetensors file, holds anything but arrays, or they do not fill it.
     """
-    start = file.read(8)
-    room = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-    if not 0 < room <= MAX_HEADER_BYTES:
-        raise Refusal("no header of a reasonable size")
-    text = file.read(room)
-    entries = parse_integers(text, MAX_HEADER_BYTES)
+    text = _header_of(file)
+    entries, room = parse_integers(text, MAX_HEADER_BYTES), len(text)
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise Refusal("its header is not one")
     # Whatever its keys: what metadata holds is text, and named as an array's parts it is text all the same.
@@ -98,6 +94,34 @@ def layout(file: BinaryIO, size: int) -> Layout:
     if _text({name: (array.dtype, array.shape) for name, array in arrays.items()}) != stripped:
         raise Refusal("carries free text beside its tensors")
     return Layout(arrays, text)
+
+
+@door("its header is not one")
+def foreign_arrays(file: BinaryIO, size: int) -> dict[str, Array]:
+    """Read the header of a file of so many bytes that some other program wrote: its arrays may lie in any order, and
+    what it holds beside them is left out.
+
+    Raises:
+        Refusal: it is no safetensors file, or an array's bytes are not in it.
+    """
+    text = _header_of(file)
+    entries, room = parse_integers(text, MAX_HEADER_BYTES), len(text)
+    entries.pop(_METADATA, None)
+    arrays: dict[str, Array] = {}
+    for name, entry in entries.items():
+        begin = entry["data_offsets"][0]
+        if begin < 0 or 8 + room + _end(name, entry, begin) > size:
+            raise Refusal(f"the bytes of {name} are not in it")
+        arrays[name] = Array(entry["dtype"], entry["shape"], 8 + room + begin)
+    return arrays
+
+
+def _header_of(file: BinaryIO) -> bytes:
+    start = file.read(8)
+    room = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+    if not 0 < room <= MAX_HEADER_BYTES:
+        raise Refusal("no header of a reasonable size")
+    return file.read(room)
 
 
 def header(arrays: Mapping[str, tuple[str, Shape]], room: int = 0) -> bytes:

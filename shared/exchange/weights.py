@@ -174,6 +174,44 @@ def check_tensors(path: Path, tensors: TensorList, shown_as: str, *, largest: fl
             require_bounded(part, name, shown_as, largest)
 
 
+def rewrite_tensors(source: Path, target: Path, tensors: TensorList, shown_as: str) -> FileEntry:
+    """Write the tensors of a file that some other program wrote as a plain file; nothing else of it is in that.
+
+    Returns:
+        What a manifest says of the plain file.
+
+    Raises:
+        RejectedError: it does not hold exactly these tensors, as float32.
+    """
+    try:
+        with source.open("rb") as file:
+            found = tensor_file.foreign_arrays(file, source.stat().st_size)
+    except Refusal as refusal:
+        raise RejectedError(shown_as, f"is not a safetensors file ({refusal})") from None
+    _require_arrays({name: (array.dtype, array.shape) for name, array in found.items()}, shapes_of(tensors), shown_as)
+
+    def read(name: str) -> Array:
+        shape = found[name].shape
+        numbers = np.fromfile(source, np.dtype("<f4"), count_of(shape), offset=found[name].start)
+        return numbers.astype(np.float32, copy=False).reshape(shape)
+
+    return write_tensors(target, tensors, read)
+
+
+def _require_arrays(found: Layout, shapes: Mapping[str, Shape], shown_as: str) -> None:
+    _require_names(found, shapes, shown_as)
+    for name, expected in shapes.items():
+        if found[name] != ("F32", expected):
+            dtype, shape = found[name]
+            raise RejectedError(shown_as, f"{name} is {dtype}{shape}, not F32{expected}")
+
+
+def _require_names(found: Mapping[str, object], expected: Mapping[str, object], shown_as: str) -> None:
+    if found.keys() != expected.keys():
+        odd = sorted(found.keys() ^ expected.keys())
+        raise RejectedError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
+
+
 def require_bounded(array: Array, name: str, shown_as: str, largest: float = LARGEST) -> None:
     """Demand of a tensor's numbers that they are finite, and none greater in magnitude than ``largest``.
 
@@ -204,9 +242,7 @@ def check_arrays(
         RejectedError: saying what is different.
     """
     found = _opened(path, shown_as)
-    if found.arrays.keys() != shapes.keys():
-        odd = sorted(found.arrays.keys() ^ shapes.keys())
-        raise RejectedError(shown_as, f"does not hold the run's tensors: {', '.join(odd[:5])} differ")
+    _require_names(found.arrays, shapes, shown_as)
     for name, expected in shapes.items():
         array = found.arrays[name]
         fits = len(array.shape) == 1 and array.shape[0] <= expected[0] if are_largest else array.shape == expected

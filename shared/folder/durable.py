@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -174,6 +174,18 @@ def hash_file(path: Path) -> tuple[int, str]:
             digest.update(block)
             size += len(block)
     return size, digest.hexdigest()
+
+
+def hash_files(files: Iterable[tuple[str, Path]]) -> str:
+    """Return the SHA-256 (hex) of a line ``SHA-256  PATH`` for each file, sorted by path.
+
+    Args:
+        files: each file's path as it is told, and where it lies.
+    """
+    lines = hashlib.sha256()
+    for path, file in sorted(files):
+        lines.update(f"{hash_file(file)[1]}  {path}\n".encode())
+    return lines.hexdigest()
 
 
 def disk_trouble(error: OSError, path: Path) -> ActionRequiredError | TransientError:

@@ -34,7 +34,7 @@ from shared.learning.objectives import Objective
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Network, Task
-from shared.learning.tasks.terms import Options
+from shared.learning.tasks.terms import EXTERNAL, Options
 
 CARD = "card.yaml"
 NO_THETA = "an export has none: it is measured at a site"
@@ -95,6 +95,10 @@ def open_model(folder: Path) -> KeptModel:
         ConfigurationError: it is not there, not whole, or not what its card says.
     """
     kept = open_parts(folder)
+    if kept.card.task == EXTERNAL:
+        raise ConfigurationError(
+            [f"{folder}: dropfed does not know this network; ask it by the program that trains it"]
+        )
     if kept.stays:
         raise ConfigurationError(
             [

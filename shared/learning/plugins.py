@@ -12,7 +12,6 @@ Who has compared them calls ``permit``, and this process may ``load`` what the w
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from shared.doors import Refusal, json_text
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.records.run import Plugin
+from shared.folder.durable import hash_files
 
 Group = Literal["tasks", "methods", "encoders"]
 GROUPS: tuple[Group, ...] = ("tasks", "methods", "encoders")
@@ -96,17 +96,12 @@ def fingerprint(distribution: Distribution) -> str:
         raise ConfigurationError(
             [f"plug-in {name}: is installed in place (editable), so its files have no hash; install its wheel"]
         )
-    lines = hashlib.sha256()
-    for path, file in sorted(_files(distribution, name)):
-        try:
-            with file.open("rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        except OSError as error:
-            raise ConfigurationError(
-                [f"plug-in {name}: {file} cannot be read ({error.strerror}); install it again"]
-            ) from None
-        lines.update(f"{digest}  {path}\n".encode())
-    return lines.hexdigest()
+    try:
+        return hash_files(_files(distribution, name))
+    except OSError as error:
+        raise ConfigurationError(
+            [f"plug-in {name}: {error.filename} cannot be read ({error.strerror}); install it again"]
+        ) from None
 
 
 def _is_in_place(distribution: Distribution) -> bool:

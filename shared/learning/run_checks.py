@@ -7,6 +7,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.learning.combinations import open_rule
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
+from shared.learning.outside import objections as objections_to_programs
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
 from shared.learning.tasks.terms import Options
@@ -23,7 +24,7 @@ def check_together(run: RunConfiguration) -> None:
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options: Options = task.options(run.task_options)
     augmentation = task.augmentation(run.augmentation)
-    problems = []
+    problems = objections_to_programs(run, task, method)
     if method.reference:
         problems.append(f"method: {run.method} is a reference for comparisons on one machine; take a federated one")
     if method.in_turn and run.quorum > 1:

@@ -29,7 +29,8 @@ FOREIGN = re.compile(
 TEXTS = ("", "x", "1", "x" * 2000, "two\nlines", b"bytes")
 NUMBERS = (-1, 0, 1, 2, 10**30, -0.5, 1.5, math.nan, math.inf)
 HOLDING = ([], [1], ["x", "x"], [[]], [0] * 30, {}, {"x": 1}, {1: 2}, {"x": {"y": 1}}, {"shape": "x"}, {"rule": "x"})
-BETWEEN_PROCESSES = tuple(f"site_client.{name}" for name in ("apart", "final", "folders", "torchrun", "train"))
+_WRITERS = ("apart", "final", "folders", "outside", "torchrun", "train")
+BETWEEN_PROCESSES = tuple(f"site_client.{name}" for name in _WRITERS)
 """What one process of a daemon writes for another."""
 WRONG = (None, True, *TEXTS, *NUMBERS, *HOLDING)
 

@@ -20,7 +20,7 @@ from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
-from shared.learning.tasks import TASK_NAMES
+from shared.learning.tasks import task_names
 from site_client.cli import main as site
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
@@ -289,7 +289,7 @@ def test_a_task_that_there_is_not(federation: Federation, north: Path, work: Pat
         result = check(command, home)
         assert result.exit_code == 1
         assert of_grade("problem", result) == [
-            f"{setting}: there is no task octa; the tasks are {', '.join(TASK_NAMES)}"
+            f"{setting}: there is no task octa; the tasks are {', '.join(task_names())}"
         ]
 
 

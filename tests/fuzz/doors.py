@@ -10,6 +10,7 @@ import io
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from unittest.mock import patch
@@ -27,7 +28,7 @@ from aggregator.owncloud import OwnCloud, product_of
 from shared.audit.closing import Closing, check
 from shared.doors import Refusal, certificates, ciphertext, keys, patterns, yaml_text, zstd_frame
 from shared.doors.multistatus import Reader
-from shared.errors import ConfigurationError, DropfedError
+from shared.errors import ConfigurationError, DropfedError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.reading import dump_yaml
@@ -39,7 +40,15 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
 from shared.exchange.tables import read_metrics, write_metrics
 from shared.exchange.trust import Peer, open_federation, open_record, open_site_card, open_yaml
-from shared.exchange.weights import TensorFile, check_tensors, layout_of, write_tensors
+from shared.exchange.weights import (
+    TensorFile,
+    check_arrays,
+    check_tensors,
+    layout_of,
+    rewrite_tensors,
+    shapes_of,
+    write_tensors,
+)
 from shared.folder.contract import MAX_ENTRIES
 from shared.folder.multistatus import listing_of
 from shared.folder.webdav import WebDavFolder
@@ -175,6 +184,10 @@ def tensors(content: bytes) -> None:
     """A tensor file of any arrays, and as a model of two."""
     path = HOME / "model.safetensors"
     path.write_bytes(content)
+    with suppress(RejectedError):
+        rewritten = HOME / "rewritten.safetensors"
+        rewrite_tensors(path, rewritten, TENSORS, path.name)
+        check_arrays(rewritten, "F32", shapes_of(TENSORS), rewritten.name)
     layout_of(path, path.name)
     check_tensors(path, TENSORS, path.name)
     file = TensorFile(path)

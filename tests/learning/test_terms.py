@@ -10,6 +10,7 @@ from shared.learning.methods.fedavg import FedAvg
 from shared.learning.methods.terms import TERMS
 from shared.learning.requirements import requirements
 from shared.learning.tasks import SELECTION_SCORES, TASK_NAMES, task_named, terms_of
+from shared.learning.tasks.terms import EXTERNAL
 from shared.learning.tasks.terms import TERMS as TERMS_OF_TASKS
 from tests.federation.running import run_configuration
 
@@ -19,7 +20,7 @@ OVER = ("deep_ensembles", "fedee", "mc_dropout")
 
 def test_every_method_and_every_task_has_its_terms() -> None:
     assert set(TERMS) == set(METHODS)
-    assert set(TERMS_OF_TASKS) == set(SELECTION_SCORES) == set(TASK_NAMES)
+    assert set(TERMS_OF_TASKS) == set(SELECTION_SCORES) == {*TASK_NAMES, EXTERNAL}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -32,7 +33,7 @@ def test_a_method_derives_from_its_terms(name: str) -> None:
         assert method.epochs(3) == terms.epochs(3)
 
 
-@pytest.mark.parametrize("name", TASK_NAMES)
+@pytest.mark.parametrize("name", [*TASK_NAMES, EXTERNAL])
 def test_a_task_derives_from_its_terms(name: str) -> None:
     task, terms = task_named(name), terms_of(name)
     assert isinstance(task, TERMS_OF_TASKS[name]) and type(terms) is TERMS_OF_TASKS[name]

@@ -160,7 +160,7 @@ class Start(Record):
     start_sha256: Digest | None = None
 
 
-_LATER = frozenset({"tolerance_score", "start", "plugins", "scores", "stop_after"})
+_LATER = frozenset({"tolerance_score", "start", "plugins", "scores", "stop_after", "trainer"})
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
 
@@ -199,6 +199,20 @@ class Range(Record):
     def holds(self, value: float) -> bool:
         """Return whether a value lies there."""
         return (self.lowest is None or value >= self.lowest) and (self.highest is None or value <= self.highest)
+
+
+class ExternalTrainer(Record):
+    """Sites train by a program that each installed, and not by PyTorch; no program travels.
+
+    Args:
+        name: what each site's policy knows its program by.
+        sites: which train so; None: all.
+        options: numbers that every program is told.
+    """
+
+    name: Name
+    sites: Annotated[list[Name] | None, Field(min_length=1, max_length=1000)] = None
+    options: Annotated[dict[ScoreColumn, float], Field(max_length=64)] = {}
 
 
 class RunConfiguration(Payload):
@@ -249,6 +263,14 @@ class RunConfiguration(Payload):
     scores: Annotated[
         dict[ScoreColumn, Range], Field(max_length=64, description="columns beside those that the protocol describes")
     ] = {}
+    trainer: Annotated[
+        ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
+    ] = None
+
+    def program_at(self, site: str) -> str | None:
+        """Return the name of the program that a site trains by; None of one that trains by PyTorch."""
+        trainer = self.trainer
+        return None if trainer is None or site not in (trainer.sites or self.sites) else trainer.name
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfiguration:
@@ -261,6 +283,8 @@ class RunConfiguration(Payload):
                 f"sites_per_round: {self.sites_per_round} must be between the quorum, {self.quorum}, "
                 f"and the {pluralize(len(self.sites), 'site')}; change it, or leave it out to ask all"
             )
+        if self.trainer is not None and (strange := set(self.trainer.sites or ()).difference(self.sites)):
+            raise ValueError(f"trainer: sites: {', '.join(sorted(strange))}: not among the run's sites; correct it")
         rate = self.learning_rate
         falls = min(rate.period, self.rounds)
         if isinstance(rate, Falling) and rate.initial * rate.factor**falls == 0:

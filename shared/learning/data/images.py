@@ -17,7 +17,7 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.learning.data import SMALLEST_SIDE
-from shared.learning.data.units import Unit, hashed
+from shared.learning.data.units import Listed, Unit, hashed
 from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
@@ -78,6 +78,19 @@ def pair_units(root: Path) -> list[Unit]:
     if problems:
         raise DataError(problems)
     return [Unit(stem, (hashed(image),), hashed(mask)) for stem, (image, mask) in pairs.items()]
+
+
+def pair_files(root: Path) -> list[Listed]:
+    """Return every image of a folder with its mask, unread.
+
+    Raises:
+        DataError: names every file that is missing.
+    """
+    problems: list[str] = []
+    pairs = _list_pairs(root, problems)
+    if problems:
+        raise DataError(problems)
+    return [Listed(stem, {"images": image, "masks": mask}) for stem, (image, mask) in pairs.items()]
 
 
 def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]:

@@ -6,7 +6,7 @@ for each class, called by the class's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -19,7 +19,7 @@ from shared.escaping import escape
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem, not_hidden
 from shared.learning.data.tables import read_table
-from shared.learning.data.units import Unit, hashed
+from shared.learning.data.units import Listed, Unit, hashed
 
 _DARK = 12  # of 255: what lies outside the retina is darker than this in every channel
 _CLIP_LIMIT, _TILES = 2.0, (8, 8)  # of the contrast-limited histograms; OpenCV's usual ones
@@ -61,6 +61,19 @@ def labelled_units(root: Path) -> list[Unit]:
     if problems:
         raise DataError(problems)
     return [Unit(name, (hashed(files[name]),), label, kind=label) for name, label in label_of.items()]
+
+
+def labelled_files(root: Path, classes: Sequence[str]) -> list[Listed]:
+    """Return every photograph of a folder, unread, with its label; sorted by id.
+
+    Raises:
+        DataError: names every file, folder and line that is missing or wrong.
+    """
+    problems: list[str] = []
+    files, label_of = _list_labelled(root, classes, problems)
+    if problems:
+        raise DataError(problems)
+    return [Listed(name, {"images": files[name]}, label_of[name]) for name in sorted(label_of)]
 
 
 def read_retina(path: Path, side: int) -> NDArray[np.uint8]:
@@ -122,6 +135,20 @@ def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str
 
 def _listed(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
     files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
+    return files, labels_of(root, files, classes, problems)
+
+
+def labels_of(
+    root: Path, files: Mapping[str, Path], classes: Sequence[str] | None, problems: list[str]
+) -> dict[str, str]:
+    """Return what ``labels.csv`` says of each file; a sentence is added for all that is missing or wrong.
+
+    Args:
+        classes: the labels that there may be; None: any.
+
+    Raises:
+        DataError: it has other columns.
+    """
     columns, rows = read_table(root / LABELS_FILE)
     if sorted(columns) != ["id", "label"]:
         found = ", ".join(escape(str(column)) for column in columns) or "none"
@@ -140,7 +167,7 @@ def _listed(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _
         problems += [
             f"{LABELS_FILE}: the image '{name}' has no line; add one." for name in sorted(files.keys() - label_of)
         ]
-    return files, label_of
+    return label_of
 
 
 def _folders(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:

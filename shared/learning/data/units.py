@@ -7,7 +7,7 @@ scan of several pictures, a whole recording. A recording is one unit however man
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +36,20 @@ class Unit:
     kind: str | None = None
     group: str | None = None
     split: SplitName | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Where the files of one thing in a data folder lie.
+
+    Args:
+        files: by the folder that each lies in, as ``images`` and ``masks``.
+        label: its class, where the folder says one.
+    """
+
+    id: str
+    files: Mapping[str, Path]
+    label: str | None = None
 
 
 def hashed(file: Path) -> str:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigurationError
 from shared.learning import plugins
-from shared.learning.tasks.terms import TERMS, Terms
+from shared.learning.tasks.terms import EXTERNAL, TERMS, Terms
 
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Task
 
 _CLASSES = {
     "dr_staging": ("shared.learning.tasks.dr_staging", "DrStaging"),
+    EXTERNAL: ("shared.learning.tasks.external", "External"),
     "fundus_disease": ("shared.learning.tasks.fundus_disease", "FundusDisease"),
     "image_classification": ("shared.learning.tasks.image_classification", "ImageClassification"),
     "octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation"),
@@ -29,12 +30,13 @@ _CLASSES = {
 SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()}
 """By task, the validation score by which the best aggregate is chosen."""
 
-TASK_NAMES = tuple(sorted(_CLASSES))
+TASK_NAMES = tuple(sorted(_CLASSES.keys() - {EXTERNAL}))
+"""The tasks whose networks are known here."""
 
 
 def task_names() -> tuple[str, ...]:
     """Return the names of all tasks: this package's, and those of installed wheels."""
-    return tuple(sorted({*TASK_NAMES, *plugins.provided("tasks")}))
+    return tuple(sorted({*_CLASSES, *plugins.provided("tasks")}))
 
 
 def task_named(name: str) -> Task:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour
 from shared.learning.data.images import list_images, unlabelled_units
-from shared.learning.data.labelled_photographs import labelled_units, read_labelled
-from shared.learning.data.units import Unit
+from shared.learning.data.labelled_photographs import labelled_files, labelled_units, read_labelled
+from shared.learning.data.units import Listed, Unit
 from shared.learning.tasks import terms
 from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification
@@ -40,6 +40,9 @@ class OfLabels(FrozenClassification[ImageOptionsT, GradedImage]):
 
     def units(self, root: Path) -> list[Unit]:
         return labelled_units(root)
+
+    def listed(self, root: Path, options: ImageOptionsT) -> list[Listed]:
+        return labelled_files(root, options.labels)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
         return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)

@@ -23,13 +23,14 @@ from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS
 from shared.learning.data.images import (
     grey_of,
     list_images,
+    pair_files,
     pair_units,
     read_pairs,
     scale_to,
     unlabelled_units,
 )
 from shared.learning.data.sets import Members
-from shared.learning.data.units import Unit
+from shared.learning.data.units import Listed, Unit
 from shared.learning.metrics import ACCURACY, MACRO_DICE, PixelScores, Score, mean_and_std, pixel_scores
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
@@ -80,6 +81,9 @@ class OfPixels(Generic[OptionsT]):
 
     def units(self, root: Path) -> list[Unit]:
         return pair_units(root)
+
+    def listed(self, root: Path, options: OptionsT) -> list[Listed]:
+        return pair_files(root)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
         return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)

@@ -13,9 +13,11 @@ from typing import Annotated, Any, ClassVar, Generic, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypeVar
 
+from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS
 from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import Range
+from shared.exchange.records.values import TensorName
 from shared.learning.data import SMALLEST_SIDE, TIME
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.models import FEWEST_MOMENTS
@@ -45,6 +47,9 @@ AS_THEY_ARE: Mapping[str, object] = {
 }
 """What is done to pictures makes of time and frequency something that nobody could record."""
 
+EXTERNAL = "external"
+"""The task whose networks dropfed does not know."""
+
 _FEWEST_FREQUENCIES = 4
 _CHANNELS = tuple(f"{place}_acceleration_{axis}" for place in ("hand", "chest", "ankle") for axis in "xyz")
 _ACTIVITIES = (
@@ -70,6 +75,10 @@ def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 Labels = Annotated[tuple[str, ...], AfterValidator(_names_of_classes)]
 """What a run calls the classes, the same at every site."""
+
+
+Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_NUMBERS)], ...], Field(max_length=MOST_DIMENSIONS)]
+"""A tensor's."""
 
 
 class Options(BaseModel):
@@ -459,10 +468,33 @@ class TimeSeries(SignalTerms[TimeSeriesOptions]):
     form = TimeSeriesOptions
 
 
+class ExternalOptions(Options):
+    """What a run may choose about this task."""
+
+    tensors: Annotated[dict[TensorName, Shape], Field(max_length=10_000)] = {}
+    """The shape of each tensor of the network, by its name."""
+    labels: Labels | None = None
+    """What the classes are called, where the files have some."""
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.labels
+
+
+class External(Terms[ExternalOptions]):
+    """See ``external.py``."""
+
+    name = EXTERNAL
+    selection_score = "score"
+    form = ExternalOptions
+    usual_augmentation = AS_THEY_ARE
+
+
 TERMS: Mapping[str, type[Terms[Any]]] = {
     terms.name: terms
     for terms in (
         DrStaging,
+        External,
         FundusDisease,
         ImageClassification,
         OctaSegmentation,

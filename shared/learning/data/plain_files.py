@@ -1,0 +1,71 @@
+"""Files of any kind, which only a hospital's own program reads: never opened here, but for their hashes.
+
+A data folder holds ``images/``; beside it, folders by any name with a file of the same stem for each image, as
+``masks/``; or ``labels.csv`` with the columns ``id`` (a file's stem) and ``label``; or both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.errors import DataError
+from shared.learning.data.graded_images import LABELS_FILE
+from shared.learning.data.images import not_hidden, short_name
+from shared.learning.data.labelled_photographs import labels_of
+from shared.learning.data.units import Listed, Unit, hashed
+
+FIRST = "images"
+
+
+def plain_files(root: Path, classes: Sequence[str] | None) -> list[Listed]:
+    """Return what a folder holds, sorted by stem.
+
+    Args:
+        classes: the labels that there may be; None: any.
+
+    Raises:
+        DataError: names every file and line that is missing or wrong.
+    """
+    problems: list[str] = []
+    if not (root / FIRST).is_dir():
+        raise DataError([f"{root}: holds no folder {FIRST}; make it and put the files there, or correct the path."])
+    folders = {path.name: _by_stem(path, problems) for path in not_hidden(root) if path.is_dir()}
+    first = folders[FIRST]
+    for name, files in folders.items():
+        problems += [f"{name}: has no file {stem}, which {FIRST} has; add it." for stem in sorted(first.keys() - files)]
+        problems += [
+            f"{short_name(files[stem])}: {FIRST} has no {stem}; add it." for stem in sorted(files.keys() - first)
+        ]
+    if not first and not problems:
+        problems.append(f"{FIRST}: has no file in it; put some there.")
+    label_of = labels_of(root, first, classes, problems) if (root / LABELS_FILE).exists() else {}
+    if problems:
+        raise DataError(problems)
+    return [
+        Listed(stem, {name: files[stem] for name, files in folders.items()}, label_of.get(stem))
+        for stem in sorted(first)
+    ]
+
+
+def plain_units(root: Path) -> list[Unit]:
+    """Return the same by the bytes of the files; what lies beside an image is what is said about it.
+
+    Raises:
+        DataError: as for ``plain_files``.
+    """
+    units = []
+    for each in plain_files(root, None):
+        beside = [hashed(path) for name, path in sorted(each.files.items()) if name != FIRST]
+        label = " ".join([*([] if each.label is None else [each.label]), *beside])
+        units.append(Unit(each.id, (hashed(each.files[FIRST]),), label, kind=each.label))
+    return units
+
+
+def _by_stem(folder: Path, problems: list[str]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for path in not_hidden(folder):
+        if not path.is_file() or path.stem in files:
+            problems.append(f"{short_name(path)}: is no file, or another has the same stem; remove or rename it.")
+        files[path.stem] = path
+    return files

@@ -1,0 +1,99 @@
+"""A program of the hospital's own, shut in by bubblewrap (``bwrap``).
+
+It sees the system's programs and libraries, its own directory as ``/program``, what it is handed as ``/round``, all
+read-only, and ``/output``, into which it writes. It sees no network, no other file, process or variable of this
+machine, and ends when the daemon does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from site_client.configuration import Program
+
+PROGRAM, ROUND, OUTPUT = "/program", "/round", "/output"
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/R")
+"""What the system's programs and libraries are found by; they name nobody."""
+_ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp"}  # noqa: S108
+_WALLS = (
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    "--die-with-parent",
+    "--new-session",
+    "--clearenv",
+    "--cap-drop",
+    "ALL",
+)
+_BOUNDED = 'ulimit -c 0 && ulimit -d "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
+_KIB, _BLOCK = 1024, 512  # bytes, in which a shell counts memory, and files
+_TRIED = 1 << 20  # bytes, where it is only seen whether bubblewrap works
+_PATIENCE_S = 30.0
+
+
+def obstacle() -> str | None:
+    """Return why no program can be shut in on this machine, or None."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return "there is no bubblewrap here, which shuts a program in; have it installed (`apt install bubblewrap`)"
+    try:
+        tried = subprocess.run(  # noqa: S603  (the system's own program, with nothing of others in its arguments)
+            [bwrap, *_walls(_TRIED), "/bin/true"], capture_output=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap cannot shut a program in here ({type(error).__name__}); docs/external-trainer.md says more"
+    if tried.returncode == 0:
+        return None
+    said = tried.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {tried.returncode}"]
+    return f"bubblewrap cannot shut a program in here ({said[-1][:200]}); docs/external-trainer.md says what it needs"
+
+
+def start(
+    program: Program, handed: Path, written: Path, log: Path, *, largest: int, threads: int
+) -> subprocess.Popen[bytes]:
+    """Start a program, shut in.
+
+    Args:
+        handed: the directory that it reads.
+        written: the directory that it writes into.
+        log: takes what it says.
+        largest: bytes of a file that it writes, at most.
+        threads: how many of the processor it is told to take.
+    """
+    room = int(program.memory_gb * 1e9)
+    shut_in = [
+        *(shutil.which("bwrap") or "bwrap", *_walls(room)),
+        *("--ro-bind", program.directory, PROGRAM, "--ro-bind", str(handed), ROUND, "--bind", str(written), OUTPUT),
+        *("--setenv", "OMP_NUM_THREADS", str(threads), "--remount-ro", "/", "--chdir", PROGRAM, "--", *program.command),
+    ]
+    limits = [str(room // _KIB), str(-(-largest // _BLOCK))]
+    with log.open("wb") as output:
+        return subprocess.Popen(  # noqa: S603  (the command is the hospital's own)
+            ["/bin/sh", "-c", _BOUNDED, "sh", *limits, *shut_in],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is the daemon's to hear
+        )
+
+
+def _walls(room: int) -> list[str]:
+    """Return bubblewrap's options but for what differs from program to program.
+
+    Args:
+        room: bytes of its ``/tmp``, which is memory.
+    """
+    system = [part for path in map(Path, _SYSTEM) if path.exists() for part in _as_here(path)]
+    settings = [part for path in _SETTINGS for part in ("--ro-bind-try", path, path)]
+    environment = [part for name, value in _ENVIRONMENT.items() for part in ("--setenv", name, value)]
+    own = ["--proc", "/proc", "--dev", "/dev", "--size", str(room), "--tmpfs", "/tmp"]  # noqa: S108  (the program's own)
+    return [*_WALLS, *environment, *system, *settings, *own]
+
+
+def _as_here(path: Path) -> list[str]:
+    """Return what shows a directory of the system inside: itself, or the link that it is."""
+    return ["--symlink", str(path.readlink()), str(path)] if path.is_symlink() else ["--ro-bind", str(path), str(path)]

@@ -1,0 +1,491 @@
+"""Sites that train by a program of their own, shut in: real federations, and programs that do what they must not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+from safetensors.numpy import save_file
+
+from aggregator.model_card import export
+from aggregator.preparation import prepare, remarks
+from aggregator.run_view import view_run
+from aggregator.store import RunStore
+from shared.audit import report
+from shared.audit.archive import open_archive
+from shared.audit.sites import by_site, read_folders
+from shared.audit.verify import lines, verified, verify
+from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.tables import MetricsRow, read_metrics
+from shared.exchange.weights import TensorFile, check_tensors
+from shared.folder.durable import hash_file
+from shared.folder.local import LocalFolder
+from shared.learning.compute import Computing
+from shared.learning.data.splits import SplitPlan
+from shared.learning.kept_model import open_model
+from shared.learning.methods import open_method
+from shared.learning.model_files import save_tensors
+from shared.learning.run_checks import check_together
+from shared.learning.schedules import round_configuration
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import open_anew
+from site_client import programs, sandbox
+from site_client.configuration import Policy, Program, SiteConfiguration
+from site_client.heartbeat import PUBLIC_TROUBLE
+from site_client.offer import describe
+from site_client.outside import LIST, LOG, RECEIVED, TRAINED, Told, trained_outside
+from site_client.policy import judge
+from site_client.programs import fingerprint
+from site_client.train import Files, Trainer
+from tests.audit.replaying import not_same, replayed
+from tests.federation.hospital import Hospital
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import POLICY, RUN, TASK, WAIT_S, Federation, own_logins, run_configuration, write_data
+
+pytestmark = pytest.mark.skipif(sandbox.obstacle() is not None, reason=f"no sandbox: {sandbox.obstacle()}")
+
+KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
+EXAMPLE = Path(__file__).parents[2] / "configs" / "external_trainer"
+CLASSES = ("normal", "glaucoma", "cataract")
+SAME = "cp /round/received.safetensors /output/trained.safetensors\n"
+TABLE = (
+    "printf 'epoch,split,loss,seconds,secret\\n1,train,0.25,3,7\\n1,validation,0.123456,2,7\\n' > /output/metrics.csv\n"
+)
+
+
+def installed(home: Path, script: str, *command: str, **limits: float) -> Program:
+    """A program in a directory of its own, allowed as it is."""
+    home.mkdir(parents=True)
+    (home / "train.sh").write_text(f"set -e\n{script}")
+    program = Program(name="own", directory=str(home), command=[*(command or ("/bin/sh", "train.sh"))], **limits)
+    return program.model_copy(update={"sha256": fingerprint(program)})
+
+
+def allowing(program: Program) -> Policy:
+    return POLICY.model_copy(update={"external_trainers": [program]})
+
+
+def test_one_site_trains_by_a_program_and_the_other_by_pytorch(tmp_path: Path) -> None:
+    run = run_configuration(
+        trainer={"name": "own", "sites": ["north"]}, scores={"seconds": {"lowest": 0.0}}, tolerance=0.01
+    )
+    handed = "test $(ls /round/masks | wc -l) = 15 && grep -x split,label,images,masks /round/files.csv\n"
+    program = installed(tmp_path / "program", handed + SAME + TABLE)
+    with Federation(tmp_path, run) as federation:
+        federation.change(federation.site("north") / "site.yaml", policy=allowing(program).model_dump())
+        federation.run_to_the_end()
+        federation.stop_all()
+    update = federation.folder("north") / MessageRef("update", RUN, 1).path
+    received = federation.folder("north") / MessageRef("round", RUN, 1).path / "global.safetensors"
+    assert (update / SITE_MODEL).read_bytes() == received.read_bytes()
+    rows = [row.split(",") for row in (update / METRICS).read_text().splitlines()]
+    assert "secret" not in rows[0]
+    at = rows[0].index("seconds")
+    assert [(row[1:6], row[at]) for row in rows[3:]] == [
+        (["1", "train", "10", "0.1", "0.25"], "3.0"),
+        (["1", "validation", "5", "0.1", "0.1235"], "2.0"),
+    ]
+    assert all(row[at] == "" and row[6] for row in rows[1:3])  # what came is measured by dropfed, as at the other site
+    for site in run.sites:
+        assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
+    assert not_same(replayed(tmp_path / "folders", RUN, heldout=tmp_path / "data" / "heldout")) == []
+
+
+# --- a network that dropfed does not know -------------------------------------------------------------------------
+
+
+def draw(folder: Path, images: int, seed: int) -> None:
+    """A site of grey images, 8 by 8, whose brightest corner says the class."""
+    drawn = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True)
+    lines = ["id,label\n"]
+    for number in range(images):
+        pixels = drawn.integers(0, 120, (8, 8), dtype=np.uint8)
+        label = number % 3
+        pixels[(label // 2) * 5 : (label // 2) * 5 + 3, (label % 2) * 5 : (label % 2) * 5 + 3] += 90
+        (folder / "images" / f"Meier-{number}.pgm").write_bytes(b"P5\n8 8\n255\n" + pixels.tobytes())
+        lines.append(f"Meier-{number},{CLASSES[label]}\n")
+    (folder / "labels.csv").write_text("".join(lines))
+
+
+@pytest.fixture(scope="module")
+def softmax(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program of the guide, compiled."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    home = tmp_path_factory.mktemp("softmax")
+    compiler = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-std=c99", "-o", str(home / "train")]
+    subprocess.run([*compiler, str(EXAMPLE / "softmax.c"), "-lm"], check=True)
+    program = Program(name="softmax", directory=str(home), command=["./train"])
+    return program.model_copy(update={"sha256": fingerprint(program)})
+
+
+def test_sites_train_an_unknown_network_in_c(softmax: Program, tmp_path: Path) -> None:
+    for seed, site in enumerate(("north", "south")):
+        draw(tmp_path / "data" / site, 60, seed)
+    zeros = tmp_path / "aggregator" / "weights" / "zeros" / "model.safetensors"
+    example = yaml.safe_load((EXAMPLE / "RUN.yaml").read_bytes())
+    run = RunConfiguration.model_validate(example | {"run": RUN, "rounds": 3})
+    with FederationInProcess(tmp_path, run, data=tmp_path / "data") as federation:
+        federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        zeros.parent.mkdir(parents=True)
+        subprocess.run([f"{softmax.directory}/train", "zeros", "64", "3", str(zeros)], check=True)
+        federation.change(federation.aggregator / "RUN.yaml", start={"name": "zeros", "sha256": hash_file(zeros)[1]})
+        tasks = [*POLICY.tasks, "external"]
+        for site in run.sites:
+            policy = allowing(softmax).model_copy(update={"tasks": tasks, "minimum_count": 5})
+            federation.change(federation.site(site) / "site.yaml", policy=policy.model_dump())
+        federation.run_to_the_end()
+    view = view_run(federation.aggregator, RunStore(federation.aggregator, RUN))
+    assert view.outcome.text.startswith("improved: mean validation score 0.333 before training, 1.000 after")
+    told = [finding.text for finding in remarks(prepare(federation.aggregator, federation.aggregator / "RUN.yaml"))]
+    assert [text for text in told if "trainer: north, south by the program softmax that is installed there" in text]
+    shown = describe(federation.site("north"), RUN)
+    assert f"trains by:          the program softmax: {programs.told(softmax)}" in shown
+    store, made = RunStore(federation.aggregator, RUN), tmp_path / "export"
+    with pytest.raises(ConfigurationError, match="dropfed does not know this run's network"):
+        export(federation.aggregator, store, made, onnx=True)
+    export(federation.aggregator, store, made)
+    assert "north, south, each by its own program called softmax" in (made / "model-card.md").read_text()
+    for kept in (made, federation.site("north") / "final"):
+        with pytest.raises(ConfigurationError, match="dropfed does not know this network"):
+            open_model(kept)
+    folders = by_site(read_folders(open_archive([str(tmp_path / "folders")])))
+    audits = {site: verified(each) for site, each in folders.items()}
+    page = report.page(report.report(folders, audits, is_key_compared=True))
+    assert "north, south, each by a program of its own that its policy calls softmax" in page
+    for site in run.sites:
+        assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
+    assert not_same(replayed(tmp_path / "folders", RUN)) == []
+
+
+# --- what it is handed, and what it sees --------------------------------------------------------------------------
+
+LOOK = """
+find / -xdev -name 'Meier*' -o -name '*.key' -o -name site.yaml -o -name password > /tmp/seen 2>/dev/null || true
+for path in /etc/passwd /etc/shadow /home /root /var /run /work "$1"; do
+    if test -e "$path"; then echo "$path" >> /tmp/seen; fi
+done
+env | grep -i -e dropfed -e secret >> /tmp/seen || true
+ls /proc | grep -c '^[0-9]' > /tmp/processes
+for place in / /usr /program /round /round/images; do
+    if touch "$place/written" 2>/dev/null; then echo "wrote $place" >> /tmp/seen; fi
+done
+grep -v -e lo: -e '|' /proc/net/dev >> /tmp/seen || true
+if unshare -U true 2>/dev/null; then echo "made a namespace" >> /tmp/seen; fi
+cat /tmp/seen
+test ! -s /tmp/seen
+test "$(cat /tmp/processes)" -lt 9
+test "$(ls /round)" = "files.csv
+images
+received.safetensors
+round.yaml"
+"""
+
+
+class AtWork:
+    """A site in a round of the task ``external``; ``home`` holds its data and its work directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.work = home, home / "work"
+        example = yaml.safe_load((EXAMPLE / "RUN.yaml").read_bytes())
+        trainer = {"name": "own", "options": {"l2": 0.5}}
+        self.run = RunConfiguration.model_validate(example | {"run": RUN, "trainer": trainer})
+        task, method = task_named("external"), open_method("fedavg", {})
+        options = task.options(self.run.task_options)
+        self.network = build_network(task, method, options, 3, run_seed=0)
+        self.sharing = sharing(task, method, self.network)
+        self.dataset = open_anew(task, home / "data", options, SplitPlan(), 1, secret=b"x" * 32, least=5)
+        self.received = self.work / "received.safetensors"
+        save_tensors(self.network, self.sharing.shared, self.received)
+        (self.work / "signing.key").write_text("secret")
+
+    def trains(self, program: Program, *, minimum_count: int = 5, round_no: int = 1) -> tuple[list[MetricsRow], Path]:
+        """Have it work a round through; return its table, and where its model is."""
+        policy = POLICY.model_copy(update={"external_trainers": [program], "minimum_count": minimum_count})
+        site = SiteConfiguration(
+            federation="retina",
+            site="north",
+            url=self.home.as_uri(),
+            user="north",
+            aggregator_key=KEY,
+            policy=policy,
+            threads=3,
+        )
+        trainer = Trainer(self.run, self.sharing, self.home / "data", policy, Computing(), self.work / "noise")
+        trained = self.work / "trained.safetensors"
+        files = Files(self.received, {}, None, None, None, trained, {}, self.work / "kept")
+        configuration = round_configuration(self.run, round_no, "north")
+        worked = trained_outside(
+            trainer, self.dataset, configuration, files, work=self.work, site=site, is_time=lambda percent: True
+        )
+        assert list((self.work / "scratch").iterdir()) == []
+        return read_metrics(worked.tables[METRICS], METRICS), trained
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> AtWork:
+    draw(tmp_path / "data", 60, 1)
+    return AtWork(tmp_path)
+
+
+def test_a_program_sees_its_round_and_nothing_else(hospital: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROPFED_PASSWORD", "secret")
+    program = installed(hospital.home / "program", LOOK + SAME + TABLE, "/bin/sh", "train.sh", str(hospital.work))
+    try:
+        hospital.trains(program)
+    finally:
+        print((hospital.work / LOG).read_text())
+
+
+def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: AtWork) -> None:
+    program = installed(hospital.home / "program", SAME + TABLE + "env; cat /round/round.yaml /round/files.csv")
+    hospital.trains(program)
+    told = (hospital.work / LOG).read_text()
+    seed = round_configuration(hospital.run, 1, "north").seed
+    for line in ("round: 1", "epochs: 1", "learning_rate: 0.05", f"seed: {seed}", "  l2: 0.5"):
+        assert f"\n{line}\n" in told
+    assert "OMP_NUM_THREADS=3\n" in told
+    assert "classes: [normal, glaucoma, cataract]\n" in told
+    listed = [row.split(",") for row in told.partition("split,label,images\n")[2].splitlines()]
+    assert [row[0] for row in listed] == ["train"] * len(hospital.dataset.train) + ["validation"] * 15
+    given = [*hospital.dataset.train, *hospital.dataset.validation]
+    assert [int(row[1]) for row in listed] == [sample.grade for sample in given]
+    assert [row[2] for row in listed] == [f"images/{number:06d}.pgm" for number in range(1, len(given) + 1)]
+
+
+def test_its_scores_are_told_as_ours_are(hospital: AtWork) -> None:
+    rows = "0,validation,12.5,0.123456,1\n1,train,1,0.5,1\n1,validation,1e-1,,1"
+    script = f"{SAME}printf 'epoch,split,loss,score,names\n{rows}\n' > /output/metrics.csv"
+    program = installed(hospital.home / "program", script)
+    table, trained = hospital.trains(program)
+    assert [(row.epoch, row.split, row.images, row.loss, row.scores) for row in table] == [
+        (0, "validation", "15", 10.0, {"score": 0.1235}),
+        (1, "train", "30", 1.0, {"score": 0.5}),
+        (1, "validation", "15", 0.1, {"score": None}),
+    ]
+    assert trained.read_bytes() == hospital.received.read_bytes()
+    few, _ = hospital.trains(program, minimum_count=16)
+    assert [(row.images, row.loss, row.scores) for row in few[::2]] == [("fewer than 16", None, {"score": None})] * 2
+
+
+def test_any_safetensors_will_do_and_its_free_text_stays(hospital: AtWork) -> None:
+    numbers = {"weight": np.full((3, 64), 0.5, np.float32), "bias": np.arange(3, dtype=np.float32)}
+    save_file(numbers, hospital.home / "ours")
+    check_tensors(hospital.home / "ours", hospital.sharing.shared, "")  # so may a run's first model be written
+    save_file(numbers, hospital.home / "theirs", metadata={"patient": "Meier"})
+    home = hospital.home / "program"
+    home.mkdir()
+    shutil.copy(hospital.home / "theirs", home / "theirs")
+    (home / "train.sh").write_text("cp theirs /output/trained.safetensors\n" + TABLE)
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"])
+    _, trained = hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
+    assert b"Meier" not in trained.read_bytes()
+    check_tensors(trained, hospital.sharing.shared, "")
+    assert {name: TensorFile(trained).tensor(name).tolist() for name in numbers} == {
+        name: tensor.tolist() for name, tensor in numbers.items()
+    }
+
+
+# --- programs that do what they must not --------------------------------------------------------------------------
+
+BIG = "head -c 9000000 /dev/zero"
+FAULTS = {
+    "fails": ("echo no such package >&2; exit 3", r"ended with an error \(no such package\); what it said is in"),
+    "dies": ("kill -9 $$", r"ended with an error \(exit status 137\)"),
+    "hangs": ("sleep 600 & sleep 600", r"took more than the 0\.01 minutes that site\.yaml allows it"),
+    "takes memory": ("head -c 300M /dev/zero | tail -c 250M", r"ended with an error \(tail: memory exhausted\)"),
+    "is not there": ("exec ./nothing", r"ended with an error \(.*nothing: not found\)"),
+    "writes no table": (SAME, r"metrics\.csv: is not among what it wrote"),
+    "writes no model": (TABLE, r"trained\.safetensors: is not among what it wrote"),
+    "writes more": (f"{SAME}{TABLE}touch /output/images.zip", r"images\.zip: was not asked for"),
+    "writes a folder": ("mkdir /output/more; sleep 600", r"was ended, for it writes more than"),
+    "writes many": ("for n in $(seq 40); do touch /output/$n; done; sleep 600", r"was ended, for it writes more than"),
+    "writes too much": (f"{TABLE}{BIG} > /output/trained.safetensors", r"ended with an error"),
+    "links to a secret": (f"{TABLE}ln -s /etc/passwd /output/trained.safetensors", r"is no file that can be read"),
+    "links to its table": (f"{TABLE}ln /output/metrics.csv /output/trained.safetensors", r"is no file of its own"),
+    "writes a pipe": (f"{TABLE}mkfifo /output/trained.safetensors", r"trained\.safetensors: is no file of its own"),
+    "writes no tensors": (f"{TABLE}echo x > /output/trained.safetensors", r"is not a safetensors file"),
+    "writes other shapes": (
+        f"{TABLE}cp shapes /output/trained.safetensors",
+        r"weight is F32\[64, 3\], not F32\[3, 64\]",
+    ),
+    "writes other tensors": (f"{TABLE}cp names /output/trained.safetensors", r"does not hold the run's tensors"),
+    "writes doubles": (f"{TABLE}cp doubles /output/trained.safetensors", r"bias is F64\[3\], not F32\[3\]"),
+    "lies about lengths": (f"{TABLE}cp short /output/trained.safetensors", r"the bytes of weight are not in it"),
+    "writes a large table": (
+        f"{SAME}{BIG} > /output/metrics.csv",
+        r"metrics\.csv has \d+ bytes, more than|ended with an err",
+    ),
+    "writes many lines": (f"{SAME}seq 20000 > /output/metrics.csv", r"more than 10000 lines"),
+    "quotes": (f"""{SAME}echo 'epoch,"split",loss' > /output/metrics.csv""", r"a cell is quoted"),
+    "has other columns": (
+        f"{SAME}echo epoch,loss > /output/metrics.csv",
+        r"does not begin with the columns epoch,split",
+    ),
+    "tells of test images": (
+        f"{SAME}printf 'epoch,split,loss\\n0,test,1\\n' > /output/metrics.csv",
+        r"a line for split",
+    ),
+    "tells twice": (f"{SAME}{TABLE}echo 1,train,1,1,1 >> /output/metrics.csv", r"or a second, not asked for"),
+    "tells of epoch 2": (f"{SAME}printf 'epoch,split,loss\\n2,train,1\\n' > /output/metrics.csv", r"of epoch 2"),
+    "tells no number": (
+        f"{SAME}printf 'epoch,split,loss\\n1,train,nan\\n' > /output/metrics.csv",
+        r"'nan' is not a fin",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork, fault: str) -> None:
+    script, said = FAULTS[fault]
+    home = hospital.home / "program"
+    home.mkdir()
+    good = {"weight": np.zeros((3, 64), np.float32), "bias": np.zeros(3, np.float32)}
+    save_file(good | {"weight": np.zeros((64, 3), np.float32)}, home / "shapes")
+    save_file(good | {"more": np.zeros(3, np.float32)}, home / "names")
+    save_file(good | {"bias": np.zeros(3, np.float64)}, home / "doubles")
+    save_file(good, home / "short")
+    (home / "short").write_bytes((home / "short").read_bytes()[:-4])
+    (home / "train.sh").write_text(f"set -e\n{script}\n")
+    minutes = 0.01 if fault == "hangs" else 5.0
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"], minutes=minutes, memory_gb=0.1)
+    with pytest.raises(ActionRequiredError, match=said) as raised:
+        hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
+    assert str(raised.value).startswith("trainer own at north: ")
+    assert not (hospital.work / "trained.safetensors").exists()
+    assert not children_of_this_process()
+
+
+def children_of_this_process() -> list[str]:
+    return [
+        " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True) if "train.sh" in each.cmdline()
+    ]
+
+
+def test_the_daemon_goes_on_until_the_program_does(tmp_path: Path) -> None:
+    """What the program said stays at the hospital; a program that changed in between does not run."""
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    site = Hospital(tmp_path / "hospital", tmp_path / "data")
+    program = installed(tmp_path / "program", "echo Meier is ill; exit 1")
+    site.set_policy(allowing(program))
+    run = site.offer(run_configuration(sites=["north"], quorum=1, rounds=2, tolerance=None, trainer={"name": "own"}))
+    site.live()
+    assert site.receive(MessageRef("consent", RUN))
+    update = site.send_round(run, 1).path.replace("to_site", "from_site")
+
+    def trouble(status: Path) -> str:
+        return str(json.loads(status.read_bytes())["body"]["trouble"])
+
+    here, there = site.work / "status.json", site.drop / "status.json"
+    with site.living():
+        site.wait_until(lambda: "trainer own at north: ended with an error (Meier is ill)" in trouble(here))
+        site.wait_until(lambda: trouble(there) == PUBLIC_TROUBLE)
+        (tmp_path / "program" / "train.sh").write_text(SAME + TABLE)
+        site.wait_until(lambda: "are not those that site.yaml, policy: external_trainers, allows" in trouble(here))
+    assert not (site.drop / update).exists()
+    site.set_policy(allowing(program.model_copy(update={"sha256": fingerprint(program)})))
+    site.live()
+    assert site.receive(MessageRef("update", RUN, 1))
+    assert not [path for path in site.drop.rglob("*") if path.is_file() and b"Meier" in path.read_bytes()]
+
+
+def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
+    program = installed(tmp_path / "program", "echo begun; sleep 3600.25 & sleep 3600.25")
+    places = [tmp_path / name for name in ("handed", "written", "log")]
+    for folder in places[:2]:
+        folder.mkdir()
+    starts = (
+        "import sys, time; from pathlib import Path; from site_client.configuration import Program; "
+        "from site_client import sandbox; program, *places = sys.argv[1:]; "
+        "sandbox.start(Program.model_validate_json(program), *map(Path, places), largest=1000, threads=1); "
+        "time.sleep(600)"
+    )
+    daemon = subprocess.Popen([sys.executable, "-c", starts, program.model_dump_json(), *map(str, places)])
+
+    def sleeping() -> int:
+        return sum(
+            "3600.25" in each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]
+        )
+
+    deadline = time.monotonic() + WAIT_S
+    while sleeping() < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    daemon.kill()
+    daemon.wait()
+    while sleeping():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- what is allowed ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_configuration(trainer={"name": "own"})
+    program = installed(tmp_path / "program", SAME)
+    assert judge(allowing(program), run, decision=True, site="north").answer == "yes"
+
+    def refusal(policy: Policy) -> str:
+        judgement = judge(policy, run, decision=True, site="north")
+        assert judgement.answer == "no"
+        return judgement.reason
+
+    assert "names no such program; if this hospital has it, list it there" in refusal(POLICY)
+    unpinned = program.model_copy(update={"sha256": None})
+    assert f"is not allowed yet; if you trust what is in {tmp_path}" in refusal(allowing(unpinned))
+    (tmp_path / "program" / "more").write_text("")
+    assert "are not those that site.yaml, policy: external_trainers, allows" in refusal(allowing(program))
+    (tmp_path / "program" / "link").symlink_to("/etc/passwd")
+    assert "link is no plain file, and has no hash" in refusal(allowing(program))
+    (tmp_path / "program" / "link").unlink()
+    away = program.model_copy(update={"directory": str(tmp_path / "away")})
+    assert "there is no directory" in refusal(allowing(away))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no bubblewrap here" in refusal(allowing(program))
+    elsewhere = run_configuration(trainer={"name": "own", "sites": ["south"]})
+    assert judge(POLICY, elsewhere, decision=True, site="north").answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 8.0}}, "its noise cannot be reckoned"),
+        ({"method": "fedprox"}, "fedprox does more at a site than train a network"),
+        ({"method_options": {"keep_optimizer": True}}, "set keep_optimizer to false"),
+        (
+            {"task": "time_series", "task_options": {}, "augmentation": {}},
+            "time_series has no files to hand to a program",
+        ),
+        ({"trainer": {"name": "own", "sites": ["west"]}}, "west: not among the run's sites"),
+        ({"task": "external", "task_options": {}}, "dropfed cannot score a network of external"),
+        ({"task": "external", "task_options": {}, "tolerance": None}, "external has no first model"),
+        ({"task": "external", "task_options": {}, "trainer": None}, "is of networks that dropfed cannot train"),
+    ],
+)
+def test_what_does_not_go_with_a_program_is_said(changes: dict[str, object], said: str) -> None:
+    with pytest.raises((ConfigurationError, ValueError), match=said):
+        check_together(run_configuration(**({"trainer": {"name": "own"}} | changes)))
+
+
+def test_what_the_guide_shows_is_read() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "external-trainer.md").read_text()
+    policy = guide[guide.index("    policy:\n") : guide.index("\n`dropfed-site check")]
+    (program,) = Policy.model_validate(yaml.safe_load(policy)["policy"]).external_trainers
+    assert (program.command, program.sha256) == (["./train"], None)
+    (line,) = (line for line in guide.splitlines() if line.startswith("    trainer: "))
+    assert run_configuration(**yaml.safe_load(line)).program_at("south") is None
+    for name in (*Told.model_fields, LIST, RECEIVED, TRAINED, LOG):
+        assert f"`{name}`" in guide or f"/{name}`" in guide, name
