@@ -10,7 +10,7 @@ from shared.learning.methods.fedavg import FedAvg
 from shared.learning.methods.terms import TERMS
 from shared.learning.requirements import requirements
 from shared.learning.tasks import SELECTION_SCORES, TASK_NAMES, task_named, terms_of
-from shared.learning.tasks.terms import TERMS as TERMS_OF_TASKS
+from shared.learning.tasks import TERMS as TERMS_OF_TASKS
 from tests.federation.running import run_configuration
 
 METHODS = (*method_names(), *REFERENCES)

@@ -17,10 +17,10 @@ from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS
 from shared.learning.data.images import list_images, unlabelled_units
 from shared.learning.data.labelled_photographs import labelled_units, read_labelled
 from shared.learning.data.units import Unit
-from shared.learning.tasks import terms
 from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification
-from shared.learning.tasks.terms import ImageOptions
+from shared.learning.tasks.image_classification import terms
+from shared.learning.tasks.image_classification.terms import ImageOptions
 
 ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 
