@@ -70,9 +70,8 @@ def permit(wheel: Plugin) -> None:
     plugins.permit([wheel], {wheel.name: wheel.sha256}, "a test")
 
 
-@pytest.mark.parametrize("run", [run_configuration, staging_run], ids=["of pixels", "of images"])
-def test_a_run_of_a_built_in_task_tells_it(run: type, wheel: Plugin, tmp_path: Path) -> None:
-    asked: RunConfiguration = run(sites=["north"], quorum=1, rounds=1, scores={"brier": {}})
+def test_a_run_of_a_built_in_task_tells_it(wheel: Plugin, tmp_path: Path) -> None:
+    asked = run_configuration(sites=["north"], quorum=1, scores={"brier": {}})
     policy = POLICY.model_copy(update={"plugins": {wheel.name: wheel.sha256}})
     with FederationInProcess(tmp_path, asked, policy=policy) as federation:
         federation.set_up(own_logins(asked.sites, f"http://127.0.0.1:{federation.server.port}"))
