@@ -154,9 +154,8 @@ def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers)
     run = parse_yaml(content, RunConfiguration, "new run")
     problems = run_problems(run, configuration, work, "new run")
     if answers.start is not None and not problems:
-        start = start_of(work, run, answers.start.name).model_dump(exclude_none=True)
-        content += b"\n# Training begins with the model of this name, whose files have these hashes.\n"
-        content += dump_values({"start": start})
+        start = start_of(work, run, answers.start.name)
+        content = filled_in(answers, start.model_dump(exclude_none=True)).encode()
     if answers.run in {store.run for store in runs_in(work)}:
         problems.append(f"new run: run: {answers.run} was launched here already; give the new run a new name")
     if problems:
@@ -175,8 +174,11 @@ def require_free(output: Path) -> Path:
     return output
 
 
-def filled_in(answers: Answers) -> str:
+def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
     """Return the template of the task with these answers and what follows from them, each comment in its place.
+
+    Args:
+        start: what the run says of the model that it begins with.
 
     Raises:
         ConfigurationError: there is no such task, preset or method.
@@ -200,6 +202,7 @@ def filled_in(answers: Answers) -> str:
         "rounds": answers.rounds,
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
         "learning_rate": _over_rounds(chosen["learning_rate"], answers.rounds),
+        "start": start,
     }
     if method.needs_sgd and chosen["task_options"]["optimizer"] != "sgd":
         wanted["task_options"] = chosen["task_options"] | {"optimizer": "sgd"}
