@@ -245,7 +245,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"start: training begins with the model of {run.start.name}, SHA-256 {run.start.sha256}")
     yield _about_tolerance(prepared)
     if prepared.method.about_batch_norm and not batch_norms(prepared.model):
-        rest = "all that learns but the head" if prepared.task.head_is_local else "all that learns"
+        rest = "all that learns but the head" if prepared.division.personal else "all that learns"
         none = "this network has none that learns"
         yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
     if prepared.by_default:

@@ -155,8 +155,8 @@ class FrozenOptions(Options):
         return self.balance
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """The same at every site: the head travels."""
+    def class_names(self) -> tuple[str, ...] | None:
+        """The same at every site, and the head travels; or each site has its own, where its head stays."""
         raise NotImplementedError
 
     @field_validator("hidden")

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any, Literal
 
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from shared.learning.data import MOST_LABELS
 from shared.learning.models.options import EncoderName, Train
 from shared.learning.tasks.terms import FLIPPED_AND_TURNED, FrozenOptions, Labels, Terms
+
+
+def _which(labels: Any) -> str:
+    return "[words]" if isinstance(labels, str) else "[block]"
+
+
+LabelsOrOwn = Annotated[
+    Annotated[Labels, Field(min_length=2, max_length=MOST_LABELS), Tag("[block]")]
+    | Annotated[Literal["own"], Tag("[words]")],
+    Discriminator(_which),
+]
 
 
 class ImageOptions(FrozenOptions):
@@ -14,12 +28,22 @@ class ImageOptions(FrozenOptions):
     encoder: EncoderName = "resnet18"
     train: Train = "all"
     hidden: tuple[int, ...] = Field(default=(), max_length=4)
-    labels: Labels = Field(default=("negative", "positive"), min_length=2, max_length=100)
-    """What the classes are called, the same at every site."""
+    labels: LabelsOrOwn = ("negative", "positive")
+    """What the classes are called, the same at every site; ``own``: each site has those that its images have, and keeps
+    its head.
+    """
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.labels
+    def class_names(self) -> tuple[str, ...] | None:
+        return None if isinstance(self.labels, str) else self.labels
+
+    @model_validator(mode="after")
+    def _something_travels(self) -> ImageOptions:
+        if self.labels == "own" and self.train == "head":
+            raise ValueError(
+                "labels: own keeps each head at its site, and with train: head nothing would travel; take train: all"
+            )
+        return self
 
 
 class ImageClassification(Terms[ImageOptions]):
