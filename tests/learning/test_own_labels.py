@@ -7,13 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file
 
 import dropfed
+from shared.audit.verify import verify
 from shared.errors import ConfigurationError, DataError
+from shared.exchange.names import SITE_MODEL, VERDICT, MessageRef
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records.verdicts import Verdict
+from shared.folder.local import LocalFolder
 from shared.learning.data.labelled_photographs import own_labels
 from shared.learning.methods import open_method
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import own_logins, run_configuration
 
 TASK = task_named("image_classification")
 OPTIONS = {"encoder": "small", "weights": "random", "image_size": 32, "labels": "own", "optimizer": "adam"}
@@ -86,3 +94,22 @@ def test_a_site_with_one_class_or_with_an_image_without_one_is_told(tmp_path: Pa
     (tmp_path / "one" / "labels.csv").write_text("id,label\n" + rows)
     with pytest.raises(DataError, match=r"labels\.csv: an image has no label; add it"):
         own_labels(tmp_path / "one")
+
+
+def test_fedrep_in_a_federation_of_daemons_sends_no_head(tmp_path: Path) -> None:
+    for site, classes in (CLASSES | {"heldout": ("a", "b")}).items():
+        draw(tmp_path / "data" / site, classes)
+    run = run_configuration(
+        task=TASK.name, method="fedrep", task_options=OPTIONS, augmentation={}, tolerance={"below_last": 0.9}
+    )
+    with FederationInProcess(tmp_path, run, data=tmp_path / "data") as federation:
+        federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        federation.run_to_the_end()
+    for site, classes in CLASSES.items():
+        folder = federation.folder(site)
+        verdict = parse_yaml((folder / MessageRef("verdict", run.run, 1).path / VERDICT).read_bytes(), Verdict, VERDICT)
+        assert verdict.status == "accepted"
+        sent = load_file(folder / MessageRef("update", run.run, 1).path / SITE_MODEL)
+        assert sent and not [name for name in sent if "head" in name]
+        assert dropfed.load(federation.site(site) / "final" / run.run).classes == classes
+        assert not verify(LocalFolder(folder)).findings
