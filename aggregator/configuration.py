@@ -24,6 +24,8 @@ from shared.settings import Address, kept_password, read_settings
 FILE = "aggregator.yaml"
 MADE_BY = "`dropfed-aggregator init`"
 PLUGINS_ALLOWED_IN = f"{FILE}, plugins,"
+PUBLISHED_WEIGHTS = "weights"
+"""Where in the work directory published weights, such as ImageNet's, are looked for first, and exported models."""
 
 
 class SiteAccess(Record):
@@ -88,7 +90,7 @@ def permit_plugins(configuration: AggregatorConfiguration, run: RunConfiguration
     Raises:
         ConfigurationError: they do not, or other files are installed.
     """
-    needed = required_by(run.task, run.method, run.task_options.get("encoder"))
+    needed = required_by(run)
     if run.plugins and run.plugins != needed:
         raise ConfigurationError(
             ["plugins: are others than those that are installed here; leave the key out, and `launch` fills it in"]

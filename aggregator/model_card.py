@@ -52,13 +52,12 @@ from shared.exchange.tables import SPLITS, Split
 from shared.exchange.trust import open_site_card
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
-from shared.learning.kept_model import open_parts
+from shared.learning.kept_model import MODEL_CARD, open_parts
 from shared.learning.models.encoders import base_weights
 from shared.learning.outcome import chosen_text
 from shared.learning.tasks import task_named
 from shared.learning.tasks.terms import EXTERNAL
 
-CARD_JSON = "model-card.json"
 CARD_TEXT = "model-card.md"
 
 INTENDED_USE = (
@@ -109,7 +108,7 @@ def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, mon
             found = replace(found, onnx=write_onnx(kept, made / ONNX_FILE)) if onnx else found
             if monai:
                 write_bundle(kept, made / BUNDLE, INTENDED_USE)
-        write_file(made / CARD_JSON, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
+        write_file(made / MODEL_CARD, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
         write_file(made / CARD_TEXT, card_text(found).encode())
         made.rename(output)
     except BaseException:

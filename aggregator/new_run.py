@@ -10,9 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from aggregator.configuration import FILE, AggregatorConfiguration
+from aggregator.configuration import FILE, PUBLISHED_WEIGHTS, AggregatorConfiguration
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
+from aggregator.warm_start import earlier_run, start_of
 from shared.doors import yaml_text
 from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
@@ -20,11 +21,39 @@ from shared.exchange.records.run import RunConfiguration
 from shared.learning.methods import open_method
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.tasks import TASK_NAMES
-from shared.learning.tasks.terms import EXTERNAL
+from shared.learning.tasks.terms import EXTERNAL, Options
 
 _LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")
 _SGD_FOR_ADAM = 30  # times Adam's learning rate is about what SGD takes
 _QUORUM = 2  # answers to begin with, where there are so many sites
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run here whose chosen model a new one begins with, or what was exported of one, and its settings."""
+
+    name: str
+    run: RunConfiguration
+
+    @classmethod
+    def named(cls, work: Path, said: str) -> Earlier:
+        """Return what a PI says: a run's name, or the folder of an export.
+
+        Raises:
+            ConfigurationError: there is no such model here.
+        """
+        folder, place = Path(said), work / PUBLISHED_WEIGHTS
+        if folder.name != said and folder.absolute().parent != place.absolute():
+            raise ConfigurationError([f"start: {said}: put that folder into {place}, and name it by its place there"])
+        return cls(folder.name, earlier_run(work, folder.name))
+
+    def network_of(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a new run's options of the task: the network is the earlier run's, how it is trained is chosen anew.
+
+        Args:
+            chosen: what is suggested for a run without a beginning.
+        """
+        return self.run.task_options | {name: chosen[name] for name in Options.model_fields if name in chosen}
 
 
 @dataclass(frozen=True)
@@ -37,6 +66,7 @@ class Answers:
     sites: Sequence[str]
     rounds: int
     preset: str | None = None
+    start: Earlier | None = None
 
 
 def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> list[str]:
@@ -125,6 +155,9 @@ def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers)
     content = filled_in(answers).encode()
     run = parse_yaml(content, RunConfiguration, "new run")
     problems = run_problems(run, configuration, work, "new run")
+    if answers.start is not None and not problems:
+        start = start_of(work, run, answers.start.name)
+        content = filled_in(answers, start.model_dump(exclude_none=True)).encode()
     if answers.run in {store.run for store in runs_in(work)}:
         problems.append(f"new run: run: {answers.run} was launched here already; give the new run a new name")
     if problems:
@@ -143,15 +176,24 @@ def require_free(output: Path) -> Path:
     return output
 
 
-def filled_in(answers: Answers) -> str:
+def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
     """Return the template of the task with these answers and what follows from them, each comment in its place.
+
+    Args:
+        start: what the run says of the model that it begins with.
 
     Raises:
         ConfigurationError: there is no such task, preset or method.
     """
-    text = template(answers.task)
+    earlier, text = answers.start, template(answers.task)
+    if earlier is not None and earlier.run.task != answers.task:
+        raise ConfigurationError(
+            [f"start: {earlier.name} is a model of {earlier.run.task}; take that task, or another start"]
+        )
     said = yaml_text.parse(text.encode(), KEPT_BYTES)
     chosen = settings(answers.task, answers.preset)
+    if earlier is not None:
+        chosen["task_options"] = earlier.network_of(chosen["task_options"])
     method = open_method(answers.method, {})
     options = method.options.model_dump(mode="json") | _own_choices(chosen)
     wanted = chosen | {
@@ -162,6 +204,7 @@ def filled_in(answers: Answers) -> str:
         "rounds": answers.rounds,
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
         "learning_rate": _over_rounds(chosen["learning_rate"], answers.rounds),
+        "start": start,
     }
     if method.needs_sgd and chosen["task_options"]["optimizer"] != "sgd":
         wanted["task_options"] = chosen["task_options"] | {"optimizer": "sgd"}
@@ -219,9 +262,11 @@ def _settled(
     for key, entry in _entries(lines, indent):
         if not key or (key in wanted and wanted[key] == said[key]):
             made += entry
-        elif key in wanted and isinstance(wanted[key], Mapping):
+        elif key in wanted and isinstance(wanted[key], Mapping) and isinstance(said[key], Mapping):
             of_block = reason if key == "method_options" else ""
             made += [entry[0], *_settled(entry[1:], said[key], wanted[key], of_block, f"{indent}  ")]
+        elif key in wanted and isinstance(wanted[key], Mapping):  # in the place of a word
+            made += [f"{indent}{line}" for line in dump_values({key: wanted[key]}).decode().splitlines()]
         elif key in wanted:
             explained = [] if isinstance(said[key], Mapping) else entry[1:]
             made += [_with_value(entry[0], wanted[key]), *explained]

@@ -19,6 +19,7 @@ from torch import nn
 from aggregator.configuration import (
     FILE,
     MADE_BY,
+    PUBLISHED_WEIGHTS,
     AggregatorConfiguration,
     open_folder,
     permit_plugins,
@@ -44,6 +45,7 @@ from shared.learning.answers import limit_below
 from shared.learning.batch_norm import batch_norms, buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
+from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors, round_tensors
@@ -58,9 +60,6 @@ from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
 from shared.sizes import size_text
-
-PUBLISHED_WEIGHTS = "weights"
-"""Where in the work directory published weights, such as ImageNet's, are looked for first."""
 
 _ANY_CLASSES = 2  # of a network that is only built to see whether it can be
 _SMALL = 20  # training images of a small site
@@ -126,8 +125,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     is_new = not store.aggregate_path(0).exists()
     if is_new:
         if run.start is not None:
-            name = run.start.name
-            load_start(model, division, run.start, RunStore(work, name).home, work / PUBLISHED_WEIGHTS / name)
+            load_start(model, division, run.start, work)
         try:
             round_tensors(model, division.shared, run.wire.numbers)
         except ValueError as error:
@@ -172,6 +170,7 @@ def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, 
     """
     problems = _setting_problems(run, configuration, work, where)
     _found(problems, lambda: check_together(run), f"{where}: ")
+    _found(problems, lambda: task_of(run), f"{where}: ")
     if run.task in task_names() and run.task not in configuration.heldout and run.tolerance is not None:
         problems.append(
             f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
@@ -240,7 +239,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"trainer: {who} by the program {run.trainer.name} that is installed there; {again}")
     yield _about_tolerance(prepared)
     if prepared.method.about_batch_norm and not batch_norms(prepared.model):
-        rest = "all that learns but the head" if prepared.task.head_is_local else "all that learns"
+        rest = "all that learns but the head" if prepared.division.personal else "all that learns"
         none = "this network has none that learns"
         yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
     if prepared.by_default:
@@ -277,10 +276,9 @@ def _about_tolerance(prepared: Prepared) -> Finding:
     tolerance, score = prepared.run.tolerance, prepared.untrained
     if score is None or tolerance is None:
         return Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
-    first = "untrained model" if prepared.run.start is None else "model that training begins with"
     whole = score_name(prepared.task, prepared.run)
     by = whole if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
-    said = f"tolerance: the {first} scores {score:.4f} on the held-out set ({by})"
+    said = f"tolerance: the model that training begins with scores {score:.4f} on the held-out set ({by})"
     if isinstance(tolerance, BelowLast):
         limit = limit_below(score, tolerance)
         later = f"later it must come within {tolerance.below_last:g} of the last aggregate"
@@ -447,7 +445,7 @@ def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[st
 
 def in_full(run: RunConfiguration) -> RunConfiguration:
     """Return the run with every default written out: who agrees to it can read all that decides the result."""
-    task = task_named(run.task)
+    task = task_of(run)
     checked = {
         "task_options": task.options(run.task_options),
         "method_options": open_method(run.method, run.method_options).options,
@@ -457,7 +455,7 @@ def in_full(run: RunConfiguration) -> RunConfiguration:
     usual = None if run.tolerance is None else task.tolerance_scores[0]
     said = {name: options.model_dump(mode="json") for name, options in checked.items()}
     of_plugins = {
-        "plugins": required_by(run.task, run.method, run.task_options.get("encoder")),
+        "plugins": required_by(run),
         "scores": {**task.scores, **(run.scores if run.trainer else {})},
     }
     return run.model_copy(update={"tolerance_score": run.tolerance_score or usual, **said, **of_plugins})

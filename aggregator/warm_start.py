@@ -10,27 +10,63 @@ from pathlib import Path
 
 from torch import nn
 
+from aggregator.configuration import PUBLISHED_WEIGHTS
+from aggregator.store import RunStore
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.records.run import Start
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records.run import RunConfiguration, Start
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import hash_file
+from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors
+from shared.learning.sharing import build_network, sharing
+from shared.learning.tasks import task_named
+
+_ANY_CLASSES = 2  # of a network whose tensors that travel are the same with any
 
 
-def load_start(model: nn.Module, division: Sharing, start: Start, home: Path, exports: Path) -> None:
+def earlier_run(work: Path, name: str) -> RunConfiguration:
+    """Return the settings of the run of which a model comes that training may begin with.
+
+    Raises:
+        ConfigurationError: there is no such model.
+    """
+    model, _ = _files(work, name)
+    folder = RunStore(work, name).home if model.parent.name == "final" else model.parent
+    path = folder / names.RUN_CONFIGURATION
+    if not path.is_file():
+        raise ConfigurationError([f"start: {path} is missing; export the model anew"])
+    return parse_yaml(path.read_bytes(), RunConfiguration, str(path))
+
+
+def start_of(work: Path, run: RunConfiguration, name: str) -> Start:
+    """Return what a run says of the model that it begins with; hash and structure are checked.
+
+    Raises:
+        ConfigurationError: as for ``load_start``.
+    """
+    task, method = task_named(run.task), open_method(run.method, run.method_options)
+    options, is_private = task.options(run.task_options), run.privacy is not None
+    model = build_network(task, method, options, _ANY_CLASSES, run_seed=run.seed, is_private=is_private)
+    division, (model_file, start_file) = sharing(task, method, model), _files(work, name)
+    once = hash_file(start_file)[1] if division.start and start_file.exists() else None
+    start = Start(name=name, sha256=hash_file(model_file)[1], start_sha256=once)
+    load_start(model, division, start, work)
+    return start
+
+
+def load_start(model: nn.Module, division: Sharing, start: Start, work: Path) -> None:
     """Put an earlier run's chosen model into a new run's network.
 
     Args:
         division: what of the network travels, and what comes but once.
-        home: where that run would lie in this work directory.
-        exports: the folder of exported models.
 
     Raises:
         ConfigurationError: it is not there, is another than the run names, or has other tensors.
     """
-    model_file, start_file = _files(start, home, exports)
+    model_file, start_file = _files(work, start.name)
     _load(model, division.shared, model_file, "sha256", start.sha256)
     if division.start:
         _load(model, division.beginning, start_file, "start_sha256", start.start_sha256)
@@ -38,14 +74,15 @@ def load_start(model: nn.Module, division: Sharing, start: Start, home: Path, ex
         raise ConfigurationError(["start: start_sha256: nothing of this run comes but once; leave it out"])
 
 
-def _files(start: Start, home: Path, exports: Path) -> tuple[Path, Path]:
+def _files(work: Path, name: str) -> tuple[Path, Path]:
+    home, exports = RunStore(work, name).home, work / PUBLISHED_WEIGHTS / name
     for model, beside in ((home / "final" / names.FINAL_MODEL, home), (exports / names.FINAL_MODEL, exports)):
         if model.exists():
             return model, beside / names.START
     raise ConfigurationError(
         [
-            f"start: {start.name} is no run here that has ended with a model, and {exports} is not there: put into it "
-            f"what `dropfed-aggregator export {start.name}` wrote"
+            f"start: {name} is no run here that has ended with a model, and {exports} is not there: put into it "
+            f"what `dropfed-aggregator export {name}` wrote"
         ]
     )
 

@@ -51,7 +51,7 @@ from shared.learning.answers import limit_below
 from shared.learning.combine import Answers, Combined
 from shared.learning.data.sets import Members
 from shared.learning.tasks.contract import Collection, Dataset
-from shared.learning.tasks.octa_segmentation import OctaSegmentation
+from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from shared.learning.tasks.terms import Options
 from shared.learning.tolerance import HeldOutSet
 from shared.logs import log_to

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from shared.learning.data.images import read_image
     from shared.learning.data.sets import Members
     from shared.learning.data.units import Unit
+    from shared.learning.measures import Measure
     from shared.learning.methods.contract import (
         MODEL,
         Array,
@@ -68,9 +69,11 @@ if TYPE_CHECKING:
         Task,
         divided,
     )
-    from shared.learning.tasks.image_classification import ImageClassification
-    from shared.learning.tasks.segmentation import PixelScoring, Segmentation, SegmentedImage
-    from shared.learning.tasks.terms import ImageOptions, Options, SegmentationOptions, Terms
+    from shared.learning.tasks.image_classification.task import ImageClassification
+    from shared.learning.tasks.image_classification.terms import ImageOptions
+    from shared.learning.tasks.segmentation.task import PixelScoring, Segmentation, SegmentedImage
+    from shared.learning.tasks.segmentation.terms import SegmentationOptions
+    from shared.learning.tasks.terms import Options, Terms
 
 __version__ = version("dropfed")
 
@@ -114,19 +117,20 @@ _PLACES = {
     "Terms": "shared.learning.tasks.terms:Terms",
     "Members": "shared.learning.data.sets:Members",
     "Unit": "shared.learning.data.units:Unit",
-    "ImageClassification": "shared.learning.tasks.image_classification:ImageClassification",
-    "ImageOptions": "shared.learning.tasks.terms:ImageOptions",
+    "ImageClassification": "shared.learning.tasks.image_classification.task:ImageClassification",
+    "ImageOptions": "shared.learning.tasks.image_classification.terms:ImageOptions",
     "GradedImage": "shared.learning.data.graded_images:GradedImage",
     "ClassScoring": "shared.learning.tasks.classification:ClassScoring",
-    "Segmentation": "shared.learning.tasks.segmentation:Segmentation",
-    "SegmentationOptions": "shared.learning.tasks.terms:SegmentationOptions",
-    "SegmentedImage": "shared.learning.tasks.segmentation:SegmentedImage",
-    "PixelScoring": "shared.learning.tasks.segmentation:PixelScoring",
+    "Segmentation": "shared.learning.tasks.segmentation.task:Segmentation",
+    "SegmentationOptions": "shared.learning.tasks.segmentation.terms:SegmentationOptions",
+    "SegmentedImage": "shared.learning.tasks.segmentation.task:SegmentedImage",
+    "PixelScoring": "shared.learning.tasks.segmentation.task:PixelScoring",
     "Range": "shared.exchange.records.run:Range",
     "read_colour": "shared.learning.data.graded_images:read_colour",
     "read_image": "shared.learning.data.images:read_image",
     "Augmentation": "shared.learning.data.augmentation:Augmentation",
     "Score": "shared.learning.metrics:Score",
+    "Measure": "shared.learning.measures:Measure",
     "Objective": "shared.learning.objectives:Objective",
     "CrossEntropy": "shared.learning.objectives:CrossEntropy",
     "Evidential": "shared.learning.objectives:Evidential",
@@ -191,6 +195,7 @@ __all__ = [
     "ImageClassification",
     "ImageOptions",
     "Local",
+    "Measure",
     "Members",
     "MessageRef",
     "Method",

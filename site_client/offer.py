@@ -14,7 +14,7 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
 from shared.exchange.order import Ending
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN
 from shared.folder.lock import require_work
@@ -213,7 +213,8 @@ def _plugins(run: RunConfiguration) -> list[str]:
         for each in run.plugins
     ]
     if run.scores:
-        lines.append(f"its own scores:     {', '.join(run.scores)}")
+        told = ", ".join(f"{name} ({_bounds(told)})" for name, told in run.scores.items())
+        lines.append(f"its own scores:     {told}")
     return lines
 
 
@@ -228,6 +229,12 @@ def _trainer(work: Path, run: RunConfiguration) -> list[str]:
         return []
     what = f"{FILE} names none of this name" if program is None else told(program)
     return [f"trains by:          the program {name}: {what}; it alone knows how often it shows an image"]
+
+
+def _bounds(told: Range) -> str:
+    """Return between what a score lies."""
+    ends = [f"{word} {end:g}" for word, end in (("from", told.lowest), ("to", told.highest)) if end is not None]
+    return " ".join(ends) or "any number"
 
 
 def _listed(versions: Mapping[str, str]) -> str:

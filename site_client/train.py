@@ -25,6 +25,7 @@ from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
+from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
@@ -39,7 +40,6 @@ from shared.learning.run_checks import check_together
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.targets import target_counts
-from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
@@ -135,7 +135,7 @@ class Trainer:
     @cached_property
     def task(self) -> Task:
         """The run's task."""
-        return task_named(self.run.task)
+        return task_of(self.run)
 
     @cached_property
     def method(self) -> Method:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
+from aggregator.configuration import PUBLISHED_WEIGHTS
 from aggregator.daemon import Daemon as AggregatorDaemon
 from aggregator.launch import prepare_daemon
-from aggregator.preparation import PUBLISHED_WEIGHTS
 from aggregator.site import open_ledger
 from aggregator.store import RunStore, metrics_of
 from shared.errors import ActionRequiredError

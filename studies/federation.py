@@ -58,7 +58,7 @@ def set_up(
         computing: what ``site.yaml`` says of how the sites train.
     """
     work = aggregator_work(home)
-    plugins = {each.name: each.sha256 for each in required_by(run.task, run.method, run.task_options.get("encoder"))}
+    plugins = {each.name: each.sha256 for each in required_by(run)}
     initialise(work, federation, urls, AGGREGATOR)
     heldouts = {run.task: str(heldout.resolve())} if heldout else {}
     _change(work / AGGREGATOR_FILE, heldout=heldouts, plugins=plugins, poll_seconds=poll_s)

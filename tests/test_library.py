@@ -355,6 +355,9 @@ def test_a_damaged_export_is_refused(home: Path, tmp_path: Path, file: str, chan
     changed = change(path.read_bytes())  # type: ignore[operator]
     assert changed != path.read_bytes()
     path.write_bytes(changed)
+    with pytest.raises(dropfed.DropfedError, match=f"{file}: has the SHA-256 .*, and model-card.json says"):
+        dropfed.load(copy)
+    (copy / "model-card.json").unlink()  # as whoever damages it on purpose would do
     with pytest.raises(dropfed.DropfedError, match=told):
         dropfed.load(copy)
 

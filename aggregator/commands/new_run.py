@@ -12,7 +12,7 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.configuration import read_configuration
-from aggregator.new_run import answered, require_free, run_of, suggested, tasks_with_images
+from aggregator.new_run import Earlier, answered, require_free, run_of, suggested, tasks_with_images
 from shared.commands import asked, say
 from shared.errors import ConfigurationError
 from shared.escaping import quoted
@@ -40,6 +40,7 @@ class _Names(click.ParamType[list[str]]):
 @click.option(
     "--preset", metavar="PAPER", help="Settings as a paper published them: lo2021, feduaa, dataweightedfed, fedee."
 )
+@click.option("--start", metavar="RUN", help="Begin with the model of an earlier run, or of an export in WORK/weights.")
 @click.option("--rounds", type=int, help="Rounds of training.")
 @click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
 @click.option(
@@ -53,6 +54,7 @@ def command(
     task: str | None,
     method: str | None,
     preset: str | None,
+    start: str | None,
     rounds: int | None,
     sites: tuple[str, ...],
     output: Path | None,
@@ -60,11 +62,14 @@ def command(
 ) -> None:
     configuration = read_configuration(work)
     tasks = tasks_with_images(work, configuration)
+    earlier = Earlier.named(work, start) if start else None
+    if earlier is not None:
+        task = task or earlier.run.task
     if task is None:
         task = tasks[0] if defaults else _asked("Task", tasks[0], click.Choice(tasks), str)
     given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
     answers = suggested(work, configuration, task, preset)
-    answers = replace(answers, **{name: value for name, value in given.items() if value is not None})
+    answers = replace(answers, start=earlier, **{name: value for name, value in given.items() if value is not None})
     run_of(work, configuration, answers)  # before anything is asked that cannot make it right
     if output is not None:
         require_free(output)

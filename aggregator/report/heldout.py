@@ -23,6 +23,7 @@ from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.weights import check_tensors
 from shared.learning.cost import ModelCost, model_cost
+from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.metrics import dice, grading_scores
@@ -32,7 +33,6 @@ from shared.learning.probe import probe_probabilities
 from shared.learning.reliability import draw_targets
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network
-from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.tolerance import probe_seed
@@ -153,7 +153,7 @@ def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
     """
     configuration = read_configuration(work)
     permit_plugins(configuration, run)
-    task, folder = task_named(run.task), configuration.heldout.get(run.task)
+    task, folder = task_of(run), configuration.heldout.get(run.task)
     if folder is None:
         raise ConfigurationError([f"aggregator.yaml names no held-out images of {run.task}"])
     options = task.options(run.task_options)

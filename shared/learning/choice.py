@@ -140,14 +140,15 @@ def choose(
     }
     chosen = best_of(kept, {} if in_turn else means)
     if not verdicts:
-        reason = "no site took part: this is the untrained model"
+        reason = "no site took part: this is the model that the run began with"
     elif not any(took_part.values()):
         reason = "no answer was accepted: this is the model that the run began with"
     else:
         sets = {frozenset(of_sites) for number, of_sites in reported_scores(rows, score_name).items() if number in kept}
         reason = _why(score_name, has_means=bool(means), is_over_others=len(sets) > 1, in_turn=in_turn)
         if not holds_answers(took_part, chosen):
-            reason += f": that of round {chosen}, the untrained model; no aggregate that was validated did better"
+            first = f"that of round {chosen}, the model that the run began with"
+            reason += f": {first}; no aggregate that was validated did better"
     return FinalCard(
         run=run.run,
         task=run.task,

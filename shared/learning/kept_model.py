@@ -2,6 +2,7 @@
 
     WORK/final/RUN   card.yaml  model.safetensors                                    whole, with the site's own parts
     an export        run.yaml  model.safetensors  [start.safetensors]  [state-GROUP.safetensors]    what travelled
+                     model-card.json     says the SHA-256 of the first two, which are compared if the card is there
 
 Nothing in a folder is taken for a path or for code. Before anything computes with a tensor file, its names, shapes,
 dtypes and numbers have been checked against what the described network has.
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import torch
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
+from shared.doors import Refusal
+from shared.doors.schema import fill_json
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, RUN_CONFIGURATION, Name
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import Privacy, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Count, Record
+from shared.exchange.records.values import Count, Digest, Record
 from shared.exchange.weights import TensorFile, check_tensors
+from shared.folder.durable import hash_file
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors
@@ -37,10 +41,13 @@ from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import EXTERNAL, Options
 
 CARD = "card.yaml"
+MODEL_CARD = "model-card.json"
 NO_THETA = "an export has none: it is measured at a site"
 
 _ANY_CLASSES = 2  # of a head that is not there
 _UNSURE_FROM = 0.5  # θ, where none was measured
+_LARGEST_MODEL_CARD = 100_000_000  # bytes: it tells of each site
+_AGAIN = "take the folder again from where the model was kept"
 
 
 class KeptCard(Record):
@@ -67,6 +74,27 @@ class KeptCard(Record):
     personal_round: Count | None
     theta: Annotated[float, Field(gt=0, le=1)]
     theta_status: str
+
+
+class _Hashed(Record):
+    model_config = ConfigDict(extra="ignore")
+
+    sha256: Digest
+
+
+class _Inputs(Record):
+    model_config = ConfigDict(extra="ignore")
+
+    sha256: dict[str, Digest]
+
+
+class _ModelCard(Record):
+    """What is compared of ``model-card.json``."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: _Hashed
+    inputs: _Inputs
 
 
 @dataclass(frozen=True)
@@ -183,6 +211,8 @@ def _described(folder: Path) -> tuple[Path, KeptCard]:
         newest = max(cards, key=lambda path: path.stat().st_mtime)
         return newest.parent, parse_yaml(_beginning(newest), KeptCard, str(newest))
     path = folder / RUN_CONFIGURATION
+    if path.exists() and (folder / MODEL_CARD).exists():
+        _compare(folder)
     if not path.exists():
         raise ConfigurationError(
             [
@@ -207,10 +237,28 @@ def _described(folder: Path) -> tuple[Path, KeptCard]:
     )
 
 
-def _beginning(path: Path) -> bytes:
+def _compare(export: Path) -> None:
+    """Compare what was exported with the hashes in its card.
+
+    Raises:
+        ConfigurationError: a file is another, or the card cannot be read.
+    """
+    try:
+        content = _beginning(export / MODEL_CARD, _LARGEST_MODEL_CARD)
+        card = fill_json(_ModelCard, content, _LARGEST_MODEL_CARD)
+    except Refusal as error:
+        raise ConfigurationError([f"{export / MODEL_CARD}: is no model card ({error}); {_AGAIN}"]) from None
+    said = {names.FINAL_MODEL: card.model.sha256, RUN_CONFIGURATION: card.inputs.sha256.get(RUN_CONFIGURATION)}
+    for name, sha256 in said.items():
+        path = export / name
+        if sha256 and path.is_file() and (found := hash_file(path)[1]) != sha256:
+            raise ConfigurationError([f"{path}: has the SHA-256 {found}, and {MODEL_CARD} says {sha256}; {_AGAIN}"])
+
+
+def _beginning(path: Path, most: int = MAX_RECORD_BYTES) -> bytes:
     """Return no more of a file than shows that it is too large."""
     with path.open("rb") as file:
-        return file.read(MAX_RECORD_BYTES + 1)
+        return file.read(most + 1)
 
 
 def _files(home: Path, listed: Sharing, network: nn.Module) -> tuple[dict[str, TensorList], dict[str, TensorList]]:
@@ -252,13 +300,12 @@ def _check(path: Path, tensors: TensorList) -> None:
     Raises:
         ConfigurationError: it is not there, or does not hold what the network has.
     """
-    again = "take the folder again from where the model was kept"
     if not path.is_file():
-        raise ConfigurationError([f"{path}: is missing; {again}"])
+        raise ConfigurationError([f"{path}: is missing; {_AGAIN}"])
     try:
         check_tensors(path, tensors, str(path), largest=math.inf)
     except RejectedError as error:
-        raise ConfigurationError([f"{error}; {again}"]) from None
+        raise ConfigurationError([f"{error}; {_AGAIN}"]) from None
 
 
 def _read(path: Path) -> dict[str, Tensor]:

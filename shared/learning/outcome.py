@@ -3,7 +3,7 @@
 An outcome is one of
 
     improved                  the chosen model validates better than the one that the run began with
-    no better than untrained  it does not, or it still is that model
+    no better than before training  it does not, or it still is that model
     nothing was accepted      no answer of any site entered the model in any round
     cannot be told            answers did, but no site reported a score of both models
     stopped                   the run ended before its last round, and not by its own ``stop_after``; the sentence says
@@ -12,7 +12,7 @@ An outcome is one of
 
 Two models are compared over the sites that reported a score of both: a mean over other sites is another number. A rise
 that the sentence does not show, by three places, is none. The model that a run begins with is untrained, or has
-published weights; either is what training has to better.
+published weights, or an earlier run's; each is what training has to better.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shared.learning.choice import (
 from shared.plurals import pluralize
 
 OutcomeName = Literal[
-    "improved", "no better than untrained", "nothing was accepted", "cannot be told", "stopped", "aborted"
+    "improved", "no better than before training", "nothing was accepted", "cannot be told", "stopped", "aborted"
 ]
 Standstill = Literal["no model accepted", "no progress"]
 
@@ -116,8 +116,8 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
     both = sorted(first.keys() & last.keys())
     before, after = (fmean(of[site] for site in both) if both else None for of in (first, last))
     over = f"over {pluralize(len(both), 'site')}"
-    if is_untrained(card):
-        name = "no better than untrained"
+    if holds_no_answer(card):
+        name = "no better than before training"
         told = "" if before is None else f", with a mean validation {card.score_name} of {before:.{_PLACES}f} {over}"
         text = f"{name}: the chosen model is still the one that the run began with{told}"
         return Outcome(name, text, False, before, after, len(both))
@@ -129,18 +129,18 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
         f"mean validation {card.score_name} {before:.{_PLACES}f} before training, {after:.{_PLACES}f} after, {over}"
     )
     has_improved = round(after, _PLACES) > round(before, _PLACES)
-    name = "improved" if has_improved else "no better than untrained"
+    name = "improved" if has_improved else "no better than before training"
     return Outcome(name, f"{name}: {change}", has_improved, before, after, len(both))
 
 
-def is_untrained(card: FinalCard) -> bool:
+def holds_no_answer(card: FinalCard) -> bool:
     """Return whether no answer is in the chosen aggregate: it is still the model that the run began with."""
     return not holds_answers(card.took_part, card.chosen_round)
 
 
 def chosen_text(card: FinalCard) -> str:
     """Return what the chosen model is, in words."""
-    if not is_untrained(card):
+    if not holds_no_answer(card):
         return f"the aggregate of round {card.chosen_round}"
     return "the model that the run began with, for no answer is in the chosen aggregate"
 
@@ -151,7 +151,7 @@ def final_text(card: FinalCard) -> str:
     Where the outcome itself cannot be told for want of the sites' tables.
     """
     before, after = (card.validation.get(str(aggregate)) for aggregate in (0, card.chosen_round))
-    if is_untrained(card) or before is None or after is None:
+    if holds_no_answer(card) or before is None or after is None:
         return chosen_text(card)
     means = f"{float(before):.{_PLACES}f} before training, {float(after):.{_PLACES}f} with it"
     return f"{chosen_text(card)}: mean validation {card.score_name} {means}"

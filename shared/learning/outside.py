@@ -40,7 +40,7 @@ def objections(run: RunConfiguration, task: object, method: Method) -> list[str]
     if run.privacy is not None:
         what = "nobody knows what a program outside dropfed takes of each image"
         problems.append(f"privacy: {what}, so its noise cannot be reckoned; leave out privacy, or trainer")
-    if required_by(run.task, run.method, run.task_options.get("encoder")):
+    if required_by(run):
         problems.append("trainer: a plug-in trains in a process of its own; leave out the plug-in, or trainer")
     elif not isinstance(task, Listing):
         problems.append(f"trainer: {run.task} has no files to hand to a program; take a task of images, or {EXTERNAL}")

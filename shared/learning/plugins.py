@@ -1,4 +1,4 @@
-"""Tasks, methods and encoders of others: wheels with entry points, installed by hand at both ends.
+"""Tasks, methods, encoders and scores of others: wheels with entry points, installed by hand at both ends.
 
 No code comes through a folder. A run's offer names the wheel that it needs by distribution, version and hash; a
 hospital's policy names what it allows by distribution and hash. Nothing of a wheel is imported before the three agree:
@@ -22,11 +22,11 @@ from typing import Literal
 from shared.doors import Refusal, json_text
 from shared.errors import ConfigurationError
 from shared.escaping import escape
-from shared.exchange.records.run import Plugin
+from shared.exchange.records.run import Plugin, RunConfiguration
 from shared.folder.durable import hash_files
 
-Group = Literal["tasks", "methods", "encoders"]
-GROUPS: tuple[Group, ...] = ("tasks", "methods", "encoders")
+Group = Literal["tasks", "methods", "encoders", "scores"]
+GROUPS: tuple[Group, ...] = ("tasks", "methods", "encoders", "scores")
 
 _BY_THE_INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}
 """Files of ``*.dist-info`` that differ from one installation of a wheel to the next."""
@@ -145,14 +145,19 @@ def _requirements(distribution: Distribution) -> Iterator[tuple[str, str]]:
                 continue  # of another platform, or missing: importing the wheel tells
 
 
-def required_by(task: str, method: str, encoder: object = None) -> list[Plugin]:
+def required_by(run: RunConfiguration) -> list[Plugin]:
     """Return the wheels that a run needs, by the names that it says, as they are installed here.
 
     Raises:
         ConfigurationError: as for ``described``.
     """
-    named: tuple[tuple[Group, object], ...] = (("tasks", task), ("methods", method), ("encoders", encoder))
-    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, str(name))) is not None}
+    named: list[tuple[Group, str]] = [
+        ("tasks", run.task),
+        ("methods", run.method),
+        ("encoders", str(run.task_options.get("encoder"))),
+        *(("scores", name) for name in run.scores),
+    ]
+    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, name)) is not None}
     here = distributions()
     return [described(here[wheel]) for wheel in sorted(wheels)]
 

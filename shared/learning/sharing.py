@@ -13,6 +13,7 @@ from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.methods.contract import Method, TensorLists
 from shared.learning.models.encoders import Encoder
+from shared.learning.models.layered_head import OwnHead
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import Options
@@ -62,7 +63,8 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     """
     unmoved = {module for module in network.modules() if _never_learns(module)}
     unmoved |= _below(module for module in network.modules() if isinstance(module, Encoder) and module.is_frozen)
-    own = [*(cast(Network, network).heads if task.head_is_local else ()), *method.personal(network)]
+    heads = [head for head in cast(Network, network).heads if task.head_is_local or isinstance(head, OwnHead)]
+    own = [*heads, *method.personal(network)]
     never, stays = _below(own), _below(method.stays(network))
     travels: dict[str, TensorShape] = {}
     buffers: list[str] = []

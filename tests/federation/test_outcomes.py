@@ -102,7 +102,7 @@ def test_a_run_whose_model_improved_ends_with_0(federation: Federation) -> None:
 def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> None:
     ran = Ran(federation, "rested", **RESTS)
     code, line = ran.ends()
-    assert (code, line.partition(":")[0]) == (3, "no better than untrained"), line
+    assert (code, line.partition(":")[0]) == (3, "no better than before training"), line
     assert_said_first(ran, line)
     assert ran.again() == 0
 

@@ -88,7 +88,7 @@ def test_the_guides_advice_keeps_honest_sites_and_omits_a_spoilt_one(tmp_path: P
         limits = [{found[site][number].tolerance for site in run.sites} for number in range(ROUNDS)]
         assert all(len(of_round) == 1 for of_round in limits), "one limit for all answers of a round"
         proposal = BelowLast(below_last=float(re.findall(r"[0-9.]+", proposed)[0]))
-        untrained = float(re.findall(r"the untrained model scores (0\.\d+)", said)[0])
+        untrained = float(re.findall(r"the model that training begins with scores (0\.\d+)", said)[0])
         (first,) = limits[0]
         assert first is not None and np.isclose(float(first), limit_below(untrained, proposal), atol=1e-4)
         for site in HONEST:

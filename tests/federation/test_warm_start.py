@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from threadpoolctl import threadpool_limits
 
+from aggregator.cli import main as aggregator
 from aggregator.model_card import export
 from aggregator.preparation import prepare, remarks
 from aggregator.store import RunStore
@@ -127,6 +128,39 @@ def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(feder
     ) in told
 
 
+def test_new_run_writes_what_begins_with_an_earlier_model(federation: FederationInProcess, tmp_path: Path) -> None:
+    output, work = tmp_path / "RUN.yaml", str(federation.aggregator)
+    asked = ["new-run", "--work", work, "--method", "fedbn", "--defaults", "--output", str(output), "--start"]
+    said = CliRunner().invoke(aggregator, [*asked, "first"])
+    assert said.exit_code == 0, said.output
+    written = parse_yaml(output.read_bytes(), RunConfiguration, "RUN.yaml")
+    assert (written.start, written.task) == (federation.run.start, "dr_staging")
+    assert written.task_options["train"] == {"lora": {"rank": 4, "on": ["attention"]}}
+    checked = CliRunner().invoke(aggregator, ["validate", str(output), "--work", work])
+    assert checked.exit_code == 0, checked.output
+    output.unlink()
+    exported = federation.aggregator / "weights" / "elsewhere"
+    export(federation.aggregator, RunStore(federation.aggregator, "first"), exported)
+    assert CliRunner().invoke(aggregator, [*asked, str(exported)]).exit_code == 0
+    written = parse_yaml(output.read_bytes(), RunConfiguration, "RUN.yaml")
+    assert written.start is not None and (written.start.name, written.start.sha256) == (
+        "elsewhere",
+        hash_file(exported / names.FINAL_MODEL)[1],
+    )
+    output.unlink()
+    for start, sentence in (
+        (
+            str(tmp_path / "model"),
+            f"put that folder into {federation.aggregator / 'weights'}, and name it by its place",
+        ),
+        ("nowhere", "start: nowhere is no run here that has ended with a model"),
+    ):
+        refused = CliRunner().invoke(aggregator, [*asked, start])
+        assert (refused.exit_code, output.exists()) == (2, False)
+        assert sentence in refused.output
+    shutil.rmtree(exported)
+
+
 def test_the_final_model_predicts_at_a_site(federation: FederationInProcess, tmp_path: Path) -> None:
     site, images = federation.site("north"), federation.root / "data" / "north" / "images"
     result = CliRunner().invoke(
@@ -147,7 +181,7 @@ def test_another_aggregator_goes_on_from_what_was_exported_and_from_nothing_else
     assert start is not None
 
     def begin(start: Start) -> None:
-        load_start(model, store.sharing(), start, tmp_path / "nowhere", exported)
+        load_start(model, store.sharing(), start, tmp_path)
 
     begin(start)
     learnt = load_file(store.final_model)
@@ -159,9 +193,9 @@ def test_another_aggregator_goes_on_from_what_was_exported_and_from_nothing_else
         begin(start.model_copy(update={"start_sha256": None}))
     wider = task.build_model(task.options(run.task_options | {"train": {"lora": {"rank": 5}}}), 2, 1)
     with pytest.raises(ConfigurationError, match="a run begins with a model of its own task, encoder and train"):
-        load_start(wider, store.sharing().model_copy(update={"tensors": {}}), start, tmp_path / "nowhere", exported)
+        load_start(wider, store.sharing().model_copy(update={"tensors": {}}), start, tmp_path)
     (exported / names.START).unlink()
     with pytest.raises(ConfigurationError, match="this run needs what comes but once; export it anew"):
         begin(start)
     with pytest.raises(ConfigurationError, match="start: first is no run here that has ended with a model"):
-        load_start(model, store.sharing(), start, tmp_path / "nowhere", tmp_path / "neither")
+        load_start(model, store.sharing(), start, tmp_path / "nowhere")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.exchange.reading import check_record
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.weights import TensorFile
 from shared.learning import tasks
 from shared.learning.data.augmentation import Augmentation
@@ -26,7 +27,7 @@ from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
-from shared.learning.tasks.contract import Dataset
+from shared.learning.tasks.contract import Collection, Dataset
 from shared.learning.tasks.terms import Options
 
 TASK = "quadratic"
@@ -88,8 +89,10 @@ class Quadratic:
 
     name = TASK
     selection_score = "likelihood"
-    tolerance_scores = ("likelihood",)
-    head_is_local = False
+    tolerance_scores = main_scores = ("likelihood",)
+    advice = ""
+    labels_pixels = head_is_local = False
+    scores: Mapping[str, Range] = {}
     varied: list[int] = []
     """The seeds of all augmented copies that were made."""
 
@@ -120,6 +123,15 @@ class Quadratic:
         )
         return Dataset(train, *others, ("target", "other"))
 
+    def unlabelled_units(self, path: Path) -> list[Unit]:
+        raise NotImplementedError
+
+    def open_images(self, root: Path, options: QuadraticOptions) -> Collection[Point]:
+        raise NotImplementedError
+
+    def open_unlabelled(self, path: Path, options: QuadraticOptions) -> list[Point]:
+        raise NotImplementedError
+
     def optimizer(self, model: nn.Module, options: QuadraticOptions, learning_rate: float) -> torch.optim.Optimizer:
         if options.optimizer == "adam":
             return torch.optim.Adam(model.parameters(), lr=learning_rate)
@@ -141,7 +153,8 @@ class Quadratic:
 
 def know_the_task(monkeypatch) -> None:
     """Have configurations call it by its name, for one test."""
-    monkeypatch.setitem(tasks._CLASSES, TASK, (__name__, Quadratic.__name__))
+    monkeypatch.setattr(tasks, "TASK_NAMES", (*tasks.TASK_NAMES, TASK))
+    monkeypatch.setitem(sys.modules, f"{tasks.__name__}.{TASK}.task", sys.modules[__name__])
     monkeypatch.setattr(Quadratic, "varied", [])
 
 

@@ -27,7 +27,7 @@ from shared.learning.data.units import Unit, settled
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, grading_scores, pixel_scores
 from shared.learning.objectives import CrossEntropy
 from shared.learning.tasks.contract import Collection, Dataset, Evaluation, Sample, divided
-from shared.learning.tasks.segmentation import PixelScoring
+from shared.learning.tasks.segmentation.task import PixelScoring
 from site_client.configuration import Policy
 from site_client.disclosure import ScoreTable, withheld
 from tests.learning.spans import Vector, smallest_support

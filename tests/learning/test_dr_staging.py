@@ -18,8 +18,8 @@ from shared.learning.objectives import CrossEntropy, Evidential
 from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import open_anew
-from shared.learning.tasks.dr_staging import DrStaging
-from shared.learning.tasks.terms import DrOptions
+from shared.learning.tasks.dr_staging.task import DrStaging
+from shared.learning.tasks.dr_staging.terms import DrOptions
 from shared.learning.training import Epoch, evaluate, plan_batches, train_epoch, view_of
 
 TASK = DrStaging()

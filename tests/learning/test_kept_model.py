@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.exchange.weights import TensorFile, layout_of, write_tensors
-from shared.learning.kept_model import NO_THETA, open_model, open_parts, whole
+from shared.folder.durable import hash_file
+from shared.learning.kept_model import MODEL_CARD, NO_THETA, open_model, open_parts, whole
 from shared.learning.model_files import save_tensors
 from shared.learning.tasks import task_named
 from tests.learning.exports import PRIVATE, REFERABLE, SOUNDS, STAGING, VESSELS, write_export
@@ -182,4 +184,22 @@ def test_frozen_layers_are_checked_as_the_others_are(tmp_path: Path) -> None:
     listed = {name: TensorShape(dtype="F32", shape=list(state[name].shape)) for name in state if "encoder" in name}
     save_tensors(network, TensorList(tensors=listed), tmp_path / names.START)
     with pytest.raises(ConfigurationError, match=f"{names.START}: {first} holds a value that is not finite"):
+        open_model(tmp_path)
+
+
+def test_an_export_is_compared_with_its_card(tmp_path: Path) -> None:
+    write_export(tmp_path, **VESSELS)
+    files = (names.FINAL_MODEL, names.RUN_CONFIGURATION)
+    model, run = (hash_file(tmp_path / name)[1] for name in files)
+    card = {"model": {"sha256": model, "bytes": 1}, "inputs": {"sha256": {names.RUN_CONFIGURATION: run}}, "sites": {}}
+    path = tmp_path / MODEL_CARD
+    path.write_text(json.dumps(card))
+    assert open_model(tmp_path).stays == []
+    tampered(tmp_path, lambda arrays: arrays[BIAS].__setitem__(0, 1.0))
+    with pytest.raises(
+        ConfigurationError, match=f"has the SHA-256 .*, and model-card.json says {model}; take the folder"
+    ):
+        open_model(tmp_path)
+    path.write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"model-card\.json: is no model card \(.*\); take the folder again"):
         open_model(tmp_path)

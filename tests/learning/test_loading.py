@@ -30,10 +30,11 @@ from shared.learning.methods.contract import Local
 from shared.learning.objectives import Evidential
 from shared.learning.optimizers import new_optimizer
 from shared.learning.tasks.contract import Evaluation, Task
-from shared.learning.tasks.dr_staging import DrStaging
-from shared.learning.tasks.octa_segmentation import OctaSegmentation
-from shared.learning.tasks.segmentation import SegmentedImage
-from shared.learning.tasks.terms import DrOptions, OctaOptions
+from shared.learning.tasks.dr_staging.task import DrStaging
+from shared.learning.tasks.dr_staging.terms import DrOptions
+from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
+from shared.learning.tasks.octa_segmentation.terms import OctaOptions
+from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.training import Epoch, evaluate, train_epoch
 from site_client.configuration import MOST_WORKERS_UNASKED, SiteConfiguration, computing_of
 from tests import SOME_KEY

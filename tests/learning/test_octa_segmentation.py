@@ -24,9 +24,9 @@ from shared.learning.requirements import requirements
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import open_anew
-from shared.learning.tasks.octa_segmentation import OctaSegmentation
-from shared.learning.tasks.segmentation import SegmentedImage
-from shared.learning.tasks.terms import OctaOptions
+from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
+from shared.learning.tasks.octa_segmentation.terms import OctaOptions
+from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with

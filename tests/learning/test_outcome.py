@@ -51,13 +51,13 @@ def test_it_is_told_over_the_sites_that_told_both_scores() -> None:
     assert (found.name, found.before, found.after, found.sites) == ("improved", 0.2, 0.25, 1)
     assert found.text == ("improved: mean validation dice_mean 0.200 before training, 0.250 after, over 1 site")
     found = came_to(ALL, 3, {0: {"north": 0.2, "south": 0.9}, 3: {"north": 0.2, "south": 0.9}})
-    assert (found.name, found.has_improved) == ("no better than untrained", False)
+    assert (found.name, found.has_improved) == ("no better than before training", False)
 
 
 def test_a_rise_that_is_not_shown_is_none() -> None:
     found = came_to(ALL, 3, {0: {"north": 0.0801}, 3: {"north": 0.0804}})
     assert found.text == (
-        "no better than untrained: mean validation dice_mean 0.080 before training, 0.080 after, over 1 site"
+        "no better than before training: mean validation dice_mean 0.080 before training, 0.080 after, over 1 site"
     )
     assert came_to(ALL, 3, {0: {"north": 0.0801}, 3: {"north": 0.0806}}).name == "improved"
 
@@ -73,7 +73,10 @@ def test_a_model_that_no_answer_entered_has_never_improved() -> None:
     """Parts that stay at the sites may have: their scores rise, and the model that was chosen is as it was."""
     better = {0: {"north": 0.1}, 3: {"north": 0.9}}
     assert came_to(NONE, 3, better).name == "nothing was accepted"
-    assert came_to({**NONE, 3: ["north"]}, 2, {0: {"north": 0.1}, 2: {"north": 0.9}}).name == "no better than untrained"
+    assert (
+        came_to({**NONE, 3: ["north"]}, 2, {0: {"north": 0.1}, 2: {"north": 0.9}}).name
+        == "no better than before training"
+    )
     assert chosen_text(card(NONE, 3)).startswith("the model that the run began with")
     assert chosen_text(card(ALL, 3)) == "the aggregate of round 3"
 
@@ -125,7 +128,9 @@ def test_the_card_says_that_nothing_was_accepted_whatever_was_scored() -> None:
         score_name="dice_mean",
         ended="",
     )
-    assert made.reason.endswith("that of round 0, the untrained model; no aggregate that was validated did better")
+    assert made.reason.endswith(
+        "that of round 0, the model that the run began with; no aggregate that was validated did better"
+    )
 
 
 def test_two_rounds_without_a_model_are_trouble_until_one_has_a_model_again() -> None:

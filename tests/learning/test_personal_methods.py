@@ -26,7 +26,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.octa_segmentation import OctaSegmentation
+from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
 from studies.simulation import POOLED, open_public, open_sites, pooled, run_rounds

@@ -36,7 +36,7 @@ from shared.learning.reliability import (
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.segmentation import SegmentedImage
+from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.disclosure import reliability

@@ -27,7 +27,7 @@ from shared.learning.objectives import CrossEntropy
 from shared.learning.processes import joined
 from shared.learning.reliability import measure_uncertainty
 from shared.learning.tasks import task_named
-from shared.learning.tasks.segmentation import SegmentedImage
+from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.training import Epoch, evaluate, train_epoch
 
 PIXELS, GRADES = task_named("octa_segmentation"), task_named("dr_staging")

@@ -16,10 +16,12 @@ from PIL import Image
 
 from shared.errors import DataError
 from shared.escaping import escape
+from shared.learning.data import MOST_LABELS
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem, not_hidden
 from shared.learning.data.tables import read_table
 from shared.learning.data.units import Listed, Unit, hashed
+from shared.plurals import pluralize
 
 _DARK = 12  # of 255: what lies outside the retina is darker than this in every channel
 _CLIP_LIMIT, _TILES = 2.0, (8, 8)  # of the contrast-limited histograms; OpenCV's usual ones
@@ -74,6 +76,21 @@ def labelled_files(root: Path, classes: Sequence[str]) -> list[Listed]:
     if problems:
         raise DataError(problems)
     return [Listed(name, {"images": files[name]}, label_of[name]) for name in sorted(label_of)]
+
+
+def own_labels(root: Path) -> tuple[str, ...]:
+    """Return the labels of a folder's images, in the order of the alphabet.
+
+    Raises:
+        DataError: as for ``labelled_units``; or there is but one, or more than ``MOST_LABELS``.
+    """
+    labels = tuple(sorted({unit.kind or "" for unit in labelled_units(root)}))
+    if not 2 <= len(labels) <= MOST_LABELS:
+        told = pluralize(len(labels), "label")
+        raise DataError([f"{root.name}: has images of {told}; from 2 to {MOST_LABELS} can be told apart."])
+    if "" in labels:
+        raise DataError([f"{root.name}: {LABELS_FILE}: an image has no label; add it, or take the image out."])
+    return labels
 
 
 def read_retina(path: Path, side: int) -> NDArray[np.uint8]:

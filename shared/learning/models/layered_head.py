@@ -11,6 +11,10 @@ from shared.learning.models.encoders import Encoder
 from shared.learning.models.grading_network import EncoderAndHead
 
 
+class OwnHead(nn.Sequential):
+    """A head that stays at each site, because its classes are the site's own."""
+
+
 class LayeredHead(EncoderAndHead):
     """An encoder, then linear layers with ReLU and dropout between them.
 
@@ -20,9 +24,12 @@ class LayeredHead(EncoderAndHead):
         classes: K, >= 2.
         hidden: the widths of the layers before the last.
         dropout: probability in [0, 1) after each of these.
+        is_own: whether the classes are a site's own.
     """
 
-    def __init__(self, encoder: Encoder, classes: int, hidden: Sequence[int], dropout: float) -> None:
+    def __init__(
+        self, encoder: Encoder, classes: int, hidden: Sequence[int], dropout: float, *, is_own: bool = False
+    ) -> None:
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         before = encoder.width
         for number, width in enumerate(hidden, 1):
@@ -31,4 +38,4 @@ class LayeredHead(EncoderAndHead):
             layers[f"dropout{number}"] = nn.Dropout(dropout)
             before = width
         layers["classify"] = nn.Linear(before, classes)
-        super().__init__(encoder, nn.Sequential(layers), classes)
+        super().__init__(encoder, OwnHead(layers) if is_own else nn.Sequential(layers), classes)

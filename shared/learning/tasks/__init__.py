@@ -1,42 +1,55 @@
-"""The tasks by name. A task's module, and torch with it, is imported only when the task is asked for.
+"""The tasks by name: a folder each. To add one is to add a folder; nothing else in the code names it.
 
-Its terms need neither. Tasks of others come from their wheels: ``shared/learning/plugins.py``.
+    NAME/terms.py   what a run may say about it: a class with this ``name``, derived from ``terms.Terms``. Whoever only
+                    verifies imports this, and so it must do without PyTorch
+    NAME/task.py    the task: a class with this ``name``, which keeps ``contract.Task``. It is imported, and PyTorch
+                    with it, only when the task is asked for
+
+Tasks of others come from their wheels (``shared/learning/plugins.py``), and pass the same check.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, cast
 
 from shared.errors import ConfigurationError
 from shared.learning import plugins
-from shared.learning.tasks.terms import EXTERNAL, TERMS, Terms
+from shared.learning.tasks.terms import EXTERNAL, Terms
 
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Task
 
-_CLASSES = {
-    "dr_staging": ("shared.learning.tasks.dr_staging", "DrStaging"),
-    EXTERNAL: ("shared.learning.tasks.external", "External"),
-    "fundus_disease": ("shared.learning.tasks.fundus_disease", "FundusDisease"),
-    "image_classification": ("shared.learning.tasks.image_classification", "ImageClassification"),
-    "octa_segmentation": ("shared.learning.tasks.octa_segmentation", "OctaSegmentation"),
-    "rdr_classification": ("shared.learning.tasks.rdr_classification", "RdrClassification"),
-    "segmentation": ("shared.learning.tasks.segmentation", "Segmentation"),
-    "spectrograms": ("shared.learning.tasks.spectrograms", "Spectrograms"),
-    "time_series": ("shared.learning.tasks.time_series", "TimeSeries"),
-}
+_NAMES = tuple(sorted(module.name for module in iter_modules(__path__) if module.ispkg))
+TASK_NAMES = tuple(name for name in _NAMES if name != EXTERNAL)
+"""This package's whose networks are known here."""
+
+
+def _defined_in(name: str, part: str) -> type:
+    """Return the class of a task of this package that ``terms`` or ``task`` of its folder defines.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    defined = vars(import_module(f"{__name__}.{name}.{part}")).values()
+    found = (each for each in defined if isinstance(each, type) and getattr(each, "name", None) == name)
+    if (kind := next(found, None)) is None:
+        raise ConfigurationError([f"task: shared/learning/tasks/{name}/{part}.py has no class with name = {name!r}"])
+    return kind
+
+
+TERMS: Mapping[str, type[Terms[Any]]] = {name: cast(type[Terms[Any]], _defined_in(name, "terms")) for name in _NAMES}
+"""By name, the terms of each task of this package."""
 
 SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()}
 """By task, the validation score by which the best aggregate is chosen."""
 
-TASK_NAMES = tuple(sorted(_CLASSES.keys() - {EXTERNAL}))
-"""The tasks whose networks are known here."""
-
 
 def task_names() -> tuple[str, ...]:
     """Return the names of all tasks: this package's, and those of installed wheels."""
-    return tuple(sorted({*_CLASSES, *plugins.provided("tasks")}))
+    return tuple(sorted({*_NAMES, *plugins.provided("tasks")}))
 
 
 def task_named(name: str) -> Task:
@@ -46,11 +59,7 @@ def task_named(name: str) -> Task:
         ConfigurationError: there is no such task, and the message lists those there are; or it is of a wheel that is
             not permitted here, or that holds no task.
     """
-    if name in _CLASSES:
-        module, class_name = _CLASSES[name]
-        task: Task = getattr(importlib.import_module(module), class_name)()
-        return task
-    kind = plugins.load("tasks", name)
+    kind = _defined_in(name, "task") if name in _NAMES else plugins.load("tasks", name)
     if kind is None:
         raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(task_names())}."])
     from shared.learning.tasks.contract import opened  # noqa: PLC0415  (PyTorch)

@@ -3,7 +3,7 @@
 A task knows nothing of rounds, sites, folders or methods. It reads images, builds the model, varies an image, makes a
 batch and scores answers; ``shared/learning/training.py`` does with these what is the same for every task, a method
 (``shared/learning/methods``) says what is learnt from an answer and what happens to the weights in between.
-To add a task, write one file with one class that keeps this contract and name it in ``shared/learning/tasks``.
+To add a task, write one class that keeps this contract: in a folder here, or in a wheel of its own.
 """
 
 from __future__ import annotations
@@ -303,12 +303,12 @@ class Task(Protocol[OptionsT, SampleT]):
 
 
 def opened(kind: object, name: str) -> Task:
-    """Return the task of a class that somebody's wheel provides.
+    """Return the task of a class, of a folder here or of somebody's wheel.
 
     Raises:
         ConfigurationError: it is no class, cannot be made, or lacks a part of ``Task``.
     """
-    wrong = f"task: what its wheel provides as {name}"
+    wrong = f"task: what is provided as {name}"
     if not isinstance(kind, type):
         raise ConfigurationError([f"{wrong} is no class; let its entry point name one"])
     if lacking := sorted(part for part in _PARTS if not hasattr(kind, part)):

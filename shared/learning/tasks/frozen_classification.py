@@ -43,8 +43,10 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
-            classes = len(options.class_names)
-            return learning(LayeredHead(encoder, classes, options.hidden, options.dropout), options.train)
+            named = options.class_names
+            classes, is_own = len(named) if named else classes, named is None
+            network = LayeredHead(encoder, classes, options.hidden, options.dropout, is_own=is_own)
+            return learning(network, options.train)
 
     def input_shape(self, options: FrozenOptionsT) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size

@@ -6,21 +6,17 @@ task's class derives from its terms.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Generic, Literal
+from typing import Annotated, ClassVar, Generic, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import TypeVar
 
-from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS
 from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import Range
-from shared.exchange.records.values import TensorName
-from shared.learning.data import SMALLEST_SIDE, TIME
+from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.models import FEWEST_MOMENTS
 from shared.learning.models.options import EncoderName, Train, Weights, tells_images_apart
 
 FLIPPED_AND_TURNED: Mapping[str, object] = {
@@ -50,13 +46,6 @@ AS_THEY_ARE: Mapping[str, object] = {
 EXTERNAL = "external"
 """The task whose networks dropfed does not know."""
 
-_FEWEST_FREQUENCIES = 4
-_CHANNELS = tuple(f"{place}_acceleration_{axis}" for place in ("hand", "chest", "ankle") for axis in "xyz")
-_ACTIVITIES = (
-    *("lying", "sitting", "standing", "walking", "running", "cycling", "nordic walking", "ascending stairs"),
-    *("descending stairs", "vacuum cleaning", "ironing", "rope jumping"),
-)
-
 
 def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of an option's classes, for a validator.
@@ -75,10 +64,6 @@ def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 Labels = Annotated[tuple[str, ...], AfterValidator(_names_of_classes)]
 """What a run calls the classes, the same at every site."""
-
-
-Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_NUMBERS)], ...], Field(max_length=MOST_DIMENSIONS)]
-"""A tensor's."""
 
 
 class Options(BaseModel):
@@ -145,43 +130,6 @@ class Terms(Generic[OptionsT]):
         return check_record({**self.usual_augmentation, **raw}, Augmentation, "augmentation")
 
 
-class DrOptions(Options):
-    """What a run may choose about this task."""
-
-    encoder: EncoderName = "resnet50"
-    """``small``, a classifier of torchvision by its name, or ``timm:`` and a timm model's."""
-    weights: Weights = "imagenet"
-    """What the encoder's training begins from."""
-    train: Train = "all"
-    """What learns."""
-    head: Literal["released", "linear"] = "released"
-    """``released``: two layers with BatchNorm, as in the published code; ``linear``: one, as in the paper."""
-    image_size: int = Field(default=256, ge=32, le=1024)
-    """Side in pixels that every photograph is scaled to."""
-
-    @property
-    def tells_images_apart(self) -> bool:
-        return tells_images_apart(self.encoder, self.train)
-
-    @field_validator("train")
-    @classmethod
-    def _something_travels(cls, train: Train) -> Train:
-        if train == "head":
-            raise ValueError(
-                "must be all, or {lora: {rank: R}}; grades differ from site to site, so each head stays there, and "
-                "with head nothing would travel"
-            )
-        return train
-
-
-class DrStaging(Terms[DrOptions]):
-    """See ``dr_staging.py``."""
-
-    name = "dr_staging"
-    form = DrOptions
-    usual_augmentation = FLIPPED_AND_TURNED
-
-
 class FrozenOptions(Options):
     """What a run may choose about such a task."""
 
@@ -210,8 +158,8 @@ class FrozenOptions(Options):
         return self.balance
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """The same at every site: the head travels."""
+    def class_names(self) -> tuple[str, ...] | None:
+        """The same at every site, and the head travels; or each site has its own, where its head stays."""
         raise NotImplementedError
 
     @field_validator("hidden")
@@ -220,46 +168,6 @@ class FrozenOptions(Options):
         if not all(1 <= width <= 16384 for width in hidden):
             raise ValueError("each width must be between 1 and 16384")
         return hidden
-
-
-class ImageOptions(FrozenOptions):
-    """What a run may choose about this task."""
-
-    encoder: EncoderName = "resnet18"
-    train: Train = "all"
-    hidden: tuple[int, ...] = Field(default=(), max_length=4)
-    labels: Labels = Field(default=("negative", "positive"), min_length=2, max_length=100)
-    """What the classes are called, the same at every site."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.labels
-
-
-class ImageClassification(Terms[ImageOptions]):
-    """See ``image_classification.py``."""
-
-    name = "image_classification"
-    form = ImageOptions
-    usual_augmentation = FLIPPED_AND_TURNED
-
-
-class FundusOptions(ImageOptions):
-    """What a run may choose about this task."""
-
-    encoder: EncoderName = "vgg19"
-    train: Train = "head"
-    hidden: tuple[int, ...] = Field(default=(4096, 4096), max_length=4)
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    labels: Labels = Field(default=("normal", "glaucoma", "cataract"), min_length=2, max_length=20)
-
-
-class FundusDisease(Terms[FundusOptions]):
-    """See ``fundus_disease.py``."""
-
-    name = "fundus_disease"
-    form = FundusOptions
-    usual_augmentation = FLIPPED_AND_TURNED
 
 
 class PixelOptions(Options):
@@ -284,74 +192,6 @@ class PixelOptions(Options):
         if not all(1 <= width <= 2048 for width in widths):
             raise ValueError("each width must be between 1 and 2048")
         return widths
-
-
-class OctaOptions(PixelOptions):
-    """What a run may choose about this task."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return "background", "vessel"
-
-
-class SegmentationOptions(PixelOptions):
-    """What a run may choose about this task."""
-
-    labels: Labels = Field(default=("background", "foreground"), min_length=2, max_length=20)
-    """What the classes of pixels are called; the first is the background."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.labels
-
-
-class Segmentation(Terms[SegmentationOptions]):
-    """See ``segmentation.py``."""
-
-    name = "segmentation"
-    selection_score = "dice_mean"
-    form = SegmentationOptions
-
-
-class OctaSegmentation(Terms[OctaOptions]):
-    """See ``octa_segmentation.py``."""
-
-    name = "octa_segmentation"
-    selection_score = "dice_mean"
-    form = OctaOptions
-
-
-class RdrOptions(FrozenOptions):
-    """What a run may choose about this task."""
-
-    image_size: int = Field(default=512, ge=32, le=1024)
-    balance: bool = True
-    severities: tuple[str, ...] = Field(
-        default=("normal", "mild", "moderate", "severe", "proliferative"), min_length=2, max_length=20
-    )
-    """Their names, from the slightest upwards."""
-    referable_from: int = Field(default=2, ge=1)
-    """The first severity that is referable, counted from 0."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return "not referable", "referable"
-
-    @model_validator(mode="after")
-    def _both_classes_exist(self) -> RdrOptions:
-        if self.referable_from >= len(self.severities):
-            raise ValueError(f"referable_from must be below the {len(self.severities)} severities")
-        if len({name.lower() for name in self.severities}) < len(self.severities):
-            raise ValueError("severities: one is named twice; name each once")
-        return self
-
-
-class RdrClassification(Terms[RdrOptions]):
-    """See ``rdr_classification.py``."""
-
-    name = "rdr_classification"
-    form = RdrOptions
-    usual_augmentation = FLIPPED_AND_TURNED
 
 
 class SignalOptions(Options):
@@ -380,128 +220,3 @@ class SignalTerms(Terms[SignalOptionsT]):
         if asked != super().augmentation({}):
             raise ConfigurationError([f"augmentation: {self.name} takes recordings as they are; leave it out"])
         return asked
-
-
-class SpectrogramOptions(SignalOptions):
-    """What a run may choose about this task."""
-
-    labels: Labels = Field(default=("normal", "abnormal"), min_length=2, max_length=20)
-    encoder: EncoderName = "resnet18"
-    """As of ``DrOptions``."""
-    weights: Weights = "random"
-    """What the encoder's training begins from."""
-    segment_seconds: float = Field(default=5.0, ge=0.1, le=600)
-    """How long each piece of a recording is."""
-    frame_seconds: float = Field(default=0.064, ge=0.001, le=10)
-    """How long each of the frames is whose frequencies are told apart."""
-    highest_hz: float = Field(default=1000.0, ge=1, le=100_000)
-    """The highest frequency that is looked at; files need twice as many samples a second."""
-    image_size: int = Field(default=128, ge=32, le=1024)
-    """Side in pixels of each picture."""
-
-    @property
-    def tells_images_apart(self) -> bool:
-        return tells_images_apart(self.encoder, "all")
-
-    @model_validator(mode="after")
-    def _frames_fit(self) -> SpectrogramOptions:
-        if 2 * self.frame_seconds > self.segment_seconds:
-            raise ValueError("frame_seconds must be at most half of segment_seconds")
-        if self.highest_hz * self.frame_seconds < _FEWEST_FREQUENCIES:
-            raise ValueError(f"highest_hz times frame_seconds must be at least {_FEWEST_FREQUENCIES}")
-        return self
-
-
-class Spectrograms(SignalTerms[SpectrogramOptions]):
-    """See ``spectrograms.py``."""
-
-    name = "spectrograms"
-    form = SpectrogramOptions
-
-
-class TimeSeriesOptions(SignalOptions):
-    """What a run may choose about this task."""
-
-    labels: Labels = Field(default=_ACTIVITIES, min_length=2, max_length=20)
-    channels: tuple[str, ...] = Field(default=_CHANNELS, min_length=1, max_length=256)
-    """The columns that are read of each file, the same at every site."""
-    rate_hz: float = Field(default=100.0, gt=0, le=100_000)
-    """Rows a second, of every file."""
-    window: int = Field(default=512, ge=FEWEST_MOMENTS, le=1_000_000)
-    """Rows that the network sees at a time."""
-    stride: int = Field(default=256, ge=1, le=1_000_000)
-    """Rows from the beginning of one window to that of the next."""
-    mean: tuple[float, ...] | None = None
-    """Taken off each channel, in its own unit; None: each recording's own mean."""
-    std: tuple[float, ...] | None = None
-    """What each channel is divided by; None: each recording's own deviation."""
-
-    @property
-    def overlap(self) -> int:
-        return -(-self.window // self.stride)
-
-    @field_validator("channels")
-    @classmethod
-    def _channels_are_columns(cls, channels: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(channels)) < len(channels) or TIME in channels:
-            raise ValueError(f"each must be named once, and none be called {TIME}")
-        if not all(name == name.strip() and name.isprintable() and 0 < len(name) <= 60 for name in channels):
-            raise ValueError("each must be 1 to 60 characters that can be printed")
-        return channels
-
-    @model_validator(mode="after")
-    def _statistics_are_of_channels(self) -> TimeSeriesOptions:
-        for statistics in (self.mean, self.std):
-            if statistics is not None and len(statistics) != len(self.channels):
-                raise ValueError(f"mean and std each need {len(self.channels)} numbers, one for each channel, or null")
-        if self.std is not None and not all(0 < each < math.inf for each in self.std):
-            raise ValueError("std must be greater than 0")
-        if self.mean is not None and not all(map(math.isfinite, self.mean)):
-            raise ValueError("mean must be numbers")
-        return self
-
-
-class TimeSeries(SignalTerms[TimeSeriesOptions]):
-    """See ``time_series.py``."""
-
-    name = "time_series"
-    form = TimeSeriesOptions
-
-
-class ExternalOptions(Options):
-    """What a run may choose about this task."""
-
-    tensors: Annotated[dict[TensorName, Shape], Field(max_length=10_000)] = {}
-    """The shape of each tensor of the network, by its name."""
-    labels: Labels | None = None
-    """What the classes are called, where the files have some."""
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        return self.labels
-
-
-class External(Terms[ExternalOptions]):
-    """See ``external.py``."""
-
-    name = EXTERNAL
-    selection_score = "score"
-    form = ExternalOptions
-    usual_augmentation = AS_THEY_ARE
-
-
-TERMS: Mapping[str, type[Terms[Any]]] = {
-    terms.name: terms
-    for terms in (
-        DrStaging,
-        External,
-        FundusDisease,
-        ImageClassification,
-        OctaSegmentation,
-        RdrClassification,
-        Segmentation,
-        Spectrograms,
-        TimeSeries,
-    )
-}
-"""The terms of each task by its name."""

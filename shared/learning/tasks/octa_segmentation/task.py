@@ -6,9 +6,9 @@ in each epoch. The options' defaults are the paper's.
 
 from __future__ import annotations
 
-from shared.learning.tasks import terms
-from shared.learning.tasks.segmentation import OfPixels
-from shared.learning.tasks.terms import OctaOptions
+from shared.learning.tasks.octa_segmentation import terms
+from shared.learning.tasks.octa_segmentation.terms import OctaOptions
+from shared.learning.tasks.segmentation.task import OfPixels
 
 
 class OctaSegmentation(terms.OctaSegmentation, OfPixels[OctaOptions]):

@@ -35,9 +35,10 @@ from shared.learning.metrics import ACCURACY, MACRO_DICE, PixelScores, Score, me
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import terms
 from shared.learning.tasks.contract import REFER, Collection, Dataset, divided
-from shared.learning.tasks.terms import PixelOptions, SegmentationOptions
+from shared.learning.tasks.segmentation import terms
+from shared.learning.tasks.segmentation.terms import SegmentationOptions
+from shared.learning.tasks.terms import PixelOptions
 
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 

@@ -22,10 +22,10 @@ from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import terms
 from shared.learning.tasks.classification import collate_levels
 from shared.learning.tasks.signal_classification import SignalClassification
-from shared.learning.tasks.terms import SpectrogramOptions
+from shared.learning.tasks.spectrograms import terms
+from shared.learning.tasks.spectrograms.terms import SpectrogramOptions
 
 _LEVELS = (0.5,) * 3, (0.5 / SPREAD,) * 3  # of the range 0 to 1: so the network sees deviations from the mean
 

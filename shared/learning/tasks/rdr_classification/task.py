@@ -14,10 +14,10 @@ from pathlib import Path
 from shared.learning.data.images import list_images, read_image, unlabelled_units
 from shared.learning.data.scans import Scan, read_scans, scan_units, three_channels
 from shared.learning.data.units import Unit
-from shared.learning.tasks import terms
 from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification
-from shared.learning.tasks.terms import RdrOptions
+from shared.learning.tasks.rdr_classification import terms
+from shared.learning.tasks.rdr_classification.terms import RdrOptions
 
 
 class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions, Scan]):

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, GradedImage, read_colour
 from shared.learning.data.images import list_images, unlabelled_units
-from shared.learning.data.labelled_photographs import labelled_files, labelled_units, read_labelled
+from shared.learning.data.labelled_photographs import labelled_files, labelled_units, own_labels, read_labelled
 from shared.learning.data.units import Listed, Unit
-from shared.learning.tasks import terms
 from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification
-from shared.learning.tasks.terms import ImageOptions
+from shared.learning.tasks.image_classification import terms
+from shared.learning.tasks.image_classification.terms import ImageOptions
 
 ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 
@@ -48,8 +48,9 @@ class OfLabels(FrozenClassification[ImageOptionsT, GradedImage]):
         return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
 
     def open_images(self, root: Path, options: ImageOptionsT) -> Collection[GradedImage]:
-        images = read_labelled(root, options.labels, lambda path: self.read(path, options))
-        return Collection(images, options.labels)
+        classes = options.class_names or own_labels(root)
+        images = read_labelled(root, classes, lambda path: self.read(path, options))
+        return Collection(images, classes)
 
     def open_unlabelled(self, path: Path, options: ImageOptionsT) -> Sequence[GradedImage]:
         files = list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS)

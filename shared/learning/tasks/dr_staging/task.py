@@ -30,10 +30,10 @@ from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import GradingNetwork, learning
 from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import terms
 from shared.learning.tasks.classification import Classification
 from shared.learning.tasks.contract import Collection, Dataset, divided
-from shared.learning.tasks.terms import DrOptions
+from shared.learning.tasks.dr_staging import terms
+from shared.learning.tasks.dr_staging.terms import DrOptions
 
 
 class DrStaging(terms.DrStaging, Classification):

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.learning.data.labelled_photographs import read_retina
-from shared.learning.tasks import terms
 from shared.learning.tasks.contract import REFER
-from shared.learning.tasks.image_classification import OfLabels
-from shared.learning.tasks.terms import FundusOptions
+from shared.learning.tasks.fundus_disease import terms
+from shared.learning.tasks.fundus_disease.terms import FundusOptions
+from shared.learning.tasks.image_classification.task import OfLabels
 
 
 class FundusDisease(terms.FundusDisease, OfLabels[FundusOptions]):

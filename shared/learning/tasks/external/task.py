@@ -23,9 +23,9 @@ from shared.learning.data.sets import Members
 from shared.learning.data.units import Listed, Unit
 from shared.learning.models.named_tensors import NamedTensors
 from shared.learning.objectives import Objective
-from shared.learning.tasks import terms
 from shared.learning.tasks.contract import Collection, Dataset, divided
-from shared.learning.tasks.terms import ExternalOptions
+from shared.learning.tasks.external import terms
+from shared.learning.tasks.external.terms import ExternalOptions
 
 
 @dataclass(frozen=True)

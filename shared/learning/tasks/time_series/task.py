@@ -21,9 +21,9 @@ from shared.learning.data.time_series import Window, cut_windows, read_time_seri
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.signal_encoder import build_signal_encoder
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import terms
 from shared.learning.tasks.signal_classification import SignalClassification
-from shared.learning.tasks.terms import TimeSeriesOptions
+from shared.learning.tasks.time_series import terms
+from shared.learning.tasks.time_series.terms import TimeSeriesOptions
 
 
 class TimeSeries(terms.TimeSeries, SignalClassification[TimeSeriesOptions, Window]):

@@ -1,0 +1,148 @@
+"""Scores of others, told beside a task's own: functions of what a model says and of what is true.
+
+A wheel provides them by the entry points ``dropfed.scores``, and a run names them under ``scores``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shared.errors import ConfigurationError
+from shared.exchange.records.run import Range, RunConfiguration
+from shared.exchange.tables import is_declared
+from shared.learning import plugins
+from shared.learning.metrics import Score
+from shared.learning.objectives import IGNORED, Objective, by_target
+from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Scoring, Task
+
+Compute = Callable[[NDArray[np.float64], NDArray[np.int64]], float | None]
+_Answered = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A score.
+
+    Args:
+        compute: of (N, K) probabilities, in [0, 1] and 1 in each row's sum, and the (N,) classes that are true, in
+            [0, K), returns the score, or None where there is none. The rows are a set's images; of a segmentation the
+            pixels of one image, and the mean over images is told.
+        range: in which it lies.
+    """
+
+    compute: Compute
+    range: Range
+
+
+def task_of(run: RunConfiguration) -> Task:
+    """Return a run's task, which tells the scores of others that the run names beside its own.
+
+    Raises:
+        ConfigurationError: there is no such task or score, or it is of a wheel that is not permitted here.
+    """
+    task = task_named(run.task)
+    if run.trainer is not None:  # what it names is what the sites' program tells
+        return task
+    others = {name: _measure(name, told) for name, told in run.scores.items() if name not in task.scores}
+    return cast(Task, _MeasuredTask(task, others)) if others else task
+
+
+def _measure(name: str, told: Range) -> Measure:
+    """Return the score of somebody's wheel.
+
+    Args:
+        told: its range, as a run says it; as yet unsaid, it is not bounded.
+
+    Raises:
+        ConfigurationError: there is none, or it is something else.
+    """
+    found = plugins.load("scores", name)
+    if found is None:
+        known = ", ".join(sorted(plugins.provided("scores"))) or "none"
+        raise ConfigurationError([f"scores: no installed wheel provides {name}; those that are installed: {known}"])
+    if not isinstance(found, Measure):
+        raise ConfigurationError([f"scores: what its wheel provides as {name} is no dropfed.Measure; correct it"])
+    if is_declared(name):
+        raise ConfigurationError(
+            [f"scores: {name} is a score of dropfed's own; have the wheel call it by another name"]
+        )
+    if told not in (Range(), found.range):
+        raise ConfigurationError([f"scores: {name} lies elsewhere, as its wheel says; write `{name}: {{}}`"])
+    return found
+
+
+class _MeasuredTask:
+    """A task that tells further scores; all else is the task's."""
+
+    def __init__(self, task: Task, measures: Mapping[str, Measure]) -> None:
+        self._task, self._measures = task, measures
+
+    def __getattr__(self, part: str) -> Any:
+        return getattr(self._task, part)
+
+    @property
+    def scores(self) -> Mapping[str, Range]:
+        """Its columns, each with its range."""
+        return {**self._task.scores, **{name: measure.range for name, measure in self._measures.items()}}
+
+    def scoring(self, objective: Objective) -> Scoring:
+        """Return how answers are scored that are read by an objective."""
+        return _MeasuredScoring(self._task, objective, self._measures)
+
+
+class _MeasuredScoring:
+    """The task's scoring, and each measure."""
+
+    def __init__(self, task: Task, objective: Objective, measures: Mapping[str, Measure]) -> None:
+        self._own: Scoring = task.scoring(objective)
+        self._objective, self._measures, self._is_of_pixels = objective, measures, task.labels_pixels
+
+    def look(self, logits: Tensor, targets: Tensor) -> tuple[Any, dict[str, list[float | None]] | _Answered]:
+        """Return what the task's scoring sees, and either the measures of each image or what is measured at the end."""
+        images = [
+            self._answered(each[counts], target[counts])
+            for each, target in zip(by_target(logits, targets), targets, strict=True)
+            for counts in [target != IGNORED]
+        ]
+        seen = {name: [_value(measure, *of_image) for of_image in images] for name, measure in self._measures.items()}
+        return self._own.look(logits, targets), seen if self._is_of_pixels else _together(images)
+
+    def _answered(self, logits: Tensor, targets: Tensor) -> _Answered:
+        flat = logits.double().reshape(targets.numel(), *logits.shape[targets.ndim :])  # (N, K), or (N, M, K)
+        return self._objective.probabilities(flat).cpu().numpy(), targets.reshape(-1).cpu().numpy()
+
+    def scores(self, looks: Sequence[Any]) -> dict[str, Score]:
+        """Return the task's scores, and the measures."""
+        own = self._own.scores([look for look, _ in looks])
+        seen = [each for _, each in looks]
+        return own | (self._over_images(seen) if self._is_of_pixels else self._of_all(_together(seen)))
+
+    def _over_images(self, seen: Sequence[Mapping[str, list[float | None]]]) -> dict[str, Score]:
+        """Return the mean over images. Where an image has no value, it is over part of the set, and so over one."""
+        found = {}
+        for name in self._measures:
+            values = [value for look in seen for value in look[name]]
+            defined = [value for value in values if value is not None]
+            images = len(defined) if len(defined) == len(values) else min(len(defined), 1)
+            found[name] = Score(float(np.mean(defined)) if defined else None, images)
+        return found
+
+    def _of_all(self, answered: _Answered) -> dict[str, Score]:
+        return {name: Score(_value(measure, *answered), len(answered[1])) for name, measure in self._measures.items()}
+
+
+def _together(answered: Sequence[_Answered]) -> _Answered:
+    probabilities, truths = zip(*answered, strict=True)
+    return np.concatenate(probabilities), np.concatenate(truths)
+
+
+def _value(measure: Measure, probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> float | None:
+    value = measure.compute(probabilities, truth)
+    return None if value is None else float(value)

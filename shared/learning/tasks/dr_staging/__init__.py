@@ -1,0 +1,1 @@
+"""Staging of diabetic retinopathy in colour fundus photographs."""

@@ -1,0 +1,1 @@
+"""Networks that dropfed does not know, trained by a program of the hospital."""

@@ -1,0 +1,1 @@
+"""Diseases in colour fundus photographs, by any set of labels."""

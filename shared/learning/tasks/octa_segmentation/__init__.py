@@ -1,0 +1,1 @@
+"""Vessel segmentation of en-face OCTA images."""

@@ -1,0 +1,1 @@
+"""Referable diabetic retinopathy from OCTA scans of three channels."""

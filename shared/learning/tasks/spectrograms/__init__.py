@@ -1,0 +1,1 @@
+"""Segments of sounds as pictures of time and frequency, as of hearts."""

@@ -1,0 +1,1 @@
+"""Windows of multichannel time series, as of sensors that people wear."""

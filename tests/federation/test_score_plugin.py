@@ -1,0 +1,141 @@
+"""A score of somebody's own: a wheel provides it, a run of any task names it, and it leaves a site within its range."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aggregator.preparation import in_full
+from shared.audit.verify import verify
+from shared.errors import ConfigurationError
+from shared.exchange.names import METRICS, MessageRef
+from shared.exchange.reading import parse_yaml
+from shared.exchange.records.run import Plugin, Range, RunConfiguration
+from shared.folder.local import LocalFolder
+from shared.learning import plugins
+from shared.learning.measures import task_of
+from shared.learning.objectives import IGNORED, CrossEntropy
+from site_client.offer import describe
+from site_client.policy import judge
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import POLICY, own_logins, run_configuration, staging_run
+
+REPOSITORY = Path(__file__).parents[2]
+WHEEL = {
+    "brier/__init__.py": """
+import numpy as np
+import dropfed
+
+def compute(probabilities, truth):
+    return float(((probabilities - np.eye(probabilities.shape[1])[truth]) ** 2).sum(axis=1).mean())
+
+def rare(probabilities, truth):
+    return None if (truth != 1).all() else 1.0
+
+brier = dropfed.Measure(compute, dropfed.Range(lowest=0.0, highest=2.0))
+too_high = dropfed.Measure(lambda probabilities, truth: 3.0, dropfed.Range(lowest=0.0, highest=2.0))
+of_one_class = dropfed.Measure(rare, dropfed.Range())
+""",
+    "dropfed_brier-0.1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: dropfed-brier\nVersion: 0.1.0\n",
+    "dropfed_brier-0.1.0.dist-info/entry_points.txt": "[dropfed.scores]\n"
+    "brier = brier:brier\ntoo_high = brier:too_high\nof_one_class = brier:of_one_class\n"
+    "no_measure = brier:compute\nauroc = brier:brier\n",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
+    """The wheel as it lies once it is installed, for this process and those that it starts; it is not permitted yet."""
+    place = tmp_path / "installed"
+    for name, text in WHEEL.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    (place / "dropfed_brier-0.1.0.dist-info" / "RECORD").write_text("".join(f"{name},,\n" for name in WHEEL))
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(REPOSITORY)]))
+    monkeypatch.setattr(plugins, "_permitted", set())
+    importlib.invalidate_caches()
+    yield plugins.described(plugins.distributions()["dropfed-brier"])
+    sys.modules.pop("brier", None)
+
+
+def permit(wheel: Plugin) -> None:
+    plugins.permit([wheel], {wheel.name: wheel.sha256}, "a test")
+
+
+def test_a_run_of_a_built_in_task_tells_it(wheel: Plugin, tmp_path: Path) -> None:
+    asked = run_configuration(sites=["north"], quorum=1, scores={"brier": {}})
+    policy = POLICY.model_copy(update={"plugins": {wheel.name: wheel.sha256}})
+    with FederationInProcess(tmp_path, asked, policy=policy) as federation:
+        federation.set_up(own_logins(asked.sites, f"http://127.0.0.1:{federation.server.port}"))
+        federation.change(federation.aggregator / "aggregator.yaml", plugins={wheel.name: wheel.sha256})
+        federation.run_to_the_end()
+    folder = federation.folder("north")
+    offered = parse_yaml((folder / "runs/test-run/offer/run.yaml").read_bytes(), RunConfiguration, "run.yaml")
+    assert (offered.plugins, offered.scores) == ([wheel], {"brier": Range(lowest=0.0, highest=2.0)})
+    assert "its own scores:     brier (from 0 to 2)" in describe(federation.site("north"), "test-run")
+    header, *rows = (folder / MessageRef("update", "test-run", 1).path / METRICS).read_text().splitlines()
+    at = header.split(",").index("brier")
+    assert len(rows) > 2 and all(0 < float(row.split(",")[at]) < 2 for row in rows)
+    assert not verify(LocalFolder(folder)).findings
+
+
+def test_a_site_agrees_to_it_only_if_its_people_allow_the_wheel(wheel: Plugin) -> None:
+    run = run_configuration(scores={"brier": {"lowest": 0.0, "highest": 2.0}}, plugins=[wheel])
+    allowing = POLICY.model_copy(update={"plugins": {wheel.name: wheel.sha256}})
+    assert judge(allowing, run, decision=True).answer == "yes"
+    declined = judge(POLICY, run, decision=True)
+    assert declined.answer == "no" and "policy: plugins, does not name it" in declined.reason
+    assert "brier" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_permitted", "said"),
+    [
+        ({"brier": {}}, False, "score: brier is of the plug-in dropfed-brier, which is not allowed here"),
+        ({"brier": {"lowest": 0.5}}, True, "scores: brier lies elsewhere, as its wheel says; write `brier: {}`"),
+        ({"nowhere": {}}, True, "scores: no installed wheel provides nowhere; those that are installed: auroc, brier"),
+        ({"no_measure": {}}, True, r"scores: what its wheel provides as no_measure is no dropfed\.Measure"),
+        ({"auroc": {}}, True, "scores: auroc is a score of dropfed's own"),
+    ],
+)
+def test_what_is_no_score_is_refused_in_a_sentence(
+    wheel: Plugin, scores: dict[str, object], is_permitted: bool, said: str
+) -> None:
+    if is_permitted:
+        permit(wheel)
+    with pytest.raises(ConfigurationError, match=said):
+        task_of(run_configuration(scores=scores))
+
+
+def test_an_offer_tells_its_range(wheel: Plugin) -> None:
+    permit(wheel)
+    told = in_full(run_configuration(scores={"brier": {}, "of_one_class": {}})).scores
+    assert told == {"brier": Range(lowest=0.0, highest=2.0), "of_one_class": Range()}
+
+
+def test_what_some_images_lack_is_told_as_over_one(wheel: Plugin) -> None:
+    permit(wheel)
+    scoring = task_of(run_configuration(scores={"brier": {}, "of_one_class": {}})).scoring(CrossEntropy())
+    logits, masks = torch.zeros(3, 2, 4, 4), torch.zeros(3, 4, 4, dtype=torch.int64)
+    masks[0, 0, 0] = 1
+    masks[1, 1:] = IGNORED
+    found = scoring.scores([scoring.look(logits, masks)])
+    assert (found["brier"].value, found["brier"].images) == (0.5, 3)
+    assert (found["of_one_class"].value, found["of_one_class"].images) == (1.0, 1)
+
+
+def test_of_whole_images_it_is_over_all_of_them_at_once(wheel: Plugin) -> None:
+    permit(wheel)
+    scoring = task_of(staging_run(scores={"brier": {}})).scoring(CrossEntropy())
+    sure, unsure = torch.tensor([[40.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    looks = [scoring.look(logits, torch.tensor([1])) for logits in (sure, unsure)]
+    score = scoring.scores(looks)["brier"]
+    assert np.isclose(score.value or 0.0, (2 + 0.5) / 2) and score.images == 2
