@@ -47,6 +47,7 @@ from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
@@ -112,6 +113,9 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if configuration is None or run is None:
         raise ConfigurationError(problems)
     _found(problems, partial(permit_plugins, configuration, run), f"{run_yaml}: ")
+    store, written = RunStore(work, run.run), run
+    if not (goes_on := store.was_begun_as(run)):
+        run = _found([], partial(as_of_now, run)) or run  # an unknown task or method is told below
     problems += run_problems(run, configuration, work, str(run_yaml))
     problems += _open_runs(work, run, run_yaml)
     problems += _site_problems(work, run, configuration)
@@ -120,8 +124,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if begun is None or problems:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
-    store = RunStore(work, run.run)
-    written, run = run, run if store.was_begun_as(run) else in_full(run)
+    run = run if goes_on else in_full(run)
     division = sharing(task, method, model)
     store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()

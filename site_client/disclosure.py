@@ -13,6 +13,7 @@ import numpy as np
 
 from shared.exchange.records.answers import Quantiles, Reliability
 from shared.exchange.records.run import RoundConfiguration
+from shared.exchange.records.values import most
 from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
 from shared.learning.data.splits import unit_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
@@ -26,6 +27,11 @@ from site_client.configuration import Policy
 def count_text(images: int, policy: Policy) -> str:
     """Return a number of images as it may leave the hospital."""
     return str(images) if images >= policy.minimum_count else f"fewer than {max(policy.minimum_count, 2)}"
+
+
+def told_images(images: int, policy: Policy) -> int:
+    """Return as how many images counts what ``count_text`` says, at both ends."""
+    return most(count_text(images, policy))
 
 
 @dataclass(frozen=True)

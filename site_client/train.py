@@ -29,7 +29,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
-from shared.learning.objectives import Objective, Weighted, balanced_weights
+from shared.learning.objectives import Objective, Weighted, annealed, balanced_weights
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
@@ -40,6 +40,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.targets import target_counts
 from shared.learning.tasks import task_named
+from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
@@ -47,7 +48,7 @@ from shared.service import alive
 from site_client import store
 from site_client.apart import AnswerT, Progress, Question, answered
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
-from site_client.disclosure import Counts, ScoreTable, reliability
+from site_client.disclosure import Counts, ScoreTable, reliability, told_images
 from site_client.policy import excesses
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,7 @@ class Trainer:
             DataError: every problem found.
         """
         dataset: Dataset = self.task.open_dataset(self.data, self.options, members)
+        dataset = balanced(dataset, self.options, self.run.seed)
         if self.ood is None:
             return dataset
         chosen = members.get("foreign", {})
@@ -278,7 +280,8 @@ class Trainer:
         # 1. Receive: the model as it came, with what stayed here of the rounds before.
         network = self._arrived(dataset, files.received, files.start, files.personal)
         local = self._local(network, dataset, configuration.round, files)
-        objective = self._objective(dataset, configuration.round)
+        steps_before = self._epoch(configuration, dataset, 1, configuration.round).steps_before(dataset.train)
+        objective = annealed(self._objective(dataset, configuration.round), steps_before)
         table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
         this = _Round(local, dataset, configuration, objective, table)
         # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0.
@@ -355,7 +358,7 @@ class Trainer:
                 this.local,
                 optimizer,
                 this.dataset.train,
-                epoch=self._epoch(this.configuration, this.dataset, number),
+                epoch=self._epoch(this.configuration, this.dataset, number, this.configuration.round),
                 objective=this.objective,
                 on_batch=on_batch,
                 computing=self.computing,
@@ -396,7 +399,7 @@ class Trainer:
                 Local(network),
                 optimizer,
                 dataset.train,
-                epoch=self._epoch(configuration, dataset, "fine-tuning", number),
+                epoch=self._epoch(configuration, dataset, number, self.run.rounds + 1, "fine-tuning"),
                 objective=objective,
                 on_batch=on_batch,
                 computing=self.computing,
@@ -442,15 +445,19 @@ class Trainer:
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         return new_optimizer(network, self.options, self.run.learning_rate.initial)
 
-    def _epoch(self, configuration: RoundConfiguration, dataset: Dataset, *purpose: int | str) -> Epoch:
+    def _epoch(
+        self, configuration: RoundConfiguration, dataset: Dataset, number: int, round_no: int, *purpose: str
+    ) -> Epoch:
+        """Return an epoch, by its number from 1 in a round; fine-tuning comes after the last one."""
         return Epoch(
             learning_rate=configuration.learning_rate,
             batch_size=configuration.batch_size,
-            seed=seed_for(configuration.seed, *purpose),
+            seed=seed_for(configuration.seed, *purpose, number),
             augmentation=self.task.augmentation(configuration.augmentation).for_images(len(dataset.train)),
             repeats=dataset.repeats,
             max_grad_norm=self.options.max_grad_norm,
             refreshes=self.method.options.refresh_batch_norm != "never",
+            epochs_before=(round_no - 1) * self.method.epochs(self.run.epochs) + number - 1,
         )
 
     def _local(self, network: nn.Module, dataset: Dataset, round_no: int, files: Files) -> Local:
@@ -469,6 +476,7 @@ class Trainer:
             round_no=round_no,
             batches=batches,
             minimum_count=self.policy.minimum_count,
+            images=told_images(len(dataset.train), self.policy),
             numbers=self.run.wire.numbers,
         )
 

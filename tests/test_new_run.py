@@ -20,7 +20,7 @@ from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
-from shared.learning.methods import method_names, open_method
+from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
 from shared.learning.sharing import build_network, sharing
@@ -78,7 +78,7 @@ def test_every_method_gets_its_options_and_keeps_every_comment(task: str, method
     assert (run.run, run.method, run.sites, run.rounds) == ("1e3", method, list(SITES), 5)
     assert run.quorum == (1 if method == "sequential" else 2)
     as_it_is = parse_yaml(template(task).encode(), RunConfiguration, "template")
-    assert run.method_options == open_method(method, {}).options.model_dump(mode="json") | CHOSEN.get(task, {})
+    assert run.method_options == usual_options(method) | CHOSEN.get(task, {})
     gone = tuple(f"  {option}: " for option in as_it_is.method_options.keys() - run.method_options.keys())
     kept = "\n".join(line for line in template(task).splitlines() if not line.startswith(gone))
     assert comments(kept) == [each for each in comments(text) if f" of {method};" not in each]

@@ -16,7 +16,7 @@ from shared.exchange.weights import TensorFile
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT
 from shared.learning.kept_model import CARD, KeptCard, open_model
-from shared.learning.methods import method_names, open_method
+from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.methods.contract import Contribution, Local
 from shared.learning.methods.fedprox import FedProx
 from shared.learning.model_files import save_tensors
@@ -112,16 +112,31 @@ def test_worked_size_of_the_whole_network(case):
     ("encoder", "block", "numbers"),
     [
         ("resnet18", "BasicBlock", (1, 3, 5, 7)),
-        ("resnet34", "BasicBlock", (1, 4, 8, 14)),
-        ("resnet50", "Bottleneck", (1, 4, 8, 14)),
+        ("resnet34", "BasicBlock", (2, 6, 12, 15)),
+        ("resnet50", "Bottleneck", (2, 6, 12, 15)),
         ("efficientnet_b0", "MBConv", (4, 7, 10, 14)),
-        ("vgg19", "MaxPool2d", (1, 2, 3, 4)),
+        ("vgg19", "MaxPool2d", (0, 1, 2, 3)),
     ],
 )
-def test_exits_follow_the_blocks_of_the_paper(encoder, block, numbers):
-    network = build_encoder(encoder)
+def test_exits_follow_the_blocks_of_the_released_code(encoder, block, numbers):
+    """Counted from 0: the last of each stage. Runs that are older than the choice counted them from 1."""
+    with torch.device("meta"):
+        network = build_encoder(encoder)
     blocks = [path for path, module in network.named_modules() if type(module).__name__ == block]
-    assert tuple(blocks.index(path) + 1 for path in network.exits) == numbers
+    assert tuple(blocks.index(path) for path in network.exits) == numbers
+    network.leave_earlier()
+    before = {"resnet18": (0, 2, 4, 6), "efficientnet_b0": (3, 6, 9, 13), "vgg19": numbers}
+    assert tuple(blocks.index(path) for path in network.exits) == before.get(encoder, (0, 3, 7, 13))
+
+
+def test_a_new_run_has_its_exits_behind_the_last_block_of_each_stage():
+    def exits(**options):
+        with torch.device("meta"):
+            network = open_method("fedee", options).network(lambda _: GradingNetwork("resnet18", 3))
+        return [*network.network.encoder.exits]
+
+    assert exits(**usual_options("fedee")) == ["layer1.1", "layer2.1", "layer3.1", "layer4.1"]
+    assert exits() == ["layer1.0", "layer2.0", "layer3.0", "layer4.0"]
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

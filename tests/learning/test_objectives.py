@@ -15,6 +15,7 @@ from shared.learning.objectives import (
     Focal,
     Weighted,
     WithDice,
+    annealed,
     balanced_weights,
     by_target,
     image_losses,
@@ -48,6 +49,15 @@ def test_the_loss_of_an_image_is_that_of_its_targets_and_its_own(objective):
     assert torch.equal(dice[LOSS], plain[LOSS] + dice["loss_dice"])
     assert torch.equal(loss_of_each_image(WithDice(objective), LOGITS, MASKS), dice[LOSS])
     assert set(dice) == {*plain, "loss_dice"}
+
+
+def test_what_is_annealed_by_steps_is_so_within_what_is_around_it():
+    by_steps = Evidential(temperature=0.05, kl_weight=0.0, anneal_steps=8)
+    assert [annealed(by_steps, steps).kl_weight for steps in (0, 2, 8, 9)] == [0, 0.25, 1, 1]
+    around = annealed(Ensemble(Weighted(WithDice(by_steps), (1.0, 2.0))), 4)
+    assert around == Ensemble(Weighted(WithDice(annealed(by_steps, 4)), (1.0, 2.0)))
+    for other in (CrossEntropy(), WithDice(Focal()), Evidential(temperature=0.05, kl_weight=0.5)):
+        assert annealed(other, 4) == other
 
 
 @pytest.mark.parametrize("of", [CrossEntropy(), Evidential(temperature=0.05, kl_weight=0.5), WithDice(Focal())])
