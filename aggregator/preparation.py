@@ -51,6 +51,7 @@ from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
+from shared.learning.schedules import scored_rounds
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, sharing
 from shared.learning.targets import classes_text, target_counts
@@ -255,6 +256,8 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     if prepared.by_default:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(prepared.by_default)}")
     yield _steps(requirements(run))
+    if run.score_every is not None:
+        yield _about_scoring(run)
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
@@ -264,6 +267,18 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     down, up = (size_text(size) for size in _sizes_of_a_round(prepared))
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
     yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
+
+
+def _about_scoring(run: RunConfiguration) -> Finding:
+    """Say what a run saves whose sites do not score every round."""
+    scored = scored_rounds(run) + 1
+    saved = run.rounds + 1 - scored
+    text = (
+        f"score_every: sites score validation and test images in {pluralize(scored, 'round')} of {run.rounds + 1}, the "
+        f"first and the closing one among them, which saves {saved / (run.rounds + 1):.0%} of the scoring; the model "
+        "is chosen among the aggregates that are scored"
+    )
+    return Finding("note", text)
 
 
 def _steps(required: Requirements) -> Finding:

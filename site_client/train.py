@@ -36,6 +36,7 @@ from shared.learning.private_training import PrivateRound
 from shared.learning.reliability import MeasuredUncertainty, image_uncertainty, measure_uncertainty
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
+from shared.learning.schedules import is_scored
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.targets import target_counts
@@ -188,12 +189,10 @@ class Trainer:
         load_tensors(network, self.sharing.shared, received)
         return self.computing.place(network)
 
-    def _arrived(self, dataset: Dataset, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
-        """Return the same with BatchNorm's statistics measured here, where the run says so."""
-        network = self.network(len(dataset.classes), received, start, personal)
+    def _refresh(self, network: nn.Module, dataset: Dataset) -> None:
+        """Measure the BatchNorm of a network that arrived on the site's own images, where the run says so."""
         if self.method.options.refresh_batch_norm == "on_arrival":
             measure_statistics(self.task, network, dataset.train, self.computing)
-        return network
 
     def _untrained(self, classes: int) -> nn.Module:
         is_private = self.run.privacy is not None
@@ -278,7 +277,7 @@ class Trainer:
             ConfigurationError: the run is private, and the site has too few images for that.
         """
         # 1. Receive: the model as it came, with what stayed here of the rounds before.
-        network = self._arrived(dataset, files.received, files.start, files.personal)
+        network = self.network(len(dataset.classes), files.received, files.start, files.personal)
         local = self._local(network, dataset, configuration.round, files)
         steps_before = self._epoch(configuration, dataset, 1, configuration.round).steps_before(dataset.train)
         objective = annealed(self._objective(dataset, configuration.round), steps_before)
@@ -294,7 +293,7 @@ class Trainer:
         with self._private(network, dataset, configuration, len(phases)) as private:
             self._train(this, optimizer, phases, on_progress, private)
             if private:
-                table.spent(private.epsilon(trained_before + 1))
+                table.spent(private.epsilon(trained_before + 1), len(dataset.train))
         # 4. Finish: what the method sends beside the model, and what it keeps for its next round.
         if phases:
             self.method.finish(local)
@@ -312,14 +311,23 @@ class Trainer:
         return Worked(len(dataset.train), tables, model, sent)
 
     def _measure(self, this: _Round) -> dict[str, bytes]:
-        """Score the received model, and measure what the method asks for; return the tables beside the metrics."""
+        """Score the received model, in a round that is scored, and measure what the method asks for.
+
+        Returns:
+            The tables beside the metrics.
+        """
         network, dataset, tables = this.local.network, this.dataset, {}
+        if self.method.measures_received:
+            self.method.measure(this.local)
+        self._refresh(network, dataset)
         if self.method.sends_reliability:  # θ, FedUAA
             measured = self.measure_uncertainty(network, dataset)
             tables[names.RELIABILITY] = dump_yaml(reliability(measured, self.policy))
-        self.method.measure(this.local)
-        this.table.add(0, "validation", self._evaluate(this, dataset.validation))
-        this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
+        if not self.method.measures_received:
+            self.method.measure(this.local)
+        if is_scored(self.run, this.configuration.round):
+            this.table.add(0, "validation", self._evaluate(this, dataset.validation))
+            this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
         return tables
 
     def _evaluate(self, this: _Round, samples: Sequence[Sample]) -> Evaluation:
@@ -344,7 +352,7 @@ class Trainer:
         on_progress: OnProgress,
         private: PrivateRound | None,
     ) -> None:
-        """Train one epoch for each phase, and validate after each."""
+        """Train one epoch for each phase, and validate after each, in a round that is scored."""
         train = private.train_epoch if private else train_epoch
         for number, moving in enumerate(phases, 1):
             _let_move(this.local.network, moving)
@@ -365,7 +373,8 @@ class Trainer:
             )
             if trained is not None:
                 this.table.add(number, "train", trained)
-            this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
+            if is_scored(self.run, this.configuration.round):
+                this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
 
     def final_network(
         self,
@@ -385,7 +394,8 @@ class Trainer:
             received: the chosen model.
             state: what came with it.
         """
-        network = self._arrived(dataset, received, start, personal)
+        network = self.network(len(dataset.classes), received, start, personal)
+        self._refresh(network, dataset)
         objective = self._objective(dataset, self.run.rounds)
         optimizer, count = self._optimizer(network), self.method.options.fine_tuning_epochs
         for number in range(1, count + 1):

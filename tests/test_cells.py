@@ -39,6 +39,7 @@ from tests.learning.small_sites import write_small
 SITES = ("north", "south")
 RUNS = {
     "mean": run_configuration(rounds=2, keep="last 1", tolerance=None),
+    "not scored in round 2": run_configuration(rounds=2, score_every=2, tolerance=None),
     "scaffold, rounded and encrypted": run_configuration(
         rounds=2,
         method="scaffold",

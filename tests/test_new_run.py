@@ -136,6 +136,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     result = command("validate", output, "--work", prepared)
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 1 round\n" in result.output
+    assert "score_every" not in result.output
     assert "steps: a site with 20 training images takes 60 of them in the whole run, which may be too" in result.output
     assert re.search(
         r"note     held-out set: 4 images; background: \d\d% of pixels, vessel: [\d.]+% of pixels\n", result.output
@@ -257,6 +258,16 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     path.write_text("run: Mine\n")
     both = command("validate", path, "--work", work).output
     assert f"{work / 'aggregator.yaml'}: federation: is missing" in both and f"{path}: method: is missing" in both
+
+
+def test_what_scoring_fewer_rounds_saves_is_told(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.yaml"
+    path.write_bytes(dump_yaml(run_configuration(run="rare", sites=["north"], quorum=1, rounds=19, score_every=10)))
+    output = command("validate", path, "--work", prepared).output
+    assert (
+        "score_every: sites score validation and test images in 3 rounds of 20, the first and the closing one" in output
+    )
+    assert "which saves 85% of the scoring" in output
 
 
 def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_path: Path) -> None:

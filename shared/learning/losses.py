@@ -51,8 +51,8 @@ class EvidentialTerms:
     kl_to_uniform: Tensor
     tempered_cross_entropy: Tensor
 
-    def total(self, kl_weight: float) -> Tensor:
-        """(N,) L_Ice + λ·L_KL + L_Tce.
+    def total(self, kl_weight: float, *, tempered: bool = True) -> Tensor:
+        """(N,) L_Ice + λ·L_KL + L_Tce, or without the last.
 
         Args:
             kl_weight: λ in [0, 1].
@@ -62,7 +62,8 @@ class EvidentialTerms:
         """
         if not 0 <= kl_weight <= 1:
             raise ValueError(f"kl_weight must be in [0, 1], got {kl_weight}")
-        return self.integrated_cross_entropy + kl_weight * self.kl_to_uniform + self.tempered_cross_entropy
+        untempered = self.integrated_cross_entropy + kl_weight * self.kl_to_uniform
+        return untempered + self.tempered_cross_entropy if tempered else untempered
 
 
 def evidence(logits: Tensor) -> Tensor:

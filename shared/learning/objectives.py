@@ -79,23 +79,30 @@ class Evidential(_OfTargets):
         temperature: τ > 0 of the tempered belief.
         kl_weight: λ in [0, 1].
         anneal_steps: a site's steps in which λ goes from 0 to 1, where it goes by steps; see ``annealed``.
+        tempered: whether L_Tce is a part of the loss, and probabilities are the tempered belief; else the loss is
+            L_Uce = L_Ice + λ · L_KL, the paper's "EU", and probabilities are the Dirichlet's mean, α / S.
     """
 
     temperature: float
     kl_weight: float
     anneal_steps: int | None = None
+    tempered: bool = True
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         parts = evidential_terms(logits, targets, temperature=self.temperature)
+        tempered = {"loss_tce": parts.tempered_cross_entropy} if self.tempered else {}
         return {
-            LOSS: parts.total(self.kl_weight),
+            LOSS: parts.total(self.kl_weight, tempered=self.tempered),
             "loss_ice": parts.integrated_cross_entropy,
             "loss_kl": parts.kl_to_uniform,
-            "loss_tce": parts.tempered_cross_entropy,
+            **tempered,
         }
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return tempered_belief(dirichlet(evidence(logits)).belief, self.temperature)
+        opinion = dirichlet(evidence(logits))
+        if not self.tempered:
+            return opinion.alpha / opinion.strength[:, None]
+        return tempered_belief(opinion.belief, self.temperature)
 
     def uncertainty(self, logits: Tensor) -> Tensor:
         return dirichlet(evidence(logits)).uncertainty

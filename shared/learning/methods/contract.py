@@ -249,6 +249,11 @@ class Method(terms.Terms):
         """Return the tensors beside the model's."""
         return Groups()
 
+    @property
+    def measures_received(self) -> bool:
+        """Whether ``measure`` is to see a model just as it came, before BatchNorm is measured on the site's images."""
+        return False
+
     # --- the site ------------------------------------------------------------------------------------------
 
     def measure(self, local: Local) -> None:
@@ -275,10 +280,9 @@ class Method(terms.Terms):
             return CrossEntropy()
         if self.options.objective == "focal":
             return Focal()
-        if (steps := self.options.anneal_steps) is not None:
-            return Evidential(self.options.temperature, kl_weight=0.0, anneal_steps=steps)
-        kl_weight = annealing(round_no - 1, self.options.anneal_rounds or rounds)
-        return Evidential(temperature=self.options.temperature, kl_weight=kl_weight)
+        steps = self.options.anneal_steps
+        kl_weight = 0.0 if steps else annealing(round_no - 1, self.options.anneal_rounds or rounds)
+        return Evidential(self.options.temperature, kl_weight, steps, tempered=self.options.tempered)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The logits of a batch in training, (B, K, ...), and what is added to its loss, or None: a mean over images,

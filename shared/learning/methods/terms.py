@@ -28,6 +28,8 @@ class MethodOptions(BaseModel):
     """Whether a site's classes count alike in its loss, however many of its images, or pixels, are of each."""
     temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.05
     """τ of the evidential objective."""
+    tempered: bool = True
+    """Whether the evidential objective has the cross-entropy of the belief at τ; else it is L_Uce alone."""
     anneal_steps: Annotated[int | None, Field(ge=1), Now(1000, unless="anneal_rounds")] = None
     """A site's steps until the weight λ of the evidential objective's KL term reaches 1; None: λ goes by rounds."""
     anneal_rounds: Annotated[int | None, Field(ge=1)] = None
@@ -128,6 +130,14 @@ class DeepEnsembles(Over):
 
         members: Annotated[int, Field(ge=2, le=20)] = 5
         """M."""
+        batches: Literal["shared", "own"] = "shared"
+        """Whether members learn side by side from the same batches, or one after the other, each from its own: then a
+        round has M times as many epochs.
+        """
+
+    def epochs(self, of_run: int) -> int:
+        """Return those of all members."""
+        return of_run * (self.options.members if self.options.batches == "own" else 1)
 
 
 class FedAP(Terms):
@@ -138,6 +148,10 @@ class FedAP(Terms):
 
         pretrain_rounds: Annotated[int, Field(ge=0)] = 0
         """Rounds of FedBN in the beginning; 0: sites measure with the initial model."""
+        common_model: Annotated[bool, Now(True)] = False
+        """Whether sites measure with the first model that they receive, just as it came; else with that after the
+        rounds of FedBN, in which each site's BatchNorm has become another.
+        """
 
 
 class FedDyn(Weighted):
@@ -207,6 +221,8 @@ class McDropout(Over):
 
         passes: Annotated[int, Field(ge=2, le=100)] = 5
         """M."""
+        masks: Annotated[Literal["of_image", "of_pass"], Now("of_image")] = "of_pass"
+        """Whether each image has what is dropped drawn for itself in each pass, or all of a pass have it alike."""
         dropout: Annotated[float, Field(gt=0, lt=1)] = 0.5
         """Probability that a value before the last layer is dropped, in a network that has no dropout of its own."""
 
@@ -233,6 +249,10 @@ class Moon(Terms):
         """μ: how much the contrast counts."""
         contrast_temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.5
         """τ of the contrast."""
+        projection: Annotated[int | None, Field(ge=2, le=4096)] = None
+        """Width of z behind a projection of two layers, on which the last layer stands, as in the released code: 256;
+        None: features are compared as they are.
+        """
 
 
 class Scaffold(Weighted):

@@ -112,6 +112,14 @@ class Encoder(nn.Module):
         for name, layer in layers.items():
             self.add_module(name, layer)
 
+    def begin_with(self, layer: nn.Module) -> None:
+        """Put a layer without weights before all others."""
+        later = dict(self.named_children())
+        for name in later:
+            delattr(self, name)
+        for name, each in {"begin": layer, **later}.items():
+            self.add_module(name, each)
+
     def leave_earlier(self) -> None:
         """Have early exits follow the layers that they followed in older runs."""
         self.exits = self._exits_before

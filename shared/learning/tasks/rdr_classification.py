@@ -18,6 +18,7 @@ from torch import nn
 from shared.learning.data.images import list_images, read_image, unlabelled_units
 from shared.learning.data.scans import Scan, read_scans, scan_units, three_channels
 from shared.learning.data.units import Unit
+from shared.learning.models import AS_READ
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import learning
 from shared.learning.models.positioned_head import PositionedHead, positions_of
@@ -31,7 +32,7 @@ from shared.learning.tasks.terms import RdrOptions
 class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions, Scan]):
     """The task ``rdr_classification``; see ``contract.Task`` for what each method promises."""
 
-    levels = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    levels = AS_READ
 
     def build_model(self, options: RdrOptions, classes: int, seed: int) -> nn.Module:
         if options.head == "layers":
