@@ -258,6 +258,10 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     yield _steps(requirements(run))
     if run.score_every is not None:
         yield _about_scoring(run)
+    options = prepared.method.options
+    if getattr(options, "weighted", False):
+        what_to_do = "set mean_images to about the mean of your sites' training images"
+        yield Finding("note", f"weighted: a site of {options.mean_images} training images counts as one; {what_to_do}")
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")

@@ -129,8 +129,9 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
             settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
         values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
         try:
-            run = as_of_now(check_record(values, RunConfiguration, f"arms: {label}"))
+            run = check_record(values, RunConfiguration, f"arms: {label}")
             _check(run, has_heldout=heldout is not None)
+            run = as_of_now(run)
             own = {"run": run, "methods": _methods(run), IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE)}
             configuration = check_record(common | own, CellConfiguration, f"arms: {label}")
         except ConfigurationError as error:

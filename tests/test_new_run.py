@@ -268,6 +268,11 @@ def test_what_scoring_fewer_rounds_saves_is_told(prepared: Path, tmp_path: Path)
         "score_every: sites score validation and test images in 3 rounds of 20, the first and the closing one" in output
     )
     assert "which saves 85% of the scoring" in output
+    assert "weighted" not in output
+    weighted = run_configuration(run="weighted", method="feddc", sites=["north"], quorum=1)
+    path.write_bytes(dump_yaml(weighted))
+    output = command("validate", path, "--work", prepared).output
+    assert "weighted: a site of 100 training images counts as one; set mean_images" in output
 
 
 def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_path: Path) -> None:

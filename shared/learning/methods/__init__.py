@@ -70,7 +70,7 @@ def usual_options(name: str) -> dict[str, Any]:
         ConfigurationError: there is no such method.
     """
     form = options_form(name, {})
-    return form.model_validate(completed({}, form)).model_dump(mode="json")
+    return check_record(completed({}, form), form, "method_options").model_dump(mode="json")
 
 
 def _opened(class_of: Callable[[str], type[TermsT]], name: str, options: Mapping[str, object]) -> TermsT:
