@@ -131,6 +131,6 @@ def balanced(dataset: Dataset[Any], options: Options, seed: int) -> Dataset[Any]
     """Return a dataset whose classes are equal, where a run draws images to make them so.
 
     Args:
-        seed: of the run at this site.
+        seed: of the run.
     """
     return replace(dataset, repeats=drawing(dataset.train, seed)) if options.draws_to_balance else dataset
